@@ -1,0 +1,52 @@
+"""What it costs to begin: `import penstock`, and a server on an empty folder.
+
+    python benchmarks/bench_start.py --repeat 11
+
+import  seconds of the import statement in a fresh interpreter, files in the page cache
+start   from the spawn of the process until its ready file is there, all doors on free ports
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from harness import ROOT, Server, emit, parse, parser, work_folder
+
+_IMPORT = "import time; t = time.perf_counter(); import penstock; print(time.perf_counter() - t)"
+
+
+def imported() -> float:
+    """Milliseconds of `import penstock`."""
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-c", _IMPORT]
+    environ = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    return float(done.stdout) * 1e3
+
+
+def started(folder: Path, *, flight: bool) -> tuple[float, float]:
+    """Milliseconds until ready, and MiB resident then."""
+    with Server(folder, flight=flight) as server:
+        resident = server.usage().resident / 2**20
+        server.stop()
+        return server.start_s * 1e3, resident
+
+
+def main() -> None:
+    """Both, one unmeasured run ahead of each.  `--messages` has no meaning here."""
+    options = parser(__doc__ or "", messages=1, repeat=7)
+    options.add_argument("--no-flight", dest="flight", action="store_false", help="start with the AMQP door alone")
+    given = parse(options)
+    emit("import penstock", [imported() for _ in range(given.repeat + 1)][1:], "ms", budget=150.0, settings={})
+    with work_folder(given.folder) as folder:
+        runs = [started(folder / str(run), flight=given.flight) for run in range(given.repeat + 1)][1:]
+    settings = {"doors": ["amqp", "flight"] if given.flight else ["amqp"]}
+    emit("server start on an empty folder", [start for start, _ in runs], "ms", budget=600.0, settings=settings)
+    emit("memory of the empty server", [resident for _, resident in runs], "MiB", settings=settings)
+
+
+if __name__ == "__main__":
+    main()

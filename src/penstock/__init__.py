@@ -1,0 +1,88 @@
+"""Penstock: a message-queue server whose log is an Arrow table.
+
+    import penstock
+
+    with penstock.connect("penstock://localhost") as client:
+        client.publish("orders", {"id": 1, "total": 9.5})
+
+Importing this package loads the errors alone; `connect`, `aio` and the classes behind them are loaded when they are
+first used, so that a worker pays for the client and never for the server, pydantic, duckdb or pyspark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from penstock.errors import (
+    AccessRefused,
+    DataFolderInUse,
+    DiskFull,
+    ExpressionError,
+    Fenced,
+    InvalidArgument,
+    LogBroken,
+    LogDamaged,
+    NotFound,
+    PenstockError,
+    PreconditionFailed,
+    ProtocolError,
+    QueueFull,
+    Refused,
+    ResourceLocked,
+    SettingsError,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from penstock.client import Client, Message, aio, connect
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Client": ("penstock.client", "Client"),
+    "Message": ("penstock.client", "Message"),
+    "connect": ("penstock.client", "connect"),
+    "aio": ("penstock.client.aio", None),
+}
+"""Public name -> the module it lives in and its name there; None is the module itself."""
+
+__all__ = [
+    "AccessRefused",
+    "Client",
+    "DataFolderInUse",
+    "DiskFull",
+    "ExpressionError",
+    "Fenced",
+    "InvalidArgument",
+    "LogBroken",
+    "LogDamaged",
+    "Message",
+    "NotFound",
+    "PenstockError",
+    "PreconditionFailed",
+    "ProtocolError",
+    "QueueFull",
+    "Refused",
+    "ResourceLocked",
+    "SettingsError",
+    "Unavailable",
+    "__version__",
+    "aio",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> object:
+    try:
+        module_name, inner = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}") from None
+    module = import_module(module_name)
+    value: object = module if inner is None else getattr(module, inner)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

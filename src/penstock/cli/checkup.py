@@ -1,0 +1,217 @@
+"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java.
+
+Each finding is good, poor (it works, not well) or bad (it cannot serve).  Nothing is changed: the file written to time
+the disk is removed again, and no data folder is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from penstock.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Address, Settings
+
+SYNCS = 21
+SLOW_SYNC_MS = 20.0
+FEW_FILES = 4096
+LITTLE_DISK = 2**30
+
+
+class Finding(NamedTuple):
+    """One thing looked at."""
+
+    name: str
+    verdict: Literal["good", "poor", "bad"]
+    found: str
+    advice: str = ""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Everything, in the order of a person's questions."""
+    folder = nearest_folder(Path(settings.server.data))
+    findings = [python(), *disk(folder)]
+    doors = (("amqp", settings.listen.amqp), ("http", settings.listen.http), ("flight", settings.listen.flight))
+    findings += [port(name, address) for name, address in doors if address is not None]
+    findings += [files(), memory(settings.server.memory)]
+    findings += [java(needed=bool(settings.pipeline)), uvloop()]
+    if settings.server.sync != "commit":
+        advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
+        findings.append(Finding("durability", "poor", f'sync = "{settings.server.sync}"', advice))
+    return findings
+
+
+def nearest_folder(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    path = path.absolute()
+    while not path.is_dir():
+        path = path.parent
+    return path
+
+
+def python() -> Finding:
+    """The interpreter; an older one than 3.11 does not come this far."""
+    found = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
+    return Finding("Python", "good", found)
+
+
+def disk(folder: Path) -> Iterator[Finding]:
+    """Free space, and the median time of an fdatasync of 4 KiB."""
+    free = shutil.disk_usage(folder).free
+    advice = "below 1 GiB the log soon refuses publishes" if free < LITTLE_DISK else ""
+    yield Finding("free disk", "poor" if advice else "good", f"{format_size(free)} at {folder}", advice)
+    try:
+        took = sync_times_ms(folder)
+    except OSError as error:
+        yield Finding("disk sync", "bad", f"{folder}: {error.strerror or error}", "the data folder must be writable")
+        return
+    median, worst = took[len(took) // 2], took[-1]
+    found = f"{median:.2f} ms (worst of {len(took)}: {worst:.2f} ms)"
+    if median > SLOW_SYNC_MS:
+        yield Finding(
+            "disk sync", "poor", found, "a confirm takes at least as long: use a disk with a safe write cache"
+        )
+    else:
+        yield Finding("disk sync", "good", found)
+
+
+def sync_times_ms(folder: Path, count: int = SYNCS) -> list[float]:
+    """Milliseconds of `count` syncs of 4 KiB each into a file of this folder, sorted."""
+    block = os.urandom(4096)
+    took: list[float] = []
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".penstock-doctor-") as file:
+        os.pwrite(file.fileno(), bytes(4096 * count), 0)
+        os.fsync(file.fileno())
+        for turn in range(count):
+            os.pwrite(file.fileno(), block, 4096 * turn)
+            start = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took.append((time.perf_counter() - start) * 1000)
+    return sorted(took)
+
+
+def port(name: str, address: Address) -> Finding:
+    """Whether an address can be listened on."""
+    what = f"{name} door"
+    if address.port == 0:
+        return Finding(what, "good", f"{address}, any free port")
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            advice = f"stop what listens there (Penstock, perhaps), or set listen.{name}"
+            return Finding(what, "bad", f"{address}: {error.strerror or error}", advice)
+    return Finding(what, "good", f"{address} is free")
+
+
+def files() -> Finding:
+    """Descriptors: one a connection, and some for the log."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FEW_FILES:
+        advice = f"about {soft - 100} connections fit: raise it with `ulimit -n 65536` or LimitNOFILE"
+        return Finding("open files", "poor", f"{soft} (hard limit {hard})", advice)
+    return Finding("open files", "good", str(soft))
+
+
+def memory(budget: int) -> Finding:
+    """The budget for bodies beside what the machine has left."""
+    left = available_memory()
+    if left is None:
+        return Finding("memory", "good", f"budget {format_size(budget)}")
+    found = f"{format_size(left)} available, budget {format_size(budget)}"
+    if budget > left:
+        return Finding("memory", "poor", found, "lower server.memory: bodies are read from the log when needed")
+    return Finding("memory", "good", found)
+
+
+def available_memory() -> int | None:
+    """Bytes that can be used without swapping, as Linux tells; None elsewhere."""
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return None
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
+def java(*, needed: bool) -> Finding:
+    """Java 17 or later, which Spark needs."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else "java"
+    advice = "install it for Spark: apt-get install openjdk-17-jre-headless"
+    absent: Literal["bad", "poor"] = "bad" if needed else "poor"
+    try:
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return Finding("Java", absent, "none", advice)
+    match = re.search(r'version "(\d+)[^"]*"', told)
+    if match is None:
+        return Finding("Java", absent, "of unknown version", advice)
+    if int(match[1]) < 17:
+        return Finding("Java", absent, match[0], advice)
+    return Finding("Java", "good", match[0])
+
+
+def uvloop() -> Finding:
+    """The faster event loop, which is optional."""
+    if find_spec("uvloop") is None:
+        return Finding("uvloop", "poor", "not installed", "pip install penstock[uvloop]: a faster event loop")
+    return Finding("uvloop", "good", "installed")
+
+
+def in_force(settings: Settings) -> list[tuple[str, str, str]]:
+    """Name, value as text and origin of every single setting."""
+    sections = (settings.server, settings.listen, settings.amqp, settings.log, settings.spark)
+    names = ("server", "listen", "amqp", "log", "spark")
+    return [line for name, table in zip(names, sections, strict=True) for line in _lines(settings, name, table)]
+
+
+def _lines(settings: Settings, place: str, table: BaseModel) -> Iterator[tuple[str, str, str]]:
+    for key, field in type(table).model_fields.items():
+        value = cast("object", getattr(table, key))
+        inner = f"{place}.{key}"
+        if isinstance(value, BaseModel):
+            yield from _lines(settings, inner, value)
+            continue
+        origin = settings.origin(inner)
+        if origin == "default":
+            origin = settings.origin(place)  # an inline table has one origin for all of it
+        yield inner, told(value, _unit(field)), origin
+
+
+def _unit(field: FieldInfo) -> object:
+    """`duration` or `size` where the type says so, also inside `| None`."""
+    extras = [cast("object", field.json_schema_extra)]
+    for part in cast("tuple[object, ...]", get_args(field.annotation)):
+        if get_origin(part) is Annotated:
+            extras += [cast("object", meta.json_schema_extra) for meta in get_args(part) if isinstance(meta, FieldInfo)]
+    return next((cast("dict[str, object]", extra).get("unit") for extra in extras if isinstance(extra, dict)), None)
+
+
+def told(value: object, unit: object) -> str:
+    """A value as the settings file writes it."""
+    if value is None:
+        return "none"
+    if unit == "duration" and isinstance(value, int):
+        return format_duration(value)
+    if unit == "size" and isinstance(value, int):
+        return format_size(value)
+    return str(value)

@@ -1,0 +1,36 @@
+"""Segment files as they lie there, read without a server and without a lock: what `penstock log` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.errors import InvalidArgument
+from penstock.log import OsDisk
+from penstock.log.index import Catalog
+from penstock.log.reader import Reader, Vias
+from penstock.log.recover import open_segments
+from penstock.log.segment import FOLDER
+
+
+def open_folder(data: str | Path) -> OsDisk:
+    """The disk of an existing data folder.  InvalidArgument when there is none."""
+    if not (Path(data) / FOLDER).is_dir():
+        raise InvalidArgument(f"{data} is no data folder: it has no folder {FOLDER!r}")
+    return OsDisk(data)
+
+
+def rows(disk: OsDisk, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Rows with LSNs in first..last, control records too, as slices of the batches they were written in.
+
+    Raises LogDamaged where bytes are not what was written.
+    """
+    catalog = Catalog()
+    try:
+        open_segments(disk, catalog, origin=0, new_first=1, repair=False)
+        yield from Reader(catalog, Vias(), 0).batches(first, last + 1)
+    finally:
+        for segment in catalog.segments:
+            segment.file.close()

@@ -1,0 +1,189 @@
+"""`publish` and `consume`: files and pipes in, queues out."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, note, write, write_json
+from penstock.cli.remote import RemoteMessage, connect
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 10_000
+
+FORMATS = {
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command()(publish)
+    app.command()(consume)
+
+
+def publish(
+    topic: Annotated[str, typer.Argument(help="The topic: a key, or exchange/key.")],
+    file: Annotated[Path | None, typer.Argument(help="JSON lines, CSV, Parquet or Arrow; without it: stdin.")] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="jsonl, csv, parquet or arrow; default by name.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Publish the lines or rows of a file: a line of JSON or a row is a message.
+
+    Example: penstock publish orders orders.jsonl
+    """
+    kind = format or (FORMATS.get(file.suffix.lower(), "jsonl") if file is not None else "jsonl")
+    if kind not in set(FORMATS.values()):
+        raise InvalidArgument(f"format {kind!r} is not one of jsonl, csv, parquet, arrow")
+    rows, started = 0, time.monotonic()
+    with connect(url) as client:
+        for table in tables(file, kind):
+            client.publish_table(topic, table)
+            rows += table.num_rows
+            if not json and sys.stderr.isatty():
+                sys.stderr.write(f"\r{rows:,} messages")
+    seconds = time.monotonic() - started
+    if json:
+        write_json({"topic": topic, "published": rows, "seconds": round(seconds, 6)})
+    else:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r")
+        write(f"{rows:,} messages published to {topic} in {seconds:.2f} s, all on disk")
+
+
+def tables(file: Path | None, kind: str) -> Iterator[pa.Table]:
+    """The input as tables of at most BATCH_ROWS rows; of JSON lines the column `body` holds each line as it is."""
+    try:
+        if file is None:
+            yield from _tables_of(sys.stdin.buffer, kind)
+        else:
+            with file.open("rb") as stream:
+                yield from _tables_of(stream, kind)
+    except OSError as error:
+        raise InvalidArgument(f"{file or 'standard input'}: {error.strerror or error}") from error
+
+
+def _tables_of(stream: BinaryIO, kind: str) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    if kind == "jsonl":
+        lines: list[bytes] = []
+        for line in stream:
+            body = line.rstrip(b"\r\n")
+            if body:
+                lines.append(body)
+            if len(lines) == BATCH_ROWS:
+                yield pa.table({"body": pa.array(lines, pa.binary())})
+                lines = []
+        if lines:
+            yield pa.table({"body": pa.array(lines, pa.binary())})
+        return
+    try:
+        yield from _split(_read_table(stream, kind))
+    except pa.ArrowException as error:
+        raise InvalidArgument(f"the input is no {kind}: {error}") from error
+
+
+def _read_table(stream: BinaryIO, kind: str) -> pa.Table:
+    import io
+
+    import pyarrow as pa
+
+    content = stream.read()
+    if kind == "csv":
+        from pyarrow import csv
+
+        return csv.read_csv(io.BytesIO(content))
+    if kind == "parquet":
+        from pyarrow import parquet
+
+        return parquet.ParquetFile(io.BytesIO(content)).read()  # pyright: ignore[reportUnknownMemberType] - its `filters` has no type
+    if content.startswith(b"ARROW1"):
+        return pa.ipc.open_file(content).read_all()
+    return pa.ipc.open_stream(content).read_all()
+
+
+def _split(table: pa.Table) -> Iterator[pa.Table]:
+    for start in range(0, table.num_rows, BATCH_ROWS):
+        yield table.slice(start, BATCH_ROWS)
+
+
+def consume(
+    queue: Annotated[str, typer.Argument(help="The queue.")],
+    filter: Annotated[str | None, typer.Option("--filter", help="An expression: take only what matches.")] = None,
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0 never stops.")] = 0,
+    exec_: Annotated[
+        str | None,
+        typer.Option("--exec", help="Run this for each message, its body on stdin; status 0 acknowledges."),
+    ] = None,
+    peek: Annotated[bool, typer.Option("--peek/--ack", help="Look without taking, or take and acknowledge.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Take messages, print their bodies a line each, and acknowledge what was printed.
+
+    Example: penstock consume to-ship --filter "/total > 5" --exec "./ship.sh"
+    """
+    if peek and (exec_ is not None or filter is not None):
+        raise InvalidArgument("--peek goes with neither --exec nor --filter")
+    with connect(url) as client:
+        if peek:
+            for message in client.peek(queue, count or 10):
+                show(message, as_json=json)
+            return
+        backlog = min(count, 32) if count else 32
+        settled = take(client.consume(queue, backlog=backlog, filter=filter), count, exec_, as_json=json)
+    if exec_ is not None:
+        note(f"{settled[0]:,} done, {settled[1]:,} put back")
+
+
+def take(messages: Iterable[RemoteMessage], count: int, command: str | None, *, as_json: bool) -> tuple[int, int]:
+    """Handle up to `count` messages (0: all that come); returns how many were done and how many were put back."""
+    arguments = shlex.split(command) if command is not None else None
+    done = failed = 0
+    for message in messages:
+        if arguments is None:
+            show(message, as_json=as_json)
+            sys.stdout.flush()
+            message.ack()
+            done += 1
+        else:
+            status = subprocess.run(arguments, input=message.body, check=False).returncode
+            if status == 0:
+                message.ack()
+                done += 1
+            else:
+                message.retry(error=f"{arguments[0]} ended with status {status}")
+                failed += 1
+        if count and done + failed == count:
+            break
+    return done, failed
+
+
+def show(message: RemoteMessage, *, as_json: bool) -> None:
+    """One message on a line."""
+    if as_json:
+        fields = ("lsn", "bookmark", "topic", "attempt", "body")
+        write_json({field: getattr(message, field) for field in fields}, indent=False)
+    else:
+        write(message.body.decode("utf-8", "replace"))

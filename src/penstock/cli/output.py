@@ -1,0 +1,82 @@
+"""What commands print: tables for a person, JSON for a program, and errors with their exit status.
+
+Results go to standard output, everything else to standard error.  Rich is loaded when a table is printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeAlias
+
+import orjson
+import typer
+
+from penstock.errors import ExpressionError, PenstockError
+
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
+Url: TypeAlias = Annotated[
+    str,
+    typer.Option("--url", envvar="PENSTOCK_URL", help="The server: penstock://user:password@host:port/vhost."),
+]
+DataFolder: TypeAlias = Annotated[str, typer.Option("--data", help="The server's data folder.")]
+
+DEFAULT_URL = "penstock://localhost:8815"
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS
+
+
+def write(text: str) -> None:
+    """One line on standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """One line on standard error: progress, warnings, hints."""
+    sys.stderr.write(text + "\n")
+
+
+def write_json(value: object, *, indent: bool = True) -> None:
+    """A value as JSON; bytes as text, with what is no UTF-8 replaced."""
+    options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
+    write(orjson.dumps(value, option=options, default=_plain).decode())
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)
+
+
+def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    """A table for a person.  Cells are text, never markup."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for at, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[at], (int, float)) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def write_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, one a line."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        write(f"{name:<{width}}  {'' if value is None else value}")
+
+
+def tell_error(error: PenstockError, *, as_json: bool) -> int:
+    """Print an error to standard error; returns the exit status of its kind."""
+    if as_json:
+        what = {"code": error.code, "message": str(error), "retry": error.retry, "to_do": error.to_do}
+        sys.stderr.write(orjson.dumps({"error": what}).decode() + "\n")
+    else:
+        text = error.pointed() if isinstance(error, ExpressionError) else str(error)
+        sys.stderr.write(f"penstock: {text}\n  {error.code}. {error.to_do}\n")
+    return error.exit_status

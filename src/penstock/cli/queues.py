@@ -1,0 +1,99 @@
+"""`queue list|show|declare|peek`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.messages import show as show_message
+from penstock.cli.output import DEFAULT_URL, Json, Url, write, write_facts, write_json, write_table
+from penstock.cli.remote import connect
+from penstock.errors import InvalidArgument
+
+app = typer.Typer(help="List, show, declare and look into queues.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="The queue.")]
+
+COLUMNS = ("name", "ready", "leased", "delayed", "consumers")
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the queues with what is in them.
+
+    Example: penstock queue list
+    """
+    with connect(url) as client:
+        queues = client.queues()
+    if json:
+        write_json([dict(queue) for queue in queues])
+    else:
+        write_table(COLUMNS, [[queue.get(column) for column in COLUMNS] for queue in queues])
+
+
+@app.command()
+def show(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Show one queue: its counts and settings.
+
+    Example: penstock queue show to-ship
+    """
+    with connect(url) as client:
+        queue = client.queue(name)
+    if json:
+        write_json(dict(queue))
+    else:
+        write_facts(queue)
+
+
+@app.command()
+def declare(
+    name: Name,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in the settings file.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Declare a queue; the same again changes nothing.
+
+    Example: penstock queue declare to-ship --set underlying_topic=orders --set lease_period=30s
+    """
+    settings = dict(map(read_setting, setting or []))
+    with connect(url) as client:
+        client.declare(name, **settings)
+    if json:
+        write_json({"declared": name})
+    else:
+        write(f"queue {name} declared")
+
+
+def read_setting(text: str) -> tuple[str, object]:
+    """`KEY=VALUE`: the value as TOML where it is TOML (numbers, tables, lists), as text otherwise."""
+    import tomllib
+
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InvalidArgument(f"--set {text!r}: write KEY=VALUE, as in lease_period=30s")
+    try:
+        read: object = tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, KeyError):
+        read = value
+    return key.strip().replace("-", "_"), read
+
+
+@app.command()
+def peek(
+    name: Name,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many, from the oldest.")] = 10,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Print the oldest messages and leave them where they are.
+
+    Example: penstock queue peek to-ship --count 3
+    """
+    with connect(url) as client:
+        messages = client.peek(name, count)
+    for message in messages:
+        show_message(message, as_json=json)

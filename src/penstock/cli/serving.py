@@ -1,0 +1,123 @@
+"""`serve`, `up`, `check`: the server, the server with its pipelines, and the settings without either."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Protocol, cast
+
+import typer
+
+from penstock.cli.output import Json, note, write, write_json
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+
+ConfigFile = Annotated[str | None, typer.Argument(metavar="CONFIG", help="A settings file (TOML).")]
+Data = Annotated[str | None, typer.Option("--data", help="Folder of the log; overrides the file.")]
+Amqp = Annotated[str | None, typer.Option("--amqp", help="host:port of AMQP; port 0 for a free one, off for none.")]
+Http = Annotated[str | None, typer.Option("--http", help="host:port of HTTP, or off.")]
+Flight = Annotated[str | None, typer.Option("--flight", help="host:port of Arrow Flight, or off.")]
+Sync = Annotated[str | None, typer.Option("--sync", help="commit, interval or off: when a publish is confirmed.")]
+ReadyFile = Annotated[
+    str | None, typer.Option("--ready-file", help="Written as JSON with pid and addresses when the doors are open.")
+]
+
+
+class _SupervisorModule(Protocol):
+    def up(self, settings: Settings, *, ready_file: str | None = None) -> object: ...
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command()(serve)
+    app.command()(up)
+    app.command()(check)
+
+
+def read_settings(config: str | None, options: dict[str, str | None]) -> Settings:
+    """Settings of a file, the environment and options (`section.key` -> text, None where not given)."""
+    from penstock.config.load import load_file, load_mapping
+
+    given = {place: value for place, value in options.items() if value is not None}
+    if config is None:
+        return load_mapping({}, environ=os.environ, options=given)
+    return load_file(config, environ=os.environ, options=given)
+
+
+def serve(
+    config: ConfigFile = None,
+    data: Data = None,
+    amqp: Amqp = None,
+    http: Http = None,
+    flight: Flight = None,
+    sync: Sync = None,
+    ready_file: ReadyFile = None,
+) -> None:
+    """Run the server until SIGTERM or Ctrl-C.
+
+    Example: penstock serve penstock.toml --data /var/lib/penstock
+    """
+    settings = read_settings(
+        config,
+        {
+            "server.data": data,
+            "server.sync": sync,
+            "listen.amqp": amqp,
+            "listen.http": http,
+            "listen.flight": flight,
+        },
+    )
+    from penstock.server.app import serve as run
+
+    run(settings, ready_file=ready_file)
+
+
+def up(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A settings file with pipelines.")],
+    ready_file: ReadyFile = None,
+) -> None:
+    """Run the server and its Spark pipelines, and restart what falls over.
+
+    Example: penstock up penstock.toml
+    """
+    settings = read_settings(config, {})
+    cast("_SupervisorModule", import_module("penstock.spark.supervisor")).up(settings, ready_file=ready_file)
+
+
+def check(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A settings file.")],
+    json: Json = False,
+) -> None:
+    """Check a settings file, its filters and patterns included, and change nothing.
+
+    Example: penstock check penstock.toml
+    """
+    from penstock.errors import ExpressionError, SettingsError
+
+    settings = read_settings(config, {})
+    problems: list[str] = []
+    filters = [(f'[[queue]] "{queue.name}"', queue.settings.filter) for queue in settings.queue]
+    filters += [(f'[[pipeline]] "{pipeline.name}" from', pipeline.source.filter) for pipeline in settings.pipeline]
+    for place, text in filters:
+        if text is None:
+            continue
+        from penstock.expr import compile_filter
+
+        try:
+            compile_filter(text)
+        except ExpressionError as error:
+            problems.append(f"{config}: {place}.filter: {error.pointed()}")
+    if problems:
+        raise SettingsError("\n".join(problems))
+    counts = {
+        name: len(getattr(settings, name))
+        for name in ("user", "vhost", "exchange", "topic", "queue", "binding", "action", "pipeline")
+    }
+    if json:
+        write_json({"ok": True, "declares": counts, "settings": settings.model_dump(mode="json", by_alias=True)})
+        return
+    declared = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count)
+    write(f"{config}: good{f' ({declared})' if declared else ''}")
+    if settings.server.sync != "commit":
+        note(f'warning: sync = "{settings.server.sync}": a confirmed message may be lost in a power cut')

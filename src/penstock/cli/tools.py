@@ -1,0 +1,89 @@
+"""`expr` and `doctor`: the expression language by hand, and what is wrong with this machine."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import Json, note, write, write_json, write_table
+from penstock.cli.serving import read_settings
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command()(expr)
+    app.command()(doctor)
+
+
+def expr(
+    expression: Annotated[str, typer.Argument(help="The expression.")],
+    message: Annotated[
+        list[str] | None, typer.Option("--message", "-m", help="A JSON body; - reads one a line from stdin.")
+    ] = None,
+    backend: Annotated[str, typer.Option("--backend", help="Who evaluates: python.")] = "python",
+    json: Json = False,
+) -> None:
+    """Evaluate an expression: prints the value, TRUE, FALSE or NULL, a line for each message.
+
+    Example: penstock expr "/total > 5 AND /region IN ('n', 's')" --message '{"total": 9, "region": "n"}'
+    """
+    from penstock.expr import evaluate
+
+    bodies: list[bytes] = []
+    for text in message or ["{}"]:
+        if text == "-":
+            bodies += [line.rstrip(b"\r\n") for line in sys.stdin.buffer if line.strip()]
+        else:
+            bodies.append(text.encode("utf-8", "surrogateescape"))
+    values = evaluate(expression, bodies, backend)
+    for value in values:
+        if json:
+            write_json({"expression": expression, "value": as_json(value)}, indent=False)
+        else:
+            write(as_text(value))
+
+
+def as_text(value: object) -> str:
+    """A value as the language writes it; what is no UTF-8 in a text is replaced."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    return str(as_json(value))
+
+
+def as_json(value: object) -> object:
+    """A value that JSON can hold."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else value
+
+
+def doctor(
+    config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A settings file (TOML).")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Folder of the log; overrides the file.")] = None,
+    json: Json = False,
+) -> None:
+    """Say what is wrong with this machine, and which settings are in force.  Exit status 1 if it cannot serve.
+
+    Example: penstock doctor penstock.toml
+    """
+    from penstock.cli.checkup import examine, in_force
+
+    settings = read_settings(config, {"server.data": data})
+    findings = examine(settings)
+    if json:
+        write_json(
+            {
+                "findings": [finding._asdict() for finding in findings],
+                "settings": {name: {"value": value, "from": origin} for name, value, origin in in_force(settings)},
+            }
+        )
+    else:
+        write_table(("", "what", "found"), [(finding.verdict, finding.name, finding.found) for finding in findings])
+        for finding in findings:
+            if finding.advice:
+                note(f"{finding.name}: {finding.advice}")
+        write_table(("setting", "value", "from"), in_force(settings))
+    if any(finding.verdict == "bad" for finding in findings):
+        raise typer.Exit(1)

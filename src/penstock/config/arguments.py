@@ -1,0 +1,99 @@
+"""Queue settings from AMQP arguments, and from keyword arguments of Python calls.
+
+AMQP: kebab case after `x-`; durations are milliseconds and sizes bytes, as RabbitMQ has them; our own durations may be
+text with a unit too.  Arguments that nobody knows are accepted and have no effect, as in RabbitMQ; an argument that is
+known is never taken without effect: a wrong type or range, and a setting of a later version, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.config.queues import (
+    LATER_QUEUE_KEYS,
+    QUEUE_KEYS,
+    BadValue,
+    argument_name,
+    known_name,
+    read_queue_settings,
+)
+from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.settings import QueueSettings
+
+_BY_ARGUMENT = {key.argument: name for name, key in QUEUE_KEYS.items()}
+
+_LATER_ARGUMENTS = frozenset(argument_name(name) for name in LATER_QUEUE_KEYS) | {
+    "x-dead-letter-strategy",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+}
+
+_HARMLESS: Mapping[str, tuple[object, ...]] = {
+    "x-queue-type": ("classic",),
+    "x-queue-mode": ("default", "lazy"),
+    "x-queue-version": (1, 2),
+    "x-queue-leader-locator": ("client-local", "balanced"),
+    "x-overflow": ("drop-head",),
+    "x-single-active-consumer": (False,),
+}
+"""Values of RabbitMQ's arguments that ask for nothing that a queue here does not do anyway.
+
+Lazy: bodies live under one budget whatever the mode.  Version and leader: there is one store and one instance.
+"""
+
+
+def queue_settings(
+    arguments: Mapping[str, object], queue: str = "", vhost: str = "/", *, over_amqp: bool = True
+) -> QueueSettings:
+    """The settings that the arguments of a `queue.declare` ask for.
+
+    Values are as the table codec gives them (int, bool, float, str or bytes, dict, list).  Such a queue is
+    `round-robin` unless it says otherwise; with `over_amqp` False it is `proportional`.  Raises PreconditionFailed
+    (406) naming the argument, its value and what is allowed; `queue` and `vhost` are for its text alone.
+    """
+    where = f" for queue '{queue}' in vhost '{vhost}'"
+    known: dict[str, object] = {}
+    for argument, value in arguments.items():
+        name = _BY_ARGUMENT.get(argument)
+        if name is not None:
+            known[name] = value
+            continue
+        plain = value.decode(errors="replace") if isinstance(value, bytes) else value
+        harmless = _HARMLESS.get(argument)
+        if harmless is not None and any(plain == allowed and type(plain) is type(allowed) for allowed in harmless):
+            continue
+        if harmless is not None or argument in _LATER_ARGUMENTS:
+            allowed_text = f", which allows {', '.join(map(repr, harmless))}" if harmless else ""
+            raise PreconditionFailed(
+                f"invalid arg '{argument}'{where}: {plain!r} is not supported in this version{allowed_text}"
+            )
+    if over_amqp and "fairness_model" not in known:
+        known["fairness_model"] = "round-robin"
+    try:
+        return read_queue_settings(known, "amqp", argument_name)
+    except BadValue as bad:
+        raise PreconditionFailed(f"invalid arg '{bad.key}'{where}: {bad}") from None
+
+
+def queue_settings_from_mapping(
+    values: Mapping[str, object], queue: str = "", base: QueueSettings | None = None
+) -> QueueSettings:
+    """The settings that keyword arguments ask for: snake case; durations as text, seconds or timedelta.
+
+    None stands for the default of a key.  `base` gives what is not named (altering a queue).  Raises InvalidArgument
+    for an unknown key, with the nearest known one, and for a value that its key does not take.
+    """
+    for name in values:
+        refuse_unknown(name, queue)
+    try:
+        return read_queue_settings(values, "python", base=base)
+    except BadValue as bad:
+        raise InvalidArgument(f"{bad.key} of queue {queue!r}: {bad}") from None
+
+
+def refuse_unknown(name: str, queue: str) -> None:
+    """Raise InvalidArgument unless `name` is a setting of a queue in this version."""
+    if name in LATER_QUEUE_KEYS:
+        raise InvalidArgument(f"{name} of queue {queue!r} is not supported in this version")
+    if name not in QUEUE_KEYS:
+        raise InvalidArgument(f"{name!r} is no setting of a queue{known_name(name, QUEUE_KEYS)}")

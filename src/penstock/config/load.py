@@ -1,0 +1,416 @@
+"""From a settings file, the environment and command line options to `Settings`, and from mistakes to sentences.
+
+Options win over the environment, the environment over the file, the file over the defaults.  All mistakes are told at
+once, each with its place: file and line, section and key, and the nearest known name where one is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeAlias, cast, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from penstock.config.patterns import topic_pattern
+from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, BadValue, known_name, read_queue_settings, read_value
+from penstock.config.settings import Settings
+from penstock.errors import SettingsError
+
+Path_: TypeAlias = tuple[str | int, ...]
+"""Place of a value: section, index in a list of tables, key, deeper keys."""
+
+LATER_SECTIONS = frozenset(
+    {
+        "address",
+        "archive",
+        "bulk",
+        "dashboard",
+        "operator_policy",
+        "otel",
+        "permission",
+        "policy",
+        "replication",
+        "schedule",
+        "tls",
+        "view",
+    }
+)
+"""Sections that are taken and refused for now."""
+
+LATER_KEYS: Mapping[str, frozenset[str]] = {
+    "listen": frozenset({"amqps", "https", "flight_tls"}),
+    "topic": frozenset({"key", "expiration", "schema", "retention", "message_type"}),
+    "queue": LATER_QUEUE_KEYS,
+}
+"""Keys of known sections that are taken and refused for now."""
+
+NOT_YET = "is not supported in this version"
+
+_QUEUE_OWN = ("name", "vhost", "durable")
+_VARIABLE = re.compile(r"PENSTOCK_([A-Z0-9_]+?)__([A-Z0-9_]+)\Z")
+
+
+class Problem(NamedTuple):
+    """One mistake: where, and a sentence."""
+
+    path: Path_
+    text: str
+
+
+def load_file(
+    path: str | Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Settings:
+    """Settings from a TOML file.  Raises SettingsError for whatever cannot be used, the file itself included.
+
+    `environ` is the environment (only `PENSTOCK_<SECTION>__<KEY>` is looked at); `options` are `section.key` ->
+    text from the command line.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    return load_text(text, source=str(path), environ=environ, options=options)
+
+
+def load_text(
+    text: str,
+    *,
+    source: str = "settings",
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Settings:
+    """Settings from TOML text; `source` names it in messages."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{source}: is no TOML: {error}") from error
+    return load_mapping(data, source=source, environ=environ, options=options, text=text)
+
+
+def load_mapping(
+    data: Mapping[str, object],
+    *,
+    source: str = "settings",
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+    text: str | None = None,
+) -> Settings:
+    """Settings from a mapping of the file's structure, which is not changed; `text` gives line numbers where known."""
+    merged: dict[str, object] = {name: _copied(value) for name, value in data.items()}
+    origins = dict.fromkeys(_places(merged), source)
+    overrides: dict[Path_, str] = {}
+    problems: list[Problem] = []
+    for path, value, label in _overrides(environ or {}, options or {}, problems, overrides):
+        _put(merged, path, value)
+        origins[".".join(map(str, path))] = label
+    problems += _read_queues(merged)
+    settings: Settings | None = None
+    try:
+        settings = Settings.model_validate(merged)
+    except ValidationError as error:
+        problems += [_problem(details) for details in error.errors()]
+    if settings is not None:
+        problems += _impossible(settings)
+    if settings is None or problems:
+        raise SettingsError("\n".join(_told(problem, data, source, text, overrides) for problem in problems))
+    return settings.with_origins(origins)
+
+
+def _copied(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in cast("Sequence[object]", value)]
+    return value
+
+
+def _places(data: Mapping[str, object]) -> Iterator[str]:
+    """`section.key` of every value that stands in a plain section."""
+    for section, table in data.items():
+        if isinstance(table, Mapping):
+            yield from (f"{section}.{key}" for key in cast("Mapping[str, object]", table))
+
+
+# --- environment and options ---------------------------------------------------------------------------------------
+
+
+def _overrides(
+    environ: Mapping[str, str], options: Mapping[str, str], problems: list[Problem], labels: dict[Path_, str]
+) -> Iterator[tuple[Path_, object, str]]:
+    """Single values from the environment, then from options, as (path, value, label)."""
+    known = _single_values()
+    for variable in sorted(environ):
+        match = _VARIABLE.match(variable)
+        if match is None:
+            continue
+        path = (match[1].lower(), *match[2].lower().split("__"))
+        if path not in known:
+            names = {variable_name(one): None for one in known}
+            labels[path] = f"environment variable {variable}"
+            problems.append(Problem(path, f"overrides no single setting{known_name(variable, names)}"))
+            continue
+        labels[path] = f"environment variable {variable}"
+        yield path, _typed(environ[variable], known[path]), labels[path]
+    for place, value in options.items():
+        path = tuple(place.split("."))
+        labels[path] = f"option --{path[-1].replace('_', '-')}"
+        yield path, value, labels[path]
+
+
+def variable_name(path: Sequence[str]) -> str:
+    """`PENSTOCK_LOG__RETENTION__AGE` for ("log", "retention", "age")."""
+    return "PENSTOCK_" + "__".join(path).upper()
+
+
+@cache
+def _single_values() -> dict[tuple[str, ...], frozenset[object]]:
+    """Path of every value that a variable may override -> the types in its annotation."""
+    found: dict[tuple[str, ...], frozenset[object]] = {}
+
+    def walk(model: type[BaseModel], path: tuple[str, ...]) -> None:
+        for name, field in model.model_fields.items():
+            inner = field.annotation
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                walk(inner, (*path, name))
+            elif path and get_origin(inner) not in {tuple, dict}:
+                found[*path, name] = frozenset(_types(cast("object", inner)))
+
+    walk(Settings, ())
+    return found
+
+
+def _types(annotation: object) -> Iterator[object]:
+    if get_origin(annotation) is Annotated:
+        metadata = get_args(annotation)[1:]
+        unit_read = any(type(item).__name__ == "BeforeValidator" for item in metadata)
+        yield from [str] if unit_read else _types(get_args(annotation)[0])
+    elif get_args(annotation):
+        for item in get_args(annotation):
+            yield from _types(item)
+    else:
+        yield annotation
+
+
+def _typed(text: str, types: frozenset[object]) -> object:
+    """The text of a variable as the type its setting has; what cannot be is left as text for the check to refuse."""
+    if bool in types and text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    if int in types and str not in types and re.fullmatch(r"[+-]?\d{1,18}", text):
+        return int(text)
+    return text
+
+
+def _put(data: dict[str, object], path: Path_, value: object) -> None:
+    for name in path[:-1]:
+        inner = data.setdefault(str(name), {})
+        if not isinstance(inner, dict):
+            return  # a section of the wrong type: the check tells
+        data = cast("dict[str, object]", inner)
+    data[str(path[-1])] = value
+
+
+# --- queues --------------------------------------------------------------------------------------------------------
+
+
+def _read_queues(data: dict[str, object]) -> list[Problem]:
+    """Turn the keys of each `[[queue]]` into its `settings`; returns what cannot be read."""
+    queues = data.get("queue")
+    if not isinstance(queues, list):
+        return []
+    problems: list[Problem] = []
+    for index, table in enumerate(cast("list[object]", queues)):
+        if not isinstance(table, dict):
+            continue
+        queue = cast("dict[str, object]", table)
+        values: dict[str, object] = {}
+        for key in [key for key in queue if key not in _QUEUE_OWN]:
+            value = queue.pop(key)
+            if key not in QUEUE_KEYS:
+                problems.append(_unknown(("queue", index, key), [*_QUEUE_OWN, *QUEUE_KEYS]))
+                continue
+            try:
+                read_value(QUEUE_KEYS[key], value, "file", key)
+                values[key] = value
+            except BadValue as bad:
+                problems.append(Problem(("queue", index, *bad.key.split(".")), str(bad)))
+        try:
+            settings = read_queue_settings(values, "file")
+            _check_pattern(settings.underlying_topic, settings.default_publish_target)
+        except BadValue as bad:
+            problems.append(Problem(("queue", index, *bad.key.split(".")), str(bad)))
+            settings = read_queue_settings({}, "file")
+        queue["settings"] = settings
+    return problems
+
+
+def _check_pattern(pattern: str | None, target: str | None) -> None:
+    if pattern is None:
+        return
+    try:
+        shows = topic_pattern(pattern)
+    except ValueError as error:
+        raise BadValue("underlying_topic", str(error)) from None
+    if target is not None and not shows(target):
+        raise BadValue("default_publish_target", f"{target!r} is not among the topics that {pattern!r} shows")
+
+
+# --- what cannot be ------------------------------------------------------------------------------------------------
+
+
+def _impossible(settings: Settings) -> list[Problem]:
+    """Names given twice, and vhosts that nobody declared."""
+    problems: list[Problem] = []
+    named: dict[str, list[tuple[str, str]]] = {
+        "user": [("", one.name) for one in settings.user],
+        "vhost": [("", one.name) for one in settings.vhost],
+        "exchange": [(one.vhost, one.name) for one in settings.exchange],
+        "topic": [(one.vhost, f"{one.exchange}/{one.name}") for one in settings.topic],
+        "queue": [(one.vhost, one.name) for one in settings.queue],
+        "pipeline": [("", one.name) for one in settings.pipeline],
+    }
+    for section, names in named.items():
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                problems.append(Problem((section, index, "name"), f"{name[1]!r} is there twice"))
+    placed: list[tuple[Path_, str]] = [
+        *((("exchange", index), one.vhost) for index, one in enumerate(settings.exchange)),
+        *((("topic", index), one.vhost) for index, one in enumerate(settings.topic)),
+        *((("queue", index), one.vhost) for index, one in enumerate(settings.queue)),
+        *((("binding", index), one.vhost) for index, one in enumerate(settings.binding)),
+        *((("action", index, "on"), one.on.vhost) for index, one in enumerate(settings.action)),
+        *((("pipeline", index, "from"), one.source.vhost) for index, one in enumerate(settings.pipeline)),
+    ]
+    for path, vhost in placed:
+        if vhost not in settings.vhosts:
+            hint = known_name(vhost, list(settings.vhosts))
+            problems.append(Problem((*path, "vhost"), f"there is no [[vhost]] {vhost!r}{hint}"))
+    return problems
+
+
+# --- telling -------------------------------------------------------------------------------------------------------
+
+
+def _unknown(path: Path_, known: Sequence[str]) -> Problem:
+    section, key = str(path[0]), str(path[-1])
+    if len(path) == 1:
+        if section in LATER_SECTIONS:
+            return Problem(path, f"the section {NOT_YET}")
+        return Problem(path, f"unknown section{known_name(section, list(known))}")
+    if key in LATER_KEYS.get(section, ()):
+        return Problem(path, NOT_YET)
+    return Problem(path, f"unknown key{known_name(key, list(known))}")
+
+
+def _problem(details: ErrorDetails) -> Problem:
+    """pydantic's finding in our words."""
+    path: Path_ = details["loc"]
+    value: object = details["input"]
+    context = details.get("ctx", {})
+    match details["type"]:
+        case "extra_forbidden":
+            return _unknown(path, _keys_at(path[:-1]))
+        case "missing":
+            return Problem(path, "is missing")
+        case "value_error":
+            return Problem(path, str(context.get("error", details["msg"])))
+        case "literal_error":
+            expected = str(context.get("expected", ""))
+            choices = re.findall(r"'([^']*)'", expected)
+            hint = known_name(value, choices) if isinstance(value, str) else ""
+            return Problem(path, f"{value!r} is not {'one of ' if len(choices) > 1 else ''}{expected}{hint}")
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return Problem(path, f"{value!r} is not a table")
+        case "tuple_type":
+            if len(path) == 1:
+                return Problem(path, f"is a list of tables: write [[{path[0]}]]")
+            return Problem(path, f"{value!r} is not a list")
+        case _:
+            shown = "" if "password" in path else f", not {value!r}"
+            wording = details["msg"].replace("Input should be", "must be")
+            return Problem(path, f"{wording[:1].lower()}{wording[1:]}{shown}")
+
+
+def _keys_at(path: Path_) -> list[str]:
+    """Keys that the table at `path` may have."""
+    model: type[BaseModel] = Settings
+    for name in path:
+        if isinstance(name, int):
+            continue
+        field = next((one for key, one in model.model_fields.items() if name in {key, one.alias}), None)
+        inner = None if field is None else _model_in(field.annotation)
+        if inner is None:
+            return []
+        model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := _model_in(item)) is not None), None)
+
+
+def _told(
+    problem: Problem, data: Mapping[str, object], source: str, text: str | None, overrides: Mapping[Path_, str]
+) -> str:
+    for length in range(len(problem.path), 0, -1):
+        label = overrides.get(problem.path[:length])
+        if label is not None:
+            return f"{label}: {problem.text}"
+    line = line_of(text, problem.path) if text is not None else None
+    return f"{source}{f':{line}' if line else ''}: {place_of(problem.path, data)}: {problem.text}"
+
+
+def place_of(path: Path_, data: Mapping[str, object]) -> str:
+    """`[server] sync`, `[[queue]] "to-ship" retry.factor`."""
+    section, *rest = path
+    if rest and isinstance(rest[0], int):
+        tables = data.get(str(section))
+        name: object = None
+        if isinstance(tables, (list, tuple)) and rest[0] < len(cast("Sequence[object]", tables)):
+            table = cast("Sequence[object]", tables)[rest[0]]
+            name = cast("Mapping[str, object]", table).get("name") if isinstance(table, Mapping) else None
+        which = f'"{name}"' if isinstance(name, str) and name else f"number {rest[0] + 1}"
+        head, rest = f"[[{section}]] {which}", rest[1:]
+    else:
+        head = f"[{section}]"
+    keys = ""
+    for key in rest:
+        keys += f"[{key + 1}]" if isinstance(key, int) else f"{'.' if keys else ''}{key}"
+    return f"{head} {keys}".rstrip()
+
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*[.=]""")
+
+
+def line_of(text: str, path: Path_) -> int | None:
+    """Line, from 1, of the key at `path`, or of its section; None where the text does not show it plainly."""
+    names = [part for part in path if isinstance(part, str)]
+    index = next((part for part in path if isinstance(part, int)), None)
+    seen = -1
+    inside: list[str] = []
+    best: int | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line)
+        if header is not None:
+            inside = [part.strip("\"' ") for part in header[2].split(".")]
+            if header[1] == "[[" and inside == names[:1]:
+                seen += 1
+            if inside == names[: len(inside)] and index in {None, seen} and best is None:
+                best = number
+            continue
+        key = _KEY.match(line)
+        if key is not None and index in {None, seen} and [*inside, key[1]] == names[: len(inside) + 1]:
+            return number
+    return best

@@ -1,0 +1,420 @@
+"""The settings file as one frozen typed value: every key with its default, its unit and a sentence.
+
+Owns names, types and which settings exclude each other.  Reading files, the environment and the wording of mistakes are
+`config.load`'s; the settings of a queue are `config.queues`'.  Durations are microseconds and sizes bytes inside, text
+with a unit in the file.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    JsonValue,
+    PrivateAttr,
+    SecretStr,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
+
+from penstock.records.settings import Action, QueueSettings
+from penstock.units import parse_duration, parse_size
+
+MIB = 1 << 20
+
+
+class Address(NamedTuple):
+    """Where a listener binds.  Port 0 picks a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _duration(value: object) -> int:
+    return parse_duration(_with_unit(value, "s"))
+
+
+def _size(value: object) -> int:
+    return parse_size(_with_unit(value, "B"))
+
+
+def _with_unit(value: object, unit: str) -> str:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError(f"{value} needs a unit: write '{value}{unit}' if that is meant")
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text with a unit")
+    return value
+
+
+def _address(value: object) -> object:
+    """An address from `host:port`, `[ipv6]:port`; None from `off`."""
+    if not isinstance(value, str):
+        return value
+    if value == "off":
+        return None
+    host, colon, port = value.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"{value!r} is not an address: write host:port, as in 127.0.0.1:5672, or off")
+    if ":" in bare and bare == host:
+        raise ValueError(f"{value!r} is not an address: write an IPv6 host in brackets, as in [::1]:5672")
+    return Address(bare, int(port))
+
+
+Duration: TypeAlias = Annotated[int, BeforeValidator(_duration), Field(json_schema_extra={"unit": "duration"})]
+Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(json_schema_extra={"unit": "size"})]
+Listen: TypeAlias = Annotated[Address | None, BeforeValidator(_address)]
+Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+Number: TypeAlias = StrictInt | StrictFloat
+
+
+class Section(BaseModel):
+    """A table of the file: frozen, and without room for keys that nobody knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Server(Section):
+    """`[server]`"""
+
+    name: Name = Field(default="penstock-1", description="Name of this instance, unique in its group.")
+    group: Name = Field(
+        default="main", description="Name of the group of instances it belongs to; shown, no more so far."
+    )
+    data: Name = Field(default="./data", description="Folder of the log and of everything that must survive.")
+    sync: Literal["commit", "interval", "off"] = Field(
+        default="commit",
+        description="When a publish is confirmed: after its bytes are on disk, or earlier and at your risk.",
+    )
+    memory: Size = Field(
+        default=512 * MIB, ge=8 * MIB, description="Budget for bodies and buffers; positions and indexes come on top."
+    )
+
+
+class Listeners(Section):
+    """`[listen]`"""
+
+    amqp: Listen = Field(
+        default=Address("127.0.0.1", 5672), description="AMQP 0-9-1; `off` for none, port 0 for a free one."
+    )
+    http: Listen = Field(default=Address("127.0.0.1", 15672), description="Management, metrics and health; or `off`.")
+    flight: Listen = Field(default=Address("127.0.0.1", 8815), description="Arrow Flight; or `off`.")
+
+    @model_validator(mode="after")
+    def _apart(self) -> Listeners:
+        taken: dict[Address, str] = {}
+        for name, address in (("amqp", self.amqp), ("http", self.http), ("flight", self.flight)):
+            if address is None or address.port == 0:
+                continue
+            if address in taken:
+                raise ValueError(f"{taken[address]} and {name} cannot both listen on {address}")
+            taken[address] = name
+        return self
+
+
+class Amqp(Section):
+    """`[amqp]`"""
+
+    heartbeat: Duration = Field(default=60_000_000, description="Heartbeat asked of clients; 0s for none.")
+    frame_max: Size = Field(
+        default=131_072, ge=4096, le=16 * MIB, description="Largest frame, agreed with each client."
+    )
+    channel_max: StrictInt = Field(default=2047, ge=1, le=65_535, description="Channels a connection may open.")
+    message_max: Size = Field(default=16 * MIB, ge=1, le=512 * MIB, description="Largest body of a message.")
+
+
+class Retention(Section):
+    """`retention` of `[log]`: when both are set, whichever is met first."""
+
+    age: Duration | None = Field(default=None, ge=0, description="How long settled messages stay readable.")
+    bytes: Size | None = Field(default=None, ge=0, description="How much log is kept before settled messages go.")
+
+
+class LogSection(Section):
+    """`[log]`"""
+
+    segment: Size = Field(
+        default=256 * MIB, ge=64 * 1024, le=1024 * MIB, description="Size at which a new file begins."
+    )
+    retention: Retention = Field(
+        default=Retention(age=None, bytes=None), description="When settled messages may leave the disk.  Unset: never."
+    )
+    sync_interval: Duration = Field(default=10_000, gt=0, description='Time between syncs when `sync` is "interval".')
+    ack_sync: Duration = Field(default=100_000, gt=0, description="Acknowledgements are on disk within this time.")
+    checkpoint_bytes: Size = Field(default=64 * MIB, ge=1, description="Log written between checkpoints, in bytes.")
+    checkpoint_records: StrictInt = Field(
+        default=1_000_000, ge=1, description="Log written between checkpoints, in records."
+    )
+
+
+class User(Section):
+    """`[[user]]`.  Without any there is `guest` with password `guest`, from loopback only."""
+
+    name: Name = Field(description="Name to log in with.")
+    password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
+    password_file: str | None = Field(default=None, description="File whose first line is the password.")
+    tags: tuple[Literal["administrator", "monitoring"], ...] = Field(
+        default=(), description="What else the user may do."
+    )
+    loopback_only: StrictBool = Field(default=False, description="Refuse this user from other machines.")
+
+    @model_validator(mode="after")
+    def _one_password(self) -> User:
+        if (self.password is None) == (self.password_file is None):
+            raise ValueError("a user has either a password or a password_file")
+        return self
+
+
+GUEST = User(
+    name="guest",
+    password=SecretStr("guest"),
+    password_file=None,
+    tags=("administrator",),
+    loopback_only=True,
+)
+
+
+class Vhost(Section):
+    """`[[vhost]]`.  `/` is always there."""
+
+    name: Name = Field(description="Name of the vhost.")
+
+
+class TopicSection(Section):
+    """`[[topic]]`: a topic that keeps messages which no queue takes."""
+
+    name: Name = Field(description="The key.")
+    exchange: str = Field(default="", description="Its exchange; empty is the default one.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+
+
+class Exchange(Section):
+    """`[[exchange]]`"""
+
+    name: Name = Field(description="Name of the exchange.")
+    type: Literal["direct", "fanout", "topic", "headers"] = Field(default="direct", description="How it matches keys.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+    durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
+    auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last binding.")
+    internal: StrictBool = Field(default=False, description="Whether clients are refused to publish to it.")
+    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue], description="AMQP arguments.")
+
+
+class Binding(Section):
+    """`[[binding]]`"""
+
+    source: Name = Field(description="The exchange that messages come from.")
+    destination: Name = Field(description="The queue or exchange they go to.")
+    destination_type: Literal["queue", "exchange"] = Field(default="queue", description="What the destination is.")
+    key: str = Field(default="", description="The binding key.")
+    vhost: Name = Field(default="/", description="Their vhost.")
+    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue], description="AMQP arguments.")
+
+
+class Queue(Section):
+    """`[[queue]]`: name, vhost, durable, and the keys of `config.queues`, read into `settings`."""
+
+    name: Name = Field(description="Name of the queue.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+    durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
+    settings: InstanceOf[QueueSettings]
+
+
+Reason: TypeAlias = Literal["forced_expire", "time_limit", "max_deliveries", "max_cancels"]
+
+
+class ActionOn(Section):
+    """`on` of an action."""
+
+    queue: Name = Field(description="The queue it watches.")
+    event: Literal["expire"] = Field(default="expire", description="What must happen.")
+    reason: tuple[Reason, ...] = Field(default=(), description="Why; empty for any reason.")
+    vhost: Name = Field(default="/", description="The queue's vhost.")
+
+
+class ActionPublish(Section):
+    """`publish` of an action."""
+
+    topic: Name = Field(description="The key to publish to; may use the same words as data.")
+    data: str = Field(
+        default="{{AMPS_DATA}}", description="The body; {{AMPS_DATA}}, {{AMPS_REASON}} and others are filled in."
+    )
+    exchange: str = Field(default="", description="The exchange to publish to.")
+
+
+class ActionDo(Section):
+    """`do` of an action."""
+
+    publish: ActionPublish = Field(description="What to publish.")
+
+
+class ActionSection(Section):
+    """`[[action]]`"""
+
+    on: ActionOn = Field(description="When.")
+    do: ActionDo = Field(description="What.")
+
+    def action(self) -> Action:
+        """As the core takes it."""
+        publish = self.do.publish
+        return Action(
+            queue=self.on.queue,
+            event=self.on.event,
+            reasons=self.on.reason,
+            topic=publish.topic,
+            data=publish.data,
+            vhost=self.on.vhost,
+            exchange=publish.exchange,
+        )
+
+
+class PipelineFrom(Section):
+    """`from` of a pipeline: one queue or one topic."""
+
+    queue: Name | None = Field(default=None, description="The queue to read.")
+    topic: Name | None = Field(default=None, description="Or the topic to read.")
+    exchange: str = Field(default="", description="The topic's exchange.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+    mode: Literal["queue", "log"] | None = Field(
+        default=None, description="`queue` settles what it read, `log` consumes nothing.  Default: by what is read."
+    )
+    filter: str | None = Field(default=None, description="An expression that the server applies.")
+    columns: str = Field(default="json", description="Columns of the body: `json` to infer, or a Spark DDL schema.")
+    max_rows: StrictInt = Field(default=100_000, ge=1, description="Most rows of one batch.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> PipelineFrom:
+        if (self.queue is None) == (self.topic is None):
+            raise ValueError("a pipeline reads from either a queue or a topic")
+        if self.mode == "queue" and self.queue is None:
+            raise ValueError("mode 'queue' needs a queue; a topic is read in mode 'log'")
+        return self
+
+    @property
+    def reads(self) -> Literal["queue", "log"]:
+        """The mode in force."""
+        return self.mode or ("queue" if self.queue is not None else "log")
+
+
+class PipelineTo(Section):
+    """One of `to`: a topic, a queue, or a folder of Parquet files."""
+
+    topic: Name | None = Field(default=None, description="Publish the rows to this topic as JSON.")
+    queue: Name | None = Field(default=None, description="Publish the rows to this queue's topic.")
+    table: Name | None = Field(default=None, description="Write the rows as Parquet into this folder.")
+    exchange: str = Field(default="", description="The topic's exchange.")
+    vhost: Name = Field(default="/", description="The topic's or queue's vhost.")
+
+    @model_validator(mode="after")
+    def _one_target(self) -> PipelineTo:
+        if sum(name is not None for name in (self.topic, self.queue, self.table)) != 1:
+            raise ValueError("each output is exactly one of topic, queue and table")
+        return self
+
+
+class Expectation(Section):
+    """One of `expect`: what every input row must satisfy."""
+
+    that: Name = Field(description="A Spark SQL condition over the input columns.")
+    otherwise: Literal["dead-letter", "drop", "fail"] = Field(
+        default="dead-letter", description="What happens to other rows."
+    )
+    topic: Name | None = Field(default=None, description="Where dead letters go; needed with `dead-letter`.")
+
+    @model_validator(mode="after")
+    def _target(self) -> Expectation:
+        if (self.otherwise == "dead-letter") != (self.topic is not None):
+            raise ValueError("a topic goes with otherwise = 'dead-letter', and only with it")
+        return self
+
+
+class Pipeline(Section):
+    """`[[pipeline]]`"""
+
+    name: Name = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="Its name, also of its stream and its checkpoint folder."
+    )
+    source: PipelineFrom = Field(alias="from", description="What it reads.")
+    sql: Name | None = Field(default=None, description="A SELECT over `input`.")
+    python: Name | None = Field(
+        default=None, pattern=r"^[\w.]+:[\w.]+$", description="Or module:function, from DataFrame to DataFrame."
+    )
+    to: tuple[PipelineTo, ...] = Field(min_length=1, description="One output or several; a batch is visible in all.")
+    trigger: Duration = Field(default=5_000_000, ge=0, description="Time between batches; 0s as fast as it can.")
+    output_mode: Literal["append", "update", "complete"] | None = Field(
+        default=None, description="As Spark has it.  Default: complete for aggregates, append otherwise."
+    )
+    expect: tuple[Expectation, ...] = Field(default=(), description="Checks on input rows.")
+
+    @model_validator(mode="after")
+    def _one_transform(self) -> Pipeline:
+        if (self.sql is None) == (self.python is None):
+            raise ValueError("a pipeline has either sql or python")
+        return self
+
+
+class Spark(Section):
+    """`[spark]`"""
+
+    master: Name = Field(default="local[*]", description="Where pipelines run.")
+    checkpoints: str | None = Field(
+        default=None, description="Folder of Spark's checkpoints.  Default: `spark` in the data."
+    )
+    memory: Size = Field(default=1024 * MIB, ge=256 * MIB, description="Heap of a pipeline's driver.")
+    conf: dict[str, str] = Field(default_factory=dict[str, str], description="More settings of Spark.")
+
+
+class Settings(Section):
+    """The whole file."""
+
+    server: Server = Field(default_factory=Server, description="The instance.")
+    listen: Listeners = Field(default_factory=Listeners, description="Its addresses.")
+    amqp: Amqp = Field(default_factory=Amqp, description="Limits of the AMQP door.")
+    log: LogSection = Field(default_factory=LogSection, description="The log.")
+    spark: Spark = Field(default_factory=Spark, description="How pipelines run.")
+    user: tuple[User, ...] = Field(default=(), description="Who may log in.")
+    vhost: tuple[Vhost, ...] = Field(default=(), description="Vhosts beside `/`.")
+    exchange: tuple[Exchange, ...] = Field(default=(), description="Exchanges declared at start.")
+    topic: tuple[TopicSection, ...] = Field(default=(), description="Topics declared at start.")
+    queue: tuple[Queue, ...] = Field(default=(), description="Queues declared at start.")
+    binding: tuple[Binding, ...] = Field(default=(), description="Bindings declared at start.")
+    action: tuple[ActionSection, ...] = Field(default=(), description="What to do when something happens.")
+    pipeline: tuple[Pipeline, ...] = Field(default=(), description="Spark pipelines that `penstock up` runs.")
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+
+    @property
+    def users(self) -> tuple[User, ...]:
+        """Who may log in: the users of the file, or guest."""
+        return self.user or (GUEST,)
+
+    @property
+    def vhosts(self) -> tuple[str, ...]:
+        """Names of all vhosts, `/` first."""
+        return ("/", *(vhost.name for vhost in self.vhost if vhost.name != "/"))
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The actions as the core takes them."""
+        return tuple(action.action() for action in self.action)
+
+    def origin(self, place: str) -> str:
+        """Where the value of `section.key` came from: `default`, a file, a variable or an option."""
+        return self._origins.get(place, "default")
+
+    def with_origins(self, origins: dict[str, str]) -> Settings:
+        """The same, remembering where its values came from."""
+        copy = self.model_copy()
+        copy._origins = dict(origins)
+        return copy

@@ -1,0 +1,110 @@
+"""The outbox of a turn: gives LSNs, and keeps what the turn decided until the engine takes it.
+
+Two lists: `journal` (entries for the log, in LSN order) and `effects` (what to do in the world).  It knows neither a
+queue nor a disk.  Entries written between `begin` and `end` form one `Group`, which a crash keeps or loses whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from penstock.core.plain import dump
+from penstock.records.chunks import LSN_LIMIT, Now
+from penstock.records.entries import Control, Entry, Group, Publishes
+from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
+
+E = TypeVar("E")
+
+
+class Outbox(Generic[E]):
+    """Journal, effects and the next LSN.  `E` is the union of effects."""
+
+    __slots__ = ("_group", "_nesting", "effects", "journal", "next_lsn", "time")
+
+    def __init__(self, next_lsn: int = 1, time: int = 0) -> None:
+        self.next_lsn = next_lsn
+        self.time = time  # of the last record, microseconds since the epoch; never decreases
+        self.journal: list[Entry] = []
+        self.effects: list[E] = []
+        self._group: Group | None = None
+        self._nesting = 0
+
+    @property
+    def last_lsn(self) -> int:
+        """The last LSN given out; the one before the first when none was."""
+        return self.next_lsn - 1
+
+    def at(self, now: Now) -> Now:
+        """Start of a command: the instant to decide at.  Record times never decrease, and decisions follow them."""
+        if now.wall >= self.time:
+            self.time = now.wall
+            return now
+        return Now(self.time, now.mono)
+
+    def begin(self) -> None:
+        """Open a group; nested calls join the outermost."""
+        if self._nesting == 0:
+            self._group = Group()
+        self._nesting += 1
+
+    def end(self) -> None:
+        """Close what `begin` opened; a group of one entry is written as that entry."""
+        self._nesting -= 1
+        group = self._group
+        if self._nesting == 0 and group is not None:
+            self._group = None
+            if len(group.entries) == 1:
+                self.journal.append(group.entries[0])
+            elif group.entries:
+                self.journal.append(group)
+
+    def record(
+        self,
+        kind: Kind,
+        name: str = "",
+        header: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        via: int = NO_VIA,
+        route: int = NO_ROUTE,
+    ) -> int:
+        """Write one control record; returns its LSN."""
+        lsn = self._give(1)
+        entry = Control(kind, name, dump(header) if header is not None else b"", body, lsn, self.time, via, route)
+        if self._group is not None:
+            self._group.entries.append(entry)
+        else:
+            self.journal.append(entry)
+        return lsn
+
+    def publish(self, batch: Publishes) -> int:
+        """Write messages; sets `batch.first` and `batch.time`, returns the first LSN."""
+        batch.first = self._give(len(batch.bodies))
+        batch.time = self.time
+        if self._group is not None:
+            self._group.entries.append(batch)
+        else:
+            self.journal.append(batch)
+        return batch.first
+
+    def effect(self, effect: E) -> None:
+        """Ask for something to be done in the world once the journal allows it."""
+        self.effects.append(effect)
+
+    def take_journal(self) -> list[Entry]:
+        """The entries since the last call, in LSN order; the outbox starts a new list."""
+        assert self._nesting == 0, "a group is still open"
+        taken, self.journal = self.journal, []
+        return taken
+
+    def take_effects(self) -> list[E]:
+        """The effects since the last call, in order; the outbox starts a new list."""
+        taken, self.effects = self.effects, []
+        return taken
+
+    def _give(self, count: int) -> int:
+        lsn = self.next_lsn
+        self.next_lsn = lsn + count
+        assert self.next_lsn < LSN_LIMIT, "the log is out of LSNs"
+        return lsn

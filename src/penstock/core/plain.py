@@ -1,0 +1,117 @@
+"""Control headers as JSON: what an AMQP table may hold, written so that reading it gives the same values and types.
+
+JSON has no bytes, decimals or times, and one kind of number.  Values it lacks become an object with one key that starts
+with `$`; a table whose own key starts with `$` is wrapped the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from decimal import Decimal
+from typing import cast
+
+import orjson
+
+from penstock.records.settings import QueueSettings, Retry
+from penstock.records.tables import Timestamp
+
+_SAFE = 2**63
+
+
+def wrap(value: object) -> object:
+    """An AMQP table value as something JSON holds without loss."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Timestamp):
+        return {"$time": int(value)}
+    if isinstance(value, int):
+        return int(value) if -_SAFE <= value < _SAFE else {"$int": str(int(value))}
+    if isinstance(value, float):
+        return {"$float": value.hex()}
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"$bytes": bytes(value).hex()}
+    if isinstance(value, datetime):
+        return {"$time": int(value.timestamp())}  # AMQP knows whole seconds alone
+    if isinstance(value, Decimal):
+        return {"$decimal": str(value)}
+    if isinstance(value, Mapping):
+        table = {str(key): wrap(item) for key, item in cast("Mapping[object, object]", value).items()}
+        return {"$table": table} if any(key.startswith("$") for key in table) else table
+    if isinstance(value, Sequence):
+        return [wrap(item) for item in cast("Sequence[object]", value)]
+    raise TypeError(f"a value of type {type(value).__name__} cannot be kept in the log")
+
+
+def unwrap(value: object) -> object:
+    """The inverse of `wrap`; lists come back as lists, tables as dicts."""
+    if isinstance(value, list):
+        return [unwrap(item) for item in cast("list[object]", value)]
+    if not isinstance(value, dict):
+        return value
+    table = cast("dict[str, object]", value)
+    if len(table) == 1:
+        ((key, item),) = table.items()
+        if key.startswith("$"):
+            return _special(key, item)
+    return {key: unwrap(item) for key, item in table.items()}
+
+
+def _special(key: str, item: object) -> object:
+    match key, item:
+        case "$int", str():
+            return int(item)
+        case "$float", str():
+            return float.fromhex(item)
+        case "$bytes", str():
+            return bytes.fromhex(item)
+        case "$time", int():
+            return Timestamp(item)
+        case "$decimal", str():
+            return Decimal(item)
+        case "$table", dict():
+            return {name: unwrap(value) for name, value in cast("dict[str, object]", item).items()}
+        case _:
+            raise ValueError(f"{key!r} is no known form of a value in a control record")
+
+
+def dump(header: Mapping[str, object]) -> bytes:
+    """A control header as JSON.  Tables in it must have gone through `wrap`."""
+    return orjson.dumps(header)
+
+
+def load(header: bytes) -> dict[str, object]:
+    """A control header back from JSON; an empty one is an empty dict."""
+    if not header:
+        return {}
+    value: object = orjson.loads(header)
+    if not isinstance(value, dict):
+        raise ValueError("a control header must be a JSON object")
+    return cast("dict[str, object]", value)
+
+
+def as_table(value: object) -> dict[str, object]:
+    """The arguments table of a header, unwrapped."""
+    table = unwrap(value)
+    return cast("dict[str, object]", table) if isinstance(table, dict) else {}
+
+
+_KNOWN = frozenset(asdict(QueueSettings()))
+
+
+def dump_settings(settings: QueueSettings) -> dict[str, object]:
+    """Settings as JSON holds them: all of them, so that a changed default never changes what an old log says."""
+    return asdict(settings)
+
+
+def load_settings(value: object) -> QueueSettings:
+    """The inverse of `dump_settings`.  Raises ValueError for keys that this version does not know."""
+    table = dict(cast("dict[str, object]", value)) if isinstance(value, dict) else {}
+    unknown = table.keys() - _KNOWN
+    if unknown:
+        raise ValueError(f"queue settings in the log have the unknown keys {', '.join(sorted(unknown))}")
+    retry = table.pop("retry", None)
+    if isinstance(retry, dict):
+        table["retry"] = Retry(**cast("dict[str, int]", retry))
+    return QueueSettings(**cast("dict[str, int]", table))  # type: ignore[arg-type]

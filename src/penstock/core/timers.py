@@ -1,0 +1,62 @@
+"""Which queue has something due next, without asking all of them.
+
+Commands name the queues they touched; only those are asked again.  Two heaps, one for each clock, with stale entries
+that are skipped when they come to the top.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from penstock.core.queue import Queue
+from penstock.records.chunks import Now
+
+
+class Timers:
+    """The next deadlines of all queues."""
+
+    def __init__(self) -> None:
+        self.touched: set[Queue] = set()
+        self._known: dict[int, tuple[int | None, int | None]] = {}  # queue id -> its next deadlines as of the last look
+        self._wall: list[tuple[int, int]] = []  # (time, queue id)
+        self._mono: list[tuple[int, int]] = []
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is gone."""
+        self.touched.discard(queue)
+        self._known.pop(queue.id, None)
+
+    def next(self) -> tuple[int | None, int | None]:
+        """The earliest deadlines on the wall and on the monotonic clock; None: nothing is due ever."""
+        self._look()
+        wall, mono = self._wall, self._mono
+        while wall and self._known.get(wall[0][1], (None, None))[0] != wall[0][0]:
+            heappop(wall)
+        while mono and self._known.get(mono[0][1], (None, None))[1] != mono[0][0]:
+            heappop(mono)
+        return (wall[0][0] if wall else None), (mono[0][0] if mono else None)
+
+    def due(self, now: Now) -> list[int]:
+        """Ids of the queues with something due, ascending.  They are to be ticked and named as touched."""
+        out = set[int]()
+        wall, mono = self.next()
+        while wall is not None and wall <= now.wall:
+            out.add(heappop(self._wall)[1])
+            wall = self.next()[0]
+        while mono is not None and mono <= now.mono:
+            out.add(heappop(self._mono)[1])
+            mono = self.next()[1]
+        for number in out:
+            self._known.pop(number, None)  # asked again in any case
+        return sorted(out)
+
+    def _look(self) -> None:
+        for queue in self.touched:
+            wall, mono = queue.next_deadline()
+            known = self._known.get(queue.id, (None, None))
+            if wall is not None and wall != known[0]:
+                heappush(self._wall, (wall, queue.id))
+            if mono is not None and mono != known[1]:
+                heappush(self._mono, (mono, queue.id))
+            self._known[queue.id] = (wall, mono)
+        self.touched.clear()

@@ -1,0 +1,137 @@
+"""What a publisher's header asks of the server: durability, priority, times, extra keys.
+
+Headers repeat, so each distinct header is read once and remembered under its bytes (bounded).  A header that asks for
+something impossible carries the refusal; nothing is raised, because one message of a batch must not stop the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from penstock.errors import PreconditionFailed, ProtocolError, Refused
+from penstock.records import properties as header_codec
+from penstock.records.tables import FieldValue
+
+Refusal: TypeAlias = "Refused | ProtocolError"
+
+LONGEST_EXPIRATION_MS = 315_360_000_000
+"""Ten years, RabbitMQ's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """One header, read.  Times in microseconds; None: not asked for."""
+
+    transient: bool = True
+    priority: int | None = None  # 0..255
+    ttl: int | None = None
+    delay: int | None = None  # from the publish on; 0 or less is at once
+    deliver_at: int | None = None  # since the epoch
+    keys: tuple[str, ...] = ()  # extra routing keys: CC, then BCC
+    cleaned: bytes | None = None  # the header to store, where it is not the publisher's own
+    headers: Mapping[str, FieldValue] | None = None
+    refusal: Refusal | None = None
+    plain: bool = True  # nothing but the delivery mode matters
+
+
+PERSISTENT = Traits(transient=False)
+TRANSIENT = Traits(transient=True)
+
+
+class TraitsMemo(dict[bytes, Traits]):
+    """Header bytes to traits; forgets everything when it has `bound` headers, which costs one more reading of each."""
+
+    def __init__(self, bound: int = 4096) -> None:
+        super().__init__()
+        self.bound = bound
+
+    def __missing__(self, data: bytes) -> Traits:
+        traits = read_traits(data)
+        if len(self) >= self.bound:
+            self.clear()
+        if len(data) <= 1024:
+            self[data] = traits
+        return traits
+
+
+def read_traits(data: bytes) -> Traits:
+    """Read one header."""
+    try:
+        mode, priority, expiration, _, headers = header_codec.peek(data)
+    except ProtocolError as error:
+        return Traits(refusal=error, plain=False)
+    transient = mode != header_codec.PERSISTENT
+    if priority is None and expiration is None and headers is None:
+        return TRANSIENT if transient else PERSISTENT
+    traits = Traits(transient=transient, priority=priority, headers=headers, plain=priority is None and headers is None)
+    try:
+        if expiration is not None:
+            traits = replace(traits, ttl=parse_expiration(expiration), plain=False)
+        if headers:
+            traits = _with_headers(traits, data, headers)
+    except PreconditionFailed as refusal:
+        return Traits(transient=transient, refusal=refusal, plain=False)
+    return traits
+
+
+def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]) -> Traits:
+    delay, deliver_at = _whole(headers, "x-delay"), _whole(headers, "x-deliver-at")
+    if deliver_at is None:
+        deliver_at = _whole(headers, "_AMQ_SCHED_DELIVERY")
+    keys = (*_keys(headers, "CC"), *_keys(headers, "BCC"))
+    cleaned = None
+    if "BCC" in headers:
+        properties = header_codec.decode(data)
+        properties.headers = {name: value for name, value in headers.items() if name != "BCC"}
+        cleaned = header_codec.encode(properties)
+    return replace(
+        traits,
+        delay=None if delay is None else delay * 1000,
+        deliver_at=None if deliver_at is None else deliver_at * 1000,
+        keys=keys,
+        cleaned=cleaned,
+    )
+
+
+def _whole(headers: Mapping[str, FieldValue], name: str) -> int | None:
+    """A header in milliseconds.  Anything but a whole number of a sensible size is refused."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PreconditionFailed(f"invalid header '{name}': a whole number of milliseconds is needed, not {value!r}")
+    if abs(value) > 2**42:
+        raise PreconditionFailed(f"invalid header '{name}': {value} milliseconds are more than {2**42}")
+    return int(value)
+
+
+def _keys(headers: Mapping[str, FieldValue], name: str) -> tuple[str, ...]:
+    value = headers.get(name)
+    if value is None and name not in headers:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
+        raise PreconditionFailed(f"invalid header '{name}': an array of strings is needed")
+    return tuple(str(key) for key in value)
+
+
+def parse_expiration(text: str) -> int:
+    """Microseconds of an `expiration` property, a decimal text of milliseconds.
+
+    Errors: PreconditionFailed with the texts that RabbitMQ's users know.
+    """
+    end = 1 if text[:1] in ("+", "-") else 0
+    digits = end
+    while end < len(text) and "0" <= text[end] <= "9":
+        end += 1
+    if end == digits:
+        raise PreconditionFailed(f"invalid expiration '{text}': no_integer")
+    if end < len(text):
+        raise PreconditionFailed(f"invalid expiration '{text}': {{leftover_string,\"{text[end:]}\"}}")
+    value = int(text) if len(text) < 20 else LONGEST_EXPIRATION_MS + 1 if text[0] != "-" else -1
+    if value < 0:
+        raise PreconditionFailed(f"invalid expiration '{text}': {{value_negative,{text}}}")
+    if value > LONGEST_EXPIRATION_MS:
+        raise PreconditionFailed(f"invalid expiration '{text}': {{value_too_large,{text}}}")
+    return value * 1000

@@ -1,0 +1,176 @@
+"""Every error that a user of Penstock can meet, as one tree.
+
+    PenstockError
+    |- Refused              the server said no; the state is as before
+    |  |- NotFound          no such queue, exchange, topic, vhost, stream
+    |  |- AccessRefused     not allowed for this user, or never allowed
+    |  |- ResourceLocked    another connection's exclusive queue, or a held lock
+    |  |- PreconditionFailed  the object is there but not as asked
+    |  |- InvalidArgument   a value has the wrong type, name or range
+    |  |- QueueFull         a limit refused the message
+    |  |- Fenced            a newer holder of a stream or lease is active
+    |- ExpressionError      an expression that cannot be read, with the place
+    |- SettingsError        a settings file, variable or option that cannot be used
+    |- ProtocolError        the peer broke the protocol of its connection
+    |- Unavailable          cannot connect, connection lost, server stopping, or log broken
+    |- DiskFull             the log has no room for more messages
+    |- DataFolderInUse      another process serves this folder
+    |- LogDamaged           bytes of the log are wrong in the middle
+
+Each class has a stable `code` that is never reused, whether a `retry` may help, and a sentence on what `to_do`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """The root: catch it to catch whatever Penstock raises on purpose."""
+
+    code: ClassVar[str] = "PS000"
+    retry: ClassVar[bool] = False
+    to_do: ClassVar[str] = "See the message."
+    exit_status: ClassVar[int] = 1
+
+
+class Refused(PenstockError):
+    """The server said no and changed nothing."""
+
+    code = "PS100"
+    to_do = "Change the command as the message says."
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or self.code
+
+
+class NotFound(Refused):
+    """The named object does not exist."""
+
+    code = "PS101"
+    to_do = "Declare it first, or check its name and vhost."
+
+
+class AccessRefused(Refused):
+    """This user may not do this, or nobody may."""
+
+    code = "PS102"
+    to_do = "Ask for the permission, or use another name."
+
+
+class ResourceLocked(Refused):
+    """Somebody else holds it exclusively."""
+
+    code = "PS103"
+    retry = True
+    to_do = "Wait until the holder's connection closes."
+
+
+class PreconditionFailed(Refused):
+    """The object exists but not as the command asks."""
+
+    code = "PS104"
+    to_do = "Compare the declared arguments with the present ones."
+
+
+class InvalidArgument(Refused):
+    """A value has the wrong type, name or range."""
+
+    code = "PS105"
+    to_do = "Use a value the message allows."
+
+
+class QueueFull(Refused):
+    """A limit of a queue refused the message."""
+
+    code = "PS106"
+    retry = True
+    to_do = "Consume, raise the limit, or retry later."
+
+
+class Fenced(Refused):
+    """A newer reader of the stream, or a newer holder of the lease, is active."""
+
+    code = "PS107"
+    to_do = "Let one reader own the stream; this one is out of date."
+
+
+class ExpressionError(PenstockError):
+    """An expression that cannot be read or compiled.  `place` is the offset of the offending character."""
+
+    code = "PS200"
+    to_do = "Correct the expression at the caret."
+    exit_status = 2
+
+    def __init__(self, message: str, *, text: str = "", place: int = 0) -> None:
+        super().__init__(message)
+        self.text = text
+        self.place = place
+
+    def pointed(self) -> str:
+        """The message with the expression below it and a caret under the place."""
+        line_start = self.text.rfind("\n", 0, self.place) + 1
+        line_end = self.text.find("\n", self.place)
+        line = self.text[line_start : line_end if line_end >= 0 else None]
+        return f"{self}\n  {line}\n  {' ' * (self.place - line_start)}^"
+
+
+class SettingsError(PenstockError):
+    """A settings file, environment variable or command line option that cannot be used."""
+
+    code = "PS300"
+    to_do = "Correct the setting that the message names."
+    exit_status = 2
+
+
+class ProtocolError(PenstockError):
+    """The peer broke the protocol.  `reply_code` is AMQP's; `scope` says what closes."""
+
+    code = "PS400"
+    to_do = "Check the client library and its version."
+
+    def __init__(self, message: str, *, reply_code: int = 501, scope: str = "connection") -> None:
+        super().__init__(message)
+        self.reply_code = reply_code
+        self.scope = scope
+
+
+class Unavailable(PenstockError):
+    """No server answers, the connection was lost, or the server cannot serve this now."""
+
+    code = "PS500"
+    retry = True
+    to_do = "Check the address and `penstock doctor`; retry with back-off."
+    exit_status = 5
+
+
+class DiskFull(Refused):
+    """The log has no room for more messages; consuming and acknowledging go on."""
+
+    code = "PS501"
+    retry = True
+    to_do = "Free disk space or shorten the retention."
+
+
+class DataFolderInUse(PenstockError):
+    """Another process serves this data folder."""
+
+    code = "PS502"
+    to_do = "Stop the other server, or use another data folder."
+    exit_status = 3
+
+
+class LogDamaged(PenstockError):
+    """Bytes in the middle of the log are not what was written.  Names file, batch and LSN; nothing was changed."""
+
+    code = "PS503"
+    to_do = "Restore the named file from a backup; run `penstock log verify` to see all damage."
+    exit_status = 4
+
+
+class LogBroken(Unavailable):
+    """A write or sync of the log failed: this process confirms nothing more until it is restarted."""
+
+    code = "PS504"
+    to_do = "Check the disk, then restart the server; it replays the log."

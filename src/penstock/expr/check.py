@@ -1,0 +1,134 @@
+"""What the grammar cannot say: functions and their arity, literal patterns, property names, and the cost of a filter.
+
+Filters come from strangers.  Depth and length are bounded by the parser; here every node has a cost, and their sum a
+limit.  Together with `meter`, which bounds what arrays in a message add, one message can only take so long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from penstock.errors import ExpressionError
+from penstock.expr.fields import PROPERTIES
+from penstock.expr.functions import AGGREGATES, ELSEWHERE, FUNCTIONS, Function
+from penstock.expr.patterns import PatternError, searcher
+from penstock.expr.tree import Call, Field, Like, Literal, Node, walk_tree
+
+COST_LIMIT = 2_000
+"""A thousand comparisons, or some two hundred functions.  Literals are free: the length of the text bounds them."""
+
+UNMETERED_COST = 40
+"""Some ten predicates: they cannot take longer than the meter would allow them, so nothing is counted."""
+
+PATH_COST = 5
+"""A field of several steps may have to look into every element of an array."""
+
+CALL_COST = 10
+"""A function, or a regular expression."""
+
+REPLACE_COST = 100
+"""REGEXP_REPLACE: a search for each match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A tree that may be compiled, and what is known of it."""
+
+    tree: Node
+    deterministic: bool
+    """No function asks the clock: a queue's filter must be so."""
+    cost: int
+    """The sum of the costs of its nodes, at most COST_LIMIT."""
+
+    @property
+    def metered(self) -> bool:
+        """Is it dear enough that its work on arrays must be counted?"""
+        return self.cost > UNMETERED_COST
+
+
+def check(tree: Node, text: str) -> Checked:
+    """Judge a tree.  Raises ExpressionError with the place of the first node that cannot be used."""
+    cost, deterministic = 0, True
+    for node in walk_tree(tree):
+        match node:
+            case Literal():
+                pass
+            case Call():
+                function = _function(node, text)
+                cost += REPLACE_COST if node.name == "REGEXP_REPLACE" else CALL_COST
+                deterministic = deterministic and function.deterministic
+            case Like():
+                cost += CALL_COST
+                _pattern(node.pattern, text)
+            case Field():
+                if node.source == "properties" and node.steps[0] not in PROPERTIES:
+                    known = ", ".join(PROPERTIES)
+                    raise ExpressionError(
+                        f"no property {node.steps[0]!r}: there are {known}", text=text, place=node.place
+                    )
+                cost += 1 if len(node.steps) == 1 else PATH_COST
+            case _:
+                cost += 1
+        if cost > COST_LIMIT:
+            raise ExpressionError(
+                f"the expression is too large: it costs more than {COST_LIMIT} (1 a field or operator, {PATH_COST} "
+                f"a field of several steps, {CALL_COST} a function or regular expression, {REPLACE_COST} REGEXP_REPLACE)",
+                text=text,
+                place=node.place,
+            )
+    return Checked(tree, deterministic, cost)
+
+
+def _function(call: Call, text: str) -> Function:
+    function = FUNCTIONS.get(call.name)
+    if function is None:
+        raise ExpressionError(_unknown(call.name), text=text, place=call.place)
+    given = len(call.arguments)
+    if given < function.least or (function.most is not None and given > function.most):
+        raise ExpressionError(
+            f"{call.name} takes {_arity(function)}, {given} {'was' if given == 1 else 'were'} given",
+            text=text,
+            place=call.place,
+        )
+    for position in function.patterns:
+        argument = call.arguments[position]
+        if not isinstance(argument, Literal) or not isinstance(argument.value, str):
+            raise ExpressionError(
+                f"the pattern of {call.name} must be a literal string", text=text, place=argument.place
+            )
+        _pattern(argument, text)
+    return function
+
+
+def _arity(function: Function) -> str:
+    least, most = function.least, function.most
+    if most is None:
+        return f"{least} or more arguments"
+    if least == most:
+        return "no argument" if most == 0 else "1 argument" if most == 1 else f"{most} arguments"
+    return f"{least} to {most} arguments"
+
+
+def _unknown(name: str) -> str:
+    if name in ELSEWHERE:
+        return f"{name} cannot be used here: it asks for more than the message"
+    if name in AGGREGATES:
+        return f"{name} cannot be used here: it is about many messages, and an expression sees one"
+    near = get_close_matches(name, FUNCTIONS, n=1)
+    return f"no function {name if len(name) <= 40 else name[:37] + '...'}" + (
+        f": did you mean {near[0]}?" if near else ""
+    )
+
+
+def _pattern(pattern: Literal, text: str) -> None:
+    assert isinstance(pattern.value, str)
+    try:
+        searcher(pattern.value)
+    except PatternError as problem:
+        place = pattern.place
+        if pattern.raw and problem.place and pattern.value.isascii():
+            place += 2 + problem.place
+        hint = "" if pattern.raw else "; a backslash in a plain string is an escape, write r'...' to keep it"
+        shown = hint if "\\" in text[pattern.place : pattern.place + 200] else ""
+        raise ExpressionError(f"{problem}{shown}", text=text, place=place) from None

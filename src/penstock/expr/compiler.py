@@ -1,0 +1,382 @@
+"""Tree to Python: one function that judges a whole batch of messages.
+
+It writes the source of a function with one loop over the rows and executes it: beside the JSON parser that takes three
+fifths of the time of a tree of closures (0.33 against 0.57 us for five predicates), and the source can be read.  Every
+name and value of the user's text enters the source through `repr` of a plain str, int or float, or through the
+namespace; never as text of its own.
+
+Logic is compiled twice over, so that three values need no arithmetic at run time: `truth(n)` is a Python expression for
+"n is TRUE", `falsity(n)` one for "n is FALSE", and Python's own `and`, `or` and their short circuit do the rest:
+
+    truth(a AND b) = truth(a) and truth(b)      falsity(a AND b) = falsity(a) or falsity(b)
+    truth(a OR b)  = truth(a) or truth(b)       falsity(a OR b)  = falsity(a) and falsity(b)
+    truth(NOT a)   = falsity(a)                 falsity(NOT a)   = truth(a)
+
+`value(n)` is the scalar itself with None for NULL, and `raw(n)` may also be the list or object that a field holds.
+Comparisons with a literal, the common case, are done in place when the field has the literal's type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal as OneOf
+from typing import assert_never, cast
+
+import orjson
+
+from penstock.expr import texts, values
+from penstock.expr.fields import NOTHING, header_tables, root, walk
+from penstock.expr.functions import FUNCTIONS
+from penstock.expr.meter import TooMuchWork, meter
+from penstock.expr.patterns import searcher
+from penstock.expr.tree import (
+    Affix,
+    And,
+    Arithmetic,
+    Between,
+    Call,
+    Compare,
+    CompareOperator,
+    Field,
+    In,
+    Is,
+    Like,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Sign,
+    walk_tree,
+)
+
+Column = OneOf["body", "properties", "topic", "lsn", "time", "now", "size"]
+Run = Callable[
+    [Sequence[bytes], Iterable[bytes], Iterable[object], Iterable[object], Iterable[object], object, object],
+    list[object],
+]
+
+_COMPARISONS: dict[CompareOperator, tuple[str, str, CompareOperator]] = {
+    # operator: (function, Python's operator, the operator with its sides exchanged)
+    "=": ("eq", "==", "="),
+    "!=": ("ne", "!=", "!="),
+    "<": ("lt", "<", ">"),
+    "<=": ("le", "<=", ">="),
+    ">": ("gt", ">", "<"),
+    ">=": ("ge", ">=", "<="),
+}
+_ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}
+_OF_THE_MESSAGE: dict[str, tuple[str, Column | None]] = {
+    "TRUE_VALUE": ("True", None),
+    "FALSE_VALUE": ("False", None),
+    "NAN_VALUE": ("NAN", None),
+    "MESSAGE_SIZE": ("len(body)", "size"),
+    "CORRELATION_ID": ("first(properties['correlation_id'] if properties else None)", "properties"),
+    "LAST_UPDATED": ("seconds(time)", "time"),
+    "BOOKMARK": ("bookmark(origin, lsn)", "lsn"),
+    "TOPIC_NAME": ("topic_name(topic)", "topic"),
+    "UNIX_TIMESTAMP": ("now", "now"),
+}
+_SOURCES = {"body": "record", "headers": "headers", "properties": "properties"}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled tree.  `needs` names the columns that `run` reads; the others may be anything of the right length."""
+
+    run: Run
+    needs: frozenset[Column]
+    source: str
+
+
+def compile_tree(tree: Node, mode: OneOf["filter", "value"], metered: bool) -> Program:
+    """A function (bodies, properties, topics, lsns, times, origin, now) -> list, one element a body.
+
+    `mode` filter: bools, is the tree TRUE; value: scalars, None for NULL.  The tree must have passed `check`.  `metered`:
+    a message that takes more work than `meter` allows is False or None.
+    """
+    return _Writer(tree, metered).program(mode)
+
+
+def topic_name(topic: object) -> str | None:
+    """A topic as people write it: the key, behind its exchange when that is not the default one."""
+    if topic is None:
+        return None
+    exchange, name = cast("str", getattr(topic, "exchange", "")), cast("str", getattr(topic, "name", topic))
+    return (f"{exchange}/{name}" if exchange else name) or None
+
+
+def bookmark(origin: object, lsn: object) -> str | None:
+    """`<origin>|<lsn>|`."""
+    return None if origin is None or lsn is None else f"{origin}|{lsn}|"
+
+
+def seconds(time: object) -> float | None:
+    """Microseconds as seconds."""
+    return None if time is None else cast("int", time) / 1_000_000
+
+
+class _Writer:
+    """Writes the source for one tree."""
+
+    def __init__(self, tree: Node, metered: bool) -> None:
+        self.tree = tree
+        self.needs = set[Column]()
+        self.temporaries = 0
+        self.names: dict[str, object] = {
+            "loads": orjson.loads,
+            "NotJSON": orjson.JSONDecodeError,
+            "NOTHING": NOTHING,
+            "NUMBERS": (int, float),
+            "NAN": values.NAN,
+            "root": root,
+            "meter": meter,
+            "TooMuchWork": TooMuchWork,
+            "walk": walk,
+            "header_tables": header_tables,
+            "topic_name": topic_name,
+            "bookmark": bookmark,
+            "seconds": seconds,
+            "like": texts.like,
+            "begins": texts.begins,
+            "ends": texts.ends,
+        }
+        for name in (
+            *("eq", "ne", "lt", "le", "gt", "ge", "one_of", "first", "number", "negate", "is_null", "is_nan"),
+            *("is_true", "is_false", "conjunction", "disjunction", "negation", *_ARITHMETIC.values()),
+        ):
+            self.names[name] = getattr(values, name)
+        counts = Counter(node for node in walk_tree(tree) if isinstance(node, Field))
+        self.shared = {field: f"f{at}" for at, field in enumerate(field for field, n in counts.items() if n > 1)}
+        self.sources = {field.source for field in counts}
+        self.metered = metered and bool(self.sources)
+
+    def program(self, mode: OneOf["filter", "value"]) -> Program:
+        """The whole function."""
+        result = self.truth(self.tree) if mode == "filter" else self.value(self.tree)
+        loads = [f"{name} = {self._lookup(field)}" for field, name in self.shared.items()]
+        steps: list[str] = []
+        if "body" in self.sources:
+            self.needs.add("body")
+            steps += ("try:", "    record = loads(body)", "except NotJSON:", "    record = NOTHING")
+            steps += ("if record.__class__ is not dict:", "    record = root(record)")
+        if self.sources & {"headers", "properties"} or "properties" in self.needs:
+            self.needs.add("properties")
+            steps.append("headers, properties = header_tables(header)")
+        if self.metered:
+            large = " + ".join(
+                f"len({name})" for name, used in (("body", "body"), ("header", "properties")) if used in self.needs
+            )
+            steps.append(f"meter.start({large})")
+            lines = (*(f"    {load}" for load in loads), f"    append({result})")
+            nothing = "False" if mode == "filter" else "None"
+            steps += ("try:", *lines, "except TooMuchWork:", f"    append({nothing})")
+        else:
+            steps.append(f"append({result})")
+        columns = {"bodies": "body"}
+        for column, plural, one in (
+            ("properties", "headers_in", "header"),
+            ("topic", "topics", "topic"),
+            ("lsn", "lsns", "lsn"),
+            ("time", "times", "time"),
+        ):
+            if column in self.needs:
+                columns[plural] = one
+        rows = "bodies" if len(columns) == 1 else f"zip({', '.join(columns)})"
+        source = "\n".join(
+            (
+                "def run(bodies, headers_in, topics, lsns, times, origin, now):",
+                "    out = []",
+                "    append = out.append",
+                f"    for {', '.join(columns.values())} in {rows}:",
+                *("        " + step for step in steps),
+                "    return out",
+                "",
+            )
+        )
+        exec(compile(source, "<expression>", "exec"), self.names)  # the source is written above from repr() alone
+        return Program(cast("Run", self.names["run"]), frozenset(self.needs), source)
+
+    # names and constants
+
+    def _constant(self, value: object) -> str:
+        name = f"k{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def _temporary(self) -> str:
+        self.temporaries += 1
+        return f"t{self.temporaries}"
+
+    def _literal(self, node: Literal) -> str:
+        value = node.value
+        if value == "" or value is None:
+            return "None"
+        if isinstance(value, float) and not math.isfinite(value):
+            return self._constant(value)
+        return f"({value!r})" if isinstance(value, int | float) and value < 0 else repr(value)
+
+    def _lookup(self, field: Field) -> str:
+        table = _SOURCES[field.source]
+        if len(field.steps) == 1:
+            return f"{table}.get({field.steps[0]!r})"
+        return f"walk({table}, {field.steps!r})"
+
+    # the four readings of a node
+
+    def truth(self, node: Node) -> str:
+        """A Python expression, True when the node is TRUE and False otherwise."""
+        match node:
+            case And():
+                return f"({' and '.join(map(self.truth, node.items))})"
+            case Or():
+                return f"({' or '.join(map(self.truth, node.items))})"
+            case Not():
+                return self.falsity(node.operand)
+            case Between():
+                low, high = self._between(node)
+                return f"({low} is True and {high} is True)"
+            case Compare():
+                return self._quick_comparison(node) or f"({self.value(node)} is True)"
+            case In():
+                return self._quick_membership(node) or f"({self.value(node)} is True)"
+            case Is():
+                return self.value(node)
+            case Like() | Affix():
+                return f"({self.value(node)} is True)"
+            case _:
+                return f"is_true({self.value(node)})"
+
+    def falsity(self, node: Node) -> str:
+        """A Python expression, True when the node is FALSE and False otherwise."""
+        match node:
+            case And():
+                return f"({' or '.join(map(self.falsity, node.items))})"
+            case Or():
+                return f"({' and '.join(map(self.falsity, node.items))})"
+            case Not():
+                return self.truth(node.operand)
+            case Between():
+                low, high = self._between(node)
+                return f"({low} is False or {high} is False)"
+            case Is():
+                return f"(not {self.value(node)})"
+            case Compare() | In() | Like() | Affix():
+                return f"({self.value(node)} is False)"
+            case _:
+                return f"is_false({self.value(node)})"
+
+    def value(self, node: Node) -> str:
+        """A Python expression for the scalar; None is NULL."""
+        match node:
+            case Literal():
+                return self._literal(node)
+            case Field():
+                return f"first({self.raw(node)})"
+            case Sign():
+                return f"{'negate' if node.operator == '-' else 'number'}({self.value(node.operand)})"
+            case Arithmetic():
+                return f"{_ARITHMETIC[node.operator]}({self.value(node.left)}, {self.value(node.right)})"
+            case Compare():
+                return f"{_COMPARISONS[node.operator][0]}({self.raw(node.left)}, {self.raw(node.right)})"
+            case And():
+                return f"conjunction({', '.join(map(self.value, node.items))})"
+            case Or():
+                return f"disjunction({', '.join(map(self.value, node.items))})"
+            case Not():
+                return f"negation({self.value(node.operand)})"
+            case Between():
+                low, high = self._between(node)
+                return f"conjunction({low}, {high})"
+            case In():
+                return f"one_of({self.raw(node.operand)}, {self._items(node.items, values.Elements)})"
+            case Like():
+                pattern = cast("str", node.pattern.value)
+                return f"like({self.raw(node.operand)}, {self._constant(searcher(pattern))})" if pattern else "None"
+            case Affix():
+                return f"{node.end.lower()}({self.raw(node.operand)}, {self._items(node.items, texts.Affixes)})"
+            case Is():
+                return f"is_{node.what.lower()}({self.raw(node.operand)})"
+            case Call():
+                return self._call(node)
+            case _:
+                assert_never(node)
+
+    def raw(self, node: Node) -> str:
+        """As `value`, but what a field holds may be a list, an object or an empty string."""
+        if isinstance(node, Field):
+            return self.shared.get(node) or self._lookup(node)
+        return self.value(node)
+
+    # parts
+
+    def _items(self, items: tuple[Node, ...], prepare: Callable[[list[object]], object]) -> str:
+        """A list of operands, prepared once if all are literals."""
+        if all(isinstance(item, Literal) for item in items):
+            return self._constant(prepare([cast("Literal", item).value for item in items]))
+        return f"[{', '.join(map(self.raw, items))}]"
+
+    def _between(self, node: Between) -> tuple[str, str]:
+        name = self._temporary()
+        return f"ge(({name} := {self.raw(node.operand)}), {self.raw(node.low)})", f"le({name}, {self.raw(node.high)})"
+
+    def _call(self, node: Call) -> str:
+        if node.name in _OF_THE_MESSAGE:
+            code, column = _OF_THE_MESSAGE[node.name]
+            if column is not None:
+                self.needs.add(column)
+            return code
+        arguments = node.arguments
+        if node.name == "IF":
+            return f"({self.value(arguments[1])} if {self.truth(arguments[0])} else {self.value(arguments[2])})"
+        function = FUNCTIONS[node.name]
+        self.names[f"{node.name}_"] = function.run
+        read = self.raw if function.arrays else self.value
+        given = [
+            repr(cast("Literal", argument).value) if at in function.patterns else read(argument)
+            for at, argument in enumerate(arguments)
+        ]
+        return f"{node.name}_({', '.join(given)})"
+
+    def _quick_comparison(self, node: Compare) -> str | None:
+        """Truth of a field beside a literal without a call when the types agree; None for other shapes.
+
+        `!=` stays out because NaN differs from all, and order of strings because of empty ones.
+        """
+        field, literal = node.left, node.right
+        function, sign, exchanged = _COMPARISONS[node.operator]
+        if isinstance(field, Literal):
+            field, literal = literal, field
+            function, sign, _ = _COMPARISONS[exchanged]
+        if not isinstance(field, Field) or not isinstance(literal, Literal) or sign == "!=":
+            return None
+        value, code, name, held = literal.value, self._literal(literal), self._temporary(), self.raw(field)
+        if isinstance(value, str) and value and sign == "==":
+            return f"({name} == {code} if ({name} := {held}).__class__ is str else eq({name}, {code}) is True)"
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            slow = f"{function}({name}, {code}) is True"
+            return f"({name} {sign} {code} if ({name} := {held}).__class__ in NUMBERS else {slow})"
+        return None
+
+    def _quick_membership(self, node: In) -> str | None:
+        """Truth of a field IN literals of one type, by a set when the field has that type; None for other shapes."""
+        if not isinstance(node.operand, Field):
+            return None
+        found = [
+            item.value
+            for item in node.items
+            if isinstance(item, Literal) and item.value is not None and item.value != ""
+        ]
+        if len(found) < len(node.items):
+            return None
+        if all(isinstance(value, str) for value in found):
+            test = "is str"
+        elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in found):
+            test = "in NUMBERS"
+        else:
+            return None
+        name, known, held = self._temporary(), self._constant(frozenset(found)), self.raw(node.operand)
+        slow = f"one_of({name}, {self._items(node.items, values.Elements)}) is True"
+        return f"({name} in {known} if ({name} := {held}).__class__ {test} else {slow})"

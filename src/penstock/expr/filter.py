@@ -1,0 +1,172 @@
+"""Compiled expressions as others use them: filters, values, and one-off evaluation.
+
+Equal texts share one compiled object; the cache is bounded, so strangers' filters cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import repeat
+
+from penstock.errors import InvalidArgument
+from penstock.expr.check import Checked, check
+from penstock.expr.compiler import Program, compile_tree
+from penstock.expr.grammar import parse
+from penstock.expr.meter import meter
+from penstock.expr.tree import Node, Scalar
+from penstock.records.entries import Topic
+from penstock.records.properties import EMPTY
+
+CACHED = 1024
+"""Compiled filters, and compiled values, that are kept for the next who sends the same text."""
+
+BACKENDS = ("python",)
+"""Names that `evaluate` accepts."""
+
+Properties = bytes | Sequence[bytes]
+Topics = Topic | Sequence[Topic] | None
+
+
+class _Compiled:
+    """What filters and values have in common.  Made by `compile_filter` and `compile_value` only."""
+
+    __slots__ = ("_needs", "_program", "_same", "cost", "deterministic", "text", "tree")
+
+    def __init__(self, text: str, checked: Checked, program: Program) -> None:
+        self.text = text
+        self.tree: Node = checked.tree
+        self.deterministic = checked.deterministic
+        self.cost = checked.cost
+        self._program = program
+        self._needs = program.needs
+        self._same = program.needs.isdisjoint(("body", "size", "lsn", "time"))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+    @property
+    def source(self) -> str:
+        """The Python function that runs, for curiosity and bug reports."""
+        return self._program.source
+
+    @property
+    def needs_body(self) -> bool:
+        """Does the result depend on what is in the body?  If not, bodies may be given as empty bytes."""
+        return "body" in self._needs or "size" in self._needs
+
+    def _evaluate(
+        self,
+        bodies: Sequence[bytes],
+        properties: Properties,
+        topics: Topics,
+        lsns: Sequence[int] | None,
+        times: Sequence[int] | int | None,
+        origin: int | None,
+        now: int | None,
+    ) -> list[object]:
+        needs = self._needs
+        headers: Iterable[bytes] = repeat(properties) if isinstance(properties, bytes) else properties
+        names: Iterable[object] = repeat(topics) if topics is None or isinstance(topics, Topic) else topics
+        stamps: Iterable[object] = repeat(times) if times is None or isinstance(times, int) else times
+        seconds = (time.time() if now is None else now / 1_000_000) if "now" in needs else None
+        rows: Sequence[bytes] = bodies
+        same = (
+            self._same
+            and (isinstance(headers, repeat) or "properties" not in needs)
+            and (isinstance(names, repeat) or "topic" not in needs)
+        )
+        if same and len(bodies) > 1:  # every row has the same answer
+            rows = bodies[:1]
+        try:
+            found = self._program.run(
+                rows, headers, names, repeat(None) if lsns is None else lsns, stamps, origin, seconds
+            )
+        finally:
+            meter.stop()
+        return found if rows is bodies else found * len(bodies)
+
+
+class Filter(_Compiled):
+    """A condition on messages, compiled once and asked about many messages at a time."""
+
+    __slots__ = ()
+
+    def matches(
+        self,
+        bodies: Sequence[bytes],
+        properties: Properties = EMPTY,
+        topics: Topics = None,
+        *,
+        lsns: Sequence[int] | None = None,
+        times: Sequence[int] | int | None = None,
+        origin: int | None = None,
+        now: int | None = None,
+    ) -> list[bool]:
+        """For each body: is the expression TRUE (not FALSE, not NULL) of it?
+
+        `properties` (encoded AMQP header) and `topics` are one for all rows or one a row.  `times` and `now` are wall
+        clock microseconds; `now` is the system's when it is not given and asked for.  `origin` makes BOOKMARK() known.
+        Never raises for what is in a message: a body that is no JSON has no fields, and one whose arrays would take
+        more work than `meter` allows is NULL.
+        """
+        return self._evaluate(bodies, properties, topics, lsns, times, origin, now)  # type: ignore[return-value]
+
+
+class Value(_Compiled):
+    """An expression for its value: priorities, group keys, projections."""
+
+    __slots__ = ()
+
+    def values(
+        self,
+        bodies: Sequence[bytes],
+        properties: Properties = EMPTY,
+        topics: Topics = None,
+        *,
+        lsns: Sequence[int] | None = None,
+        times: Sequence[int] | int | None = None,
+        origin: int | None = None,
+        now: int | None = None,
+    ) -> list[Scalar]:
+        """For each body the value: None (NULL), bool, int, float or str; of an array the first element.
+
+        Parameters as in `Filter.matches`.  Bytes of a string that are no UTF-8 come as `surrogateescape` has it.
+        """
+        return self._evaluate(bodies, properties, topics, lsns, times, origin, now)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=CACHED)
+def compile_filter(text: str) -> Filter:
+    """The filter that a text spells.  Raises ExpressionError with the place of what cannot stand."""
+    checked = check(parse(text), text)
+    return Filter(text, checked, compile_tree(checked.tree, "filter", checked.metered))
+
+
+@lru_cache(maxsize=CACHED)
+def compile_value(text: str) -> Value:
+    """The value that a text spells.  Raises ExpressionError with the place of what cannot stand."""
+    checked = check(parse(text), text)
+    return Value(text, checked, compile_tree(checked.tree, "value", checked.metered))
+
+
+def evaluate(
+    text: str,
+    bodies: Sequence[bytes],
+    backend: str = "python",
+    *,
+    properties: Properties = EMPTY,
+    topics: Topics = None,
+    lsns: Sequence[int] | None = None,
+    times: Sequence[int] | int | None = None,
+    origin: int | None = None,
+    now: int | None = None,
+) -> list[Scalar]:
+    """The value of an expression for each body: True, False, None (NULL), a number or a str.
+
+    Raises ExpressionError for the text and InvalidArgument for a backend that does not exist.
+    """
+    if backend not in BACKENDS:
+        raise InvalidArgument(f"no expression backend {backend!r}: there is {', '.join(map(repr, BACKENDS))}")
+    return compile_value(text).values(bodies, properties, topics, lsns=lsns, times=times, origin=origin, now=now)

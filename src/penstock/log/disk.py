@@ -1,0 +1,143 @@
+"""The real disk: a data folder on a POSIX file system, behind the `Disk` and `File` ports.
+
+It owns descriptors, the folder lock and the order "sync the file, then its folder".  It knows nothing of segments,
+records or recovery, and it never repeats a write or a sync that failed: what to do then is the caller's policy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from penstock.errors import DataFolderInUse
+
+LOCK_NAME = "lock"
+"""The file in the data folder that is locked; it stays when the server stops, since removing it would race."""
+
+
+class OsFile:
+    """An open file.  Thread-safe: every call names its offset."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at `offset`; fewer only at the end of the file."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, offset + got)):
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """All of `data` at `offset`, or OSError.  A short write goes on where it stopped, until the system says why."""
+        written = os.pwrite(self._fd, data, offset)
+        if written == len(data):
+            return
+        view = memoryview(data)
+        while written < len(view):
+            written += os.pwrite(self._fd, view[written:], offset + written)
+
+    def sync(self) -> None:
+        """fdatasync."""
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend with zeros."""
+        os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        """Give the descriptor back; twice does no harm."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """A retired segment is closed when the last reader lets it go, so that no descriptor is reused under one."""
+        self.close()
+
+
+class OsDisk:
+    """A data folder.  Made, with its parents, if it is absent."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock_fd = -1
+
+    def __repr__(self) -> str:
+        return f"OsDisk({str(self.folder)!r})"
+
+    def open(self, name: str, *, create: bool = False, readonly: bool = False) -> OsFile:
+        """Open a file for reading and writing; `create` makes a new empty one and fails if it exists."""
+        flags = os.O_CLOEXEC | (os.O_RDONLY if readonly else os.O_RDWR)
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return OsFile(os.open(self.folder / name, flags, 0o640))
+
+    def list(self, folder: str = "") -> list[str]:
+        """Names of the files in a folder, sorted; an absent folder is empty."""
+        try:
+            with os.scandir(self.folder / folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file())
+        except FileNotFoundError:
+            return []
+
+    def mkdir(self, folder: str) -> None:
+        """Make a folder if it is absent, and sync its parent."""
+        path = self.folder / folder
+        if not path.is_dir():
+            path.mkdir()
+            self.sync_folder()
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically replace `new`."""
+        os.replace(self.folder / old, self.folder / new)
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+        os.unlink(self.folder / name)
+
+    def sync_folder(self, folder: str = "") -> None:
+        """Make creations, renames and removals in the folder last."""
+        fd = os.open(self.folder / folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free(self) -> int:
+        """Bytes that this user may still write."""
+        status = os.statvfs(self.folder)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self) -> None:
+        """Hold the folder until `unlock` or the end of the process; DataFolderInUse when another holds it."""
+        fd = os.open(self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            who = f" (process {holder})" if holder else ""
+            raise DataFolderInUse(f"the data folder {self.folder} is in use by another server{who}") from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        """Let another process have the folder."""
+        if self._lock_fd >= 0:
+            fd, self._lock_fd = self._lock_fd, -1
+            os.close(fd)

@@ -1,0 +1,241 @@
+"""Reading rows back: by LSNs for the queues, by LSN range for replay, SQL and Spark.
+
+Batches come by `pread`, never through a map; the CRC of each is checked once a process before a row of it is believed,
+and a few decoded ones are kept.  Thread-safe.  It sees only batches that the catalog lists, and those are durable.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from penstock.errors import LogDamaged
+from penstock.log.frame import FrameReader, NotAFrame, sound
+from penstock.log.index import Catalog, Segment
+from penstock.records.chunks import Chunk
+from penstock.records.entries import Rows, Topic
+from penstock.records.kinds import NO_VIA, Kind
+from penstock.records.schema import COLUMNS
+
+_AT = {name: COLUMNS.get_field_index(name) for name in COLUMNS.names}
+_LAST_PUBLISH = int(Kind.PUBLISH_TRANSIENT)
+_TOPICS_KEPT = 1 << 16
+
+
+class _Decoded:
+    """A batch in memory."""
+
+    __slots__ = ("batch", "dense", "first", "lsns", "messages", "size")
+
+    def __init__(self, batch: pa.RecordBatch, size: int) -> None:
+        self.batch = batch
+        self.size = size
+        self.lsns = column(batch, "lsn", "<i8")
+        self.first = int(self.lsns[0])
+        self.dense = int(self.lsns[-1]) - self.first == len(self.lsns) - 1
+        self.messages = bool((column(batch, "kind", "<i1") <= _LAST_PUBLISH).all())  # else it has control records
+
+    def span(self, a: int, b: int) -> tuple[int, int]:
+        """Rows of the LSNs in [a, b)."""
+        if self.dense:
+            n = len(self.lsns)
+            return min(max(a - self.first, 0), n), min(max(b - self.first, 0), n)
+        low, high = np.searchsorted(self.lsns, (a, b))
+        return int(low), int(high)
+
+
+def column(batch: pa.RecordBatch, name: str, dtype: str) -> npt.NDArray[Any]:
+    """A fixed-width column without looking at its nulls."""
+    array = batch.column(_AT[name])
+    data = np.frombuffer(cast("Any", array.buffers()[1]), dtype)
+    return data[array.offset : array.offset + len(array)]
+
+
+class Vias:
+    """What each via id stands for, and topics made from it; fed by VIA records, checkpoints and bases."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[str, str]] = {NO_VIA: ("/", "")}
+        self._topics = dict[tuple[int, str], Topic]()
+
+    def learn(self, via: int, header: bytes) -> None:
+        """A VIA record."""
+        said = cast("dict[str, str]", orjson.loads(header))
+        self.known[via] = (said["vhost"], said["exchange"])
+
+    def load(self, table: dict[str, list[str]]) -> None:
+        """What `table` gave."""
+        for via, (vhost, exchange) in table.items():
+            self.known[int(via)] = (vhost, exchange)
+
+    def table(self) -> dict[str, list[str]]:
+        """All ids but the default one, for JSON."""
+        return {str(via): list(names) for via, names in self.known.items() if via != NO_VIA}
+
+    def topic(self, via: int, name: str) -> Topic:
+        """The topic of a row.  KeyError for an id that no record explained."""
+        topic = self._topics.get((via, name))
+        if topic is None:
+            vhost, exchange = self.known[via]
+            if len(self._topics) >= _TOPICS_KEPT:
+                self._topics.clear()
+            topic = self._topics[via, name] = Topic(vhost, exchange, name, via)
+        return topic
+
+
+class Reader:
+    """Reads what a catalog lists."""
+
+    def __init__(self, catalog: Catalog, vias: Vias, cache: int) -> None:
+        """`cache`: bytes of decoded batches to keep; the last one stays whatever its size."""
+        self._catalog = catalog
+        self._vias = vias
+        self._budget = cache
+        self._kept = OrderedDict[tuple[str, int], _Decoded]()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def read(self, lsns: Sequence[int] | Chunk) -> Rows:
+        """The messages at ascending LSNs.  LSNs that are no durable message are left out.
+
+        LogDamaged when a batch is not what was written; OSError when the disk cannot read.
+        """
+        out = Rows([], [], [], [], [], [], [])
+        at, n = 0, len(lsns)
+        solid = isinstance(lsns, range) and lsns.step == 1
+        while at < n:
+            place = self._catalog.find(lsns[at])
+            if place is None:
+                at += 1
+                continue
+            decoded = self._decode(*place)
+            if solid:
+                low, high = decoded.span(lsns[at], lsns[-1] + 1)
+                stop = bisect_left(lsns, self._next_first(*place), at)
+                if high > low:
+                    self._slice(decoded, low, high, out)
+            else:
+                stop = bisect_left(lsns, self._next_first(*place), at)
+                self._pick(decoded, lsns[at:stop], out)
+            at = max(stop, at + 1)
+        return out
+
+    def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The durable rows with LSNs in [a, b), control records too, as slices of the batches they were written in."""
+        for segment, number in self._catalog.batches(a, b):
+            decoded = self._decode(segment, number)
+            low, high = decoded.span(a, b)
+            if high > low:
+                batch = decoded.batch if columns is None else decoded.batch.select(list(columns))
+                yield batch if high - low == len(decoded.lsns) else batch.slice(low, high - low)
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is going away."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == segment.name]:
+                self._kept_bytes -= self._kept.pop(key).size
+
+    def _next_first(self, segment: Segment, number: int) -> int:
+        """An LSN that all rows of this batch are below, and all later batches at or above."""
+        if number + 1 < len(segment.lsns):
+            return segment.lsns[number + 1]
+        for other in self._catalog.segments:
+            if other.header.first > segment.header.first and len(other.lsns):
+                return other.lsns[0]
+        return 1 << 62
+
+    def _decode(self, segment: Segment, number: int) -> _Decoded:
+        key = (segment.name, number)
+        with self._lock:
+            decoded = self._kept.get(key)
+            if decoded is not None:
+                self._kept.move_to_end(key)
+                return decoded
+        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+        decoded = _Decoded(decode(segment, number, data), len(data))
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = decoded
+                self._kept_bytes += decoded.size
+                while self._kept_bytes > self._budget and len(self._kept) > 1:
+                    self._kept_bytes -= self._kept.popitem(last=False)[1].size
+        return decoded
+
+    def _slice(self, decoded: _Decoded, low: int, high: int, out: Rows) -> None:
+        if not decoded.messages:
+            self._pick(decoded, cast("list[int]", decoded.lsns[low:high].tolist()), out)
+            return
+        self._add(decoded.batch.slice(low, high - low), out)
+
+    def _pick(self, decoded: _Decoded, wanted: Sequence[int], out: Rows) -> None:
+        """Scattered rows of one batch."""
+        asked = np.asarray(wanted, np.int64)
+        rows = asked - decoded.first if decoded.dense else np.searchsorted(decoded.lsns, asked)
+        inside = (rows >= 0) & (rows < len(decoded.lsns))
+        rows, asked = rows[inside], asked[inside]
+        rows = rows[decoded.lsns[rows] == asked]
+        if not decoded.messages:
+            rows = rows[column(decoded.batch, "kind", "<i1")[rows] <= _LAST_PUBLISH]
+        n = len(rows)
+        if not n:
+            return
+        if int(rows[-1]) - int(rows[0]) == n - 1:
+            self._add(decoded.batch.slice(int(rows[0]), n), out)
+        else:
+            self._add(decoded.batch.take(pa.array(rows)), out)
+
+    def _add(self, batch: pa.RecordBatch, out: Rows) -> None:
+        """Rows of messages, appended."""
+        names = cast("list[str]", batch.column(_AT["name"]).to_pylist())
+        via = batch.column(_AT["via"])
+        topic_of = self._vias.topic
+        if via.null_count == len(names) and names.count(names[0]) == len(names):
+            out.topics += [topic_of(NO_VIA, names[0])] * len(names)
+        else:
+            vias = [NO_VIA if item is None else item for item in cast("list[int | None]", via.to_pylist())]
+            out.topics += map(topic_of, vias, names)
+        out.lsns += column(batch, "lsn", "<i8").tolist()
+        out.properties += cast("list[bytes]", batch.column(_AT["properties"]).to_pylist())
+        out.bodies += cast("list[bytes]", batch.column(_AT["body"]).to_pylist())
+        out.times += column(batch, "time", "<i8").tolist()
+        out.priority += column(batch, "priority", "<i2").tolist()
+        expires = batch.column(_AT["expires_at"])
+        if expires.null_count == len(names):
+            out.expires_at += [0] * len(names)
+        else:
+            out.expires_at += cast("list[int]", expires.cast(pa.int64()).fill_null(0).to_pylist())
+
+
+def decode(segment: Segment, number: int, data: bytes | memoryview) -> pa.RecordBatch:
+    """One batch from its bytes, its CRC checked unless this process has done so.  LogDamaged when it is wrong."""
+    if len(data) != segment.lengths[number]:
+        raise damaged(segment.name, number, segment.offsets[number], segment.lsns[number], "has been cut off")
+    if not segment.checked[number]:
+        try:
+            header = bytes(data[: 8 + int.from_bytes(data[4:8], "little")])
+            frame = _frames.header(header, segment.offsets[number])
+            good = sound(frame, data) and frame.lsn == segment.lsns[number]
+        except NotAFrame:
+            good = False
+        if not good:
+            raise damaged(
+                segment.name, number, segment.offsets[number], segment.lsns[number], "is not what was written"
+            )
+        segment.checked[number] = 1
+    return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), COLUMNS)
+
+
+def damaged(name: str, number: int, offset: int, lsn: int, what: str) -> LogDamaged:
+    """The one sentence of all damage."""
+    return LogDamaged(f"{name}: batch {number} at byte {offset}, from LSN {lsn} on, {what}")
+
+
+_frames = FrameReader()

@@ -1,0 +1,304 @@
+"""Opening a data folder: believe nothing, change nothing but a torn tail, or refuse in one sentence.
+
+For each file of `log/`, in LSN order:
+
+* a name that is not ours is left alone, with a warning;
+* a segment must start with our schema, carry the name's LSN and the folder's origin, and follow the one before it:
+  its `previous` is the last LSN found there, so a missing, shortened or exchanged file shows;
+* a last file that is no longer than a header is a roll that a power cut undid: kept aside in `cut/`;
+* a last segment that ends with a seal has lost its successor, since the seal is written after the successor;
+* in the last segment every batch's CRC is checked; in others when they are read.
+
+The torn tail: a bad batch at LSN x, or zeros, is the end of the log unless a sound batch after it claims that x was
+synced (`durable >= x`); then it is damage.  Bytes of a tail are copied to `cut/`, then overwritten by zeros and synced.
+A segment whose predecessors are gone needs a complete base that covers them (`log.retention`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from penstock.errors import LogDamaged
+from penstock.log.frame import SEALED, STOPPED, Frame, FrameReader, NotAFrame, Window, candidates, sound
+from penstock.log.index import Catalog, Segment
+from penstock.log.reader import damaged, decode
+from penstock.log.retention import Base, read_base
+from penstock.log.room import RESERVE
+from penstock.log.segment import (
+    FOLDER,
+    HEADER_BYTES,
+    NotASegment,
+    SegmentHeader,
+    first_lsn,
+    read_header,
+    segment_name,
+)
+from penstock.log.writer import create_segment
+from penstock.ports import Disk, File
+
+CUT = "cut"
+_BLOCK = 1 << 20
+_UNCLEAN_GAP = 1 << 32
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What was found at start."""
+
+    origin: int = 0
+    created: bool = False  # the folder was empty
+    clean: bool = False  # the last process closed the log
+    records: int = 0  # rows in all segments
+    segments: int = 0
+    last_lsn: int = 0  # of the last row; 0 when there has been none
+    next_lsn: int = 1  # the first LSN that may be given out now
+    cut_bytes: int = 0
+    cut_files: list[str] = field(default_factory=list[str])
+    warnings: list[str] = field(default_factory=list[str])
+    checkpoint: int = 0  # LSN of the checkpoint in use; 0: none
+    base: int = 0  # floor of the newest complete base; 0: none
+    base_batches: list[tuple[Segment, int]] = field(default_factory=list[tuple["Segment", int]])
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Scan:
+    """How far a segment is sound."""
+
+    end: int  # offset behind the last sound batch or mark
+    stop: str = ""  # why it ends there; empty: zeros, end-of-stream mark or end of file
+    clean: bool = False  # the last thing is the mark of a clean stop
+    sealed: bool = False  # the last thing is the mark of a closed segment
+    claimed: int = 0  # the highest durable LSN that a batch claims
+
+
+def open_segments(disk: Disk, catalog: Catalog, *, origin: int, new_first: int, repair: bool = True) -> Recovery:
+    """Fill the catalog from the folder and make the last segment writable.
+
+    `origin` and `new_first` are for an empty folder.  With `repair` False nothing is changed, a torn tail only found.
+    Raises LogDamaged, and OSError for a disk that cannot be read or written.
+    """
+    recovery = Recovery()
+    firsts = list[int]()
+    for name in disk.list(FOLDER):
+        first = first_lsn(name)
+        if first is not None:
+            firsts.append(first)
+        elif f"{FOLDER}/{name}" != RESERVE:
+            recovery.warnings.append(f"{FOLDER}/{name} is no segment of the log; left alone")
+    found, torn_roll = list[tuple[SegmentHeader, int, File]](), ""
+    for first in firsts:
+        opened = _header(disk, first, first == firsts[-1], repair)
+        if opened is None:
+            torn_roll = segment_name(first)
+        else:
+            found.append(opened)
+    if not found:
+        return _create(disk, catalog, recovery, torn_roll, origin, new_first)
+    recovery.origin = found[0][0].origin
+    frames = FrameReader()
+    for at, (header, start, file) in enumerate(found):
+        name, last_one = segment_name(header.first), at == len(found) - 1
+        if header.origin != recovery.origin:
+            raise LogDamaged(f"{name} belongs to another data folder (origin {header.origin}, not {recovery.origin})")
+        if at and header.previous != catalog.segments[-1].last:
+            raise _gap(catalog.segments[-1], header)
+        segment = Segment(name, header, start, file)
+        if last_one:
+            _open_last(disk, segment, frames, recovery, torn_roll, repair)
+        else:
+            scan = _scan(segment, frames, recovery, check=False)
+            if scan.stop and segment.last != found[at + 1][0].previous:
+                raise damaged(name, len(segment.lsns), scan.end, segment.last + 1, scan.stop)
+        catalog.add(segment)
+        recovery.records += segment.rows
+    recovery.segments = len(found)
+    last = catalog.segments[-1].last
+    recovery.last_lsn = last if recovery.records or found[0][0].previous else 0
+    recovery.next_lsn = last + (1 if recovery.clean else _UNCLEAN_GAP)
+    return recovery
+
+
+def newest_base(oldest: Segment, recovery: Recovery) -> Base | None:
+    """The newest complete base.  LogDamaged when the oldest segment needs one and none covers what came before it."""
+    base: Base | None = None
+    for segment, number in reversed(recovery.base_batches):
+        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+        base = read_base(decode(segment, number, data))
+        if base is not None:
+            break
+    previous = oldest.header.previous
+    if previous and (base is None or base.floor <= previous):
+        raise LogDamaged(f"segments before {oldest.name} are missing: it follows LSN {previous}, and no base covers that")
+    return base
+
+
+def _create(disk: Disk, catalog: Catalog, recovery: Recovery, torn: str, origin: int, first: int) -> Recovery:
+    if disk.list("checkpoints"):
+        raise LogDamaged("log/ holds no segment but checkpoints/ is not empty: restore the log, or empty the folder")
+    if torn:
+        _set_aside_file(disk, torn, recovery)
+    origin = origin or int.from_bytes(os.urandom(6), "big") + 1
+    catalog.add(create_segment(disk, SegmentHeader(origin, first, 0)))
+    recovery.origin, recovery.created, recovery.clean, recovery.next_lsn = origin, True, True, first
+    recovery.segments = 1
+    return recovery
+
+
+def _gap(before: Segment, header: SegmentHeader) -> LogDamaged:
+    name = segment_name(header.first)
+    if header.previous > before.last:
+        return damaged(
+            before.name, len(before.lsns), before.end, before.last + 1,
+            f"is missing, or a segment before {name} is: that one follows LSN {header.previous}",
+        )  # fmt: skip
+    return LogDamaged(f"{name} follows LSN {header.previous}, but {before.name} goes up to LSN {before.last}")
+
+
+def _header(disk: Disk, first: int, last_one: bool, repair: bool) -> tuple[SegmentHeader, int, File] | None:
+    """Header, its size and the open file; None for a last file that never became a segment."""
+    name = segment_name(first)
+    try:
+        file: File = disk.open(name, readonly=not (last_one and repair))
+    except PermissionError as error:
+        what = "writing" if last_one and repair else "reading"
+        raise LogDamaged(f"{name} cannot be opened for {what}: {error.strerror}") from None
+    try:
+        header, size = read_header(file)
+    except NotASegment as error:
+        length = file.size()
+        file.close()
+        if last_one and length <= HEADER_BYTES:
+            return None
+        raise LogDamaged(f"{name} is no segment of this log: {error}") from None
+    if header.first != first:
+        raise LogDamaged(f"{name} is a copy under another name: its schema says that it starts at LSN {header.first}")
+    return header, size, file
+
+
+def _scan(segment: Segment, frames: FrameReader, recovery: Recovery, *, check: bool) -> _Scan:
+    """Index a segment up to the first thing that is no batch in order; with `check`, up to the first bad CRC too."""
+    file = segment.file
+    window = Window(file, file.size())
+    scan, at = _Scan(segment.start), segment.start
+    while True:
+        try:
+            frame = frames.at(window, at)
+        except NotAFrame as error:
+            scan.stop = f"cannot be read: {error}"
+            return scan
+        if frame is None:
+            return scan
+        if frame.rows and (frame.lsn <= segment.last or frame.lsn < segment.header.first):
+            scan.stop = f"does not follow LSN {segment.last}"
+            return scan
+        if (check or not frame.rows) and not sound(frame, file.pread(frame.length, at)):
+            scan.stop = "is not what was written"
+            return scan
+        if frame.rows:
+            last = _last_lsn(file, frame)
+            if last - frame.lsn < frame.rows - 1:
+                scan.stop = "has rows out of order"
+                return scan
+            if frame.rows <= 4096 and _is_base(file, frame):
+                recovery.base_batches.append((segment, len(segment.lsns)))
+            segment.add(frame.lsn, last, at, frame.length, frame.rows, check)
+        at += frame.length
+        scan.end = segment.end = at
+        scan.clean = not frame.rows and frame.lsn == STOPPED
+        scan.sealed = not frame.rows and frame.lsn == SEALED
+        scan.claimed = max(scan.claimed, frame.durable)
+
+
+def _last_lsn(file: File, frame: Frame) -> int:
+    """The last value of the first column."""
+    at = frame.offset + frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
+    return int.from_bytes(file.pread(8, at), "little", signed=True)
+
+
+def _is_base(file: File, frame: Frame) -> bool:
+    """Whether the first row is a part of a base: the first byte of the second column."""
+    return file.pread(1, frame.offset + frame.header + frame.buffers[6]) == b"\5"
+
+
+def _open_last(
+    disk: Disk, segment: Segment, frames: FrameReader, recovery: Recovery, torn_roll: str, repair: bool
+) -> None:
+    """Check the last segment batch by batch, cut its torn tail, and put the start of a next segment aside."""
+    scan = _scan(segment, frames, recovery, check=True)
+    file, end = segment.file, scan.end
+    size = file.size()
+    lost = segment.last + 1
+    if scan.sealed:
+        what = f"{torn_roll} is empty" if torn_roll else "the next one is missing"
+        raise damaged(segment.name, len(segment.lsns), end, lost, f"is the end of a closed segment, but {what}")
+    claim, stray = _after(segment, frames, end, size)
+    if max(claim, scan.claimed) >= lost:
+        raise damaged(
+            segment.name, len(segment.lsns), end, lost,
+            f"{scan.stop or 'is zeros'}, but a batch after it claims that LSN {claim} was on the disk",
+        )  # fmt: skip
+    recovery.clean = scan.clean and stray == end and not torn_roll
+    if torn_roll and repair:
+        _set_aside_file(disk, torn_roll, recovery)
+    if stray > end and repair:
+        _set_aside(disk, segment.name, end, file.pread(stray - end, end), recovery)
+        for at in range(end, stray, _BLOCK):
+            file.pwrite(bytes(min(_BLOCK, stray - at)), at)
+    if repair:
+        file.sync()  # what a killed process wrote may be in the kernel's memory alone, and will count as durable now
+
+
+def _after(segment: Segment, frames: FrameReader, end: int, size: int) -> tuple[int, int]:
+    """What lies behind the end: the highest durable LSN a sound batch claims there, and where the last byte is."""
+    claim, last_byte, window = 0, end, Window(segment.file, size)
+    at = end
+    while at < size:
+        block = segment.file.pread(_BLOCK + 8, at)
+        if used := len(block[:_BLOCK].rstrip(b"\0")):
+            last_byte = at + used
+            for place in candidates(block, -at & 7):
+                if place >= _BLOCK or at + place < end:
+                    continue
+                try:
+                    frame = frames.at(window, at + place)
+                except NotAFrame:
+                    continue
+                if frame is not None and sound(frame, segment.file.pread(frame.length, frame.offset)):
+                    claim = max(claim, frame.durable)
+        at += _BLOCK
+    return claim, last_byte
+
+
+def _free_name(disk: Disk, name: str, offset: int) -> str:
+    disk.mkdir(CUT)
+    stem, taken, number = name.rpartition("/")[2], set(disk.list(CUT)), 0
+    while f"{stem}-{offset}-{number}" in taken:
+        number += 1
+    return f"{CUT}/{stem}-{offset}-{number}"
+
+
+def _set_aside(disk: Disk, name: str, offset: int, content: bytes, recovery: Recovery) -> None:
+    """Keep bytes that the log is about to lose."""
+    kept = _free_name(disk, name, offset)
+    file = disk.open(kept, create=True)
+    try:
+        file.pwrite(content, 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_folder(CUT)
+    recovery.warnings.append(f"{name}: {len(content)} bytes of an unfinished write at byte {offset} moved to {kept}")
+    recovery.cut_bytes += len(content)
+    recovery.cut_files.append(kept)
+
+
+def _set_aside_file(disk: Disk, name: str, recovery: Recovery) -> None:
+    """Move a file that never became a segment."""
+    kept = _free_name(disk, name, 0)
+    disk.rename(name, kept)
+    disk.sync_folder(CUT)
+    disk.sync_folder(FOLDER)
+    recovery.warnings.append(f"{name} was never finished; moved to {kept}")
+    recovery.cut_files.append(kept)

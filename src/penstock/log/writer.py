@@ -1,0 +1,234 @@
+"""Writing commits: entries in, batches on the disk out, in the one open segment.
+
+`Appender` does the work of one commit, in whichever thread it is called: cut into batches, encode, write, roll to a new
+segment, sync.  `CommitThread` is the thread that does it for the server.  When to commit, and what follows, is decided
+in `log.log`.  Entries are never parted, so a group lies in one batch; a plain run of messages larger than a batch is.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, cast
+
+from penstock.log.encode import Encoded, Encoder
+from penstock.log.frame import END_OF_STREAM, SEALED
+from penstock.log.index import Segment
+from penstock.log.room import Room, out_of_space
+from penstock.log.segment import FOLDER, SegmentHeader, segment_name
+from penstock.ports import Disk
+from penstock.records.entries import Control, Entry, Publishes
+
+Placed: TypeAlias = "tuple[Segment, int, int, int, int, int]"
+"""A written batch: segment, first LSN, last LSN, offset, length, rows."""
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """What the writer is to do, and then what it did."""
+
+    entries: list[Entry]
+    synced: int  # the LSN known to be synced when the commit was handed over
+    sync: bool
+    mark: int = -1  # write a mark: the next LSN, or STOPPED; -1: none
+    size: int = 0  # bytes, as gathered
+    placed: list[Placed] = field(default_factory=list["Placed"])
+    end: int = 0  # where the segment ends after a mark
+    error: BaseException | None = None
+    done: threading.Lock | None = None  # released when the thread has finished
+
+
+def size_of(entry: Entry) -> int:
+    """Bytes that an entry will take in memory and, about, on the disk."""
+    if isinstance(entry, Publishes):
+        return (entry.size or _measure(entry)) + 64 * len(entry.bodies)
+    if isinstance(entry, Control):
+        return len(entry.body) + len(entry.header) + 96
+    return sum(map(size_of, entry.entries))
+
+
+def _measure(batch: Publishes) -> int:
+    properties = batch.properties
+    headers = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * len(batch.bodies)
+    return sum(map(len, batch.bodies)) + headers
+
+
+def last_of(entry: Entry) -> int:
+    """LSN of an entry's last row."""
+    if isinstance(entry, Publishes):
+        return entry.first + len(entry.bodies) - 1
+    if isinstance(entry, Control):
+        return entry.lsn
+    return last_of(entry.entries[-1])
+
+
+def slice_of(batch: Publishes, a: int, b: int) -> Publishes:
+    """Rows a to b of a run of messages."""
+
+    def cut(values: object) -> object:
+        return cast("list[object]", values)[a:b] if isinstance(values, list) else values
+
+    names = ("topics", "properties", "routes", "expires_at", "not_before", "priority", "transient")
+    changed = {name: cut(getattr(batch, name)) for name in names}
+    return replace(batch, bodies=batch.bodies[a:b], first=batch.first + a, size=0, **changed)  # type: ignore[arg-type]
+
+
+def cut(entries: Sequence[Entry], rows: int, size: int) -> Iterator[list[Entry]]:
+    """The batches of a commit: at most `rows` rows and about `size` bytes each, unless one group alone is larger."""
+    batch, have_rows, have_bytes = list[Entry](), 0, 0
+    for entry in entries:
+        n, weight = len(entry), size_of(entry)
+        if have_rows and (have_rows + n > rows or have_bytes + weight > size):
+            yield batch
+            batch, have_rows, have_bytes = [], 0, 0
+        if isinstance(entry, Publishes) and (n > rows or weight > size):
+            a, held = 0, 0
+            for at, body in enumerate(entry.bodies):
+                grown = held + len(body) + len(entry.properties_of(at)) + 64
+                if at > a and (at - a >= rows or grown > size):
+                    yield [slice_of(entry, a, at)]
+                    a, grown = at, grown - held
+                held = grown
+            entry, n, weight = slice_of(entry, a, n), n - a, held
+        if n:
+            batch.append(entry)
+            have_rows, have_bytes = have_rows + n, have_bytes + weight
+    if batch:
+        yield batch
+
+
+class Appender:
+    """The end of the log.  One commit at a time; after an exception never again."""
+
+    def __init__(
+        self, disk: Disk, segment: Segment, room: Room, *, segment_bytes: int, batch_rows: int, batch_bytes: int
+    ) -> None:
+        self.encoder = Encoder()
+        self.segment = segment
+        self._disk = disk
+        self._room = room
+        self._limit = segment_bytes
+        self._rows = batch_rows
+        self._bytes = batch_bytes
+        self._offset = segment.end
+        self._last = segment.last
+        room.attach(segment.file, segment.end)
+
+    def run(self, commit: Commit) -> None:
+        """Do a commit and say in it what was done.  OSError, or whatever went wrong, is put into it too."""
+        try:
+            if self._room.failure is not None:
+                raise self._room.failure
+            for entries in cut(commit.entries, self._rows, self._bytes):
+                made = self.encoder.encode(entries, commit.synced)
+                if self._offset + len(made.data) > self._limit and self._offset > self.segment.start:
+                    self._roll(made)
+                self._write(made.data)
+                place = (self.segment, made.first, made.last, self._offset, len(made.data), made.rows)
+                commit.placed.append(place)
+                self._offset += len(made.data)
+                self._last = made.last
+            if commit.mark >= 0 and (mark := self.encoder.mark(commit.mark, commit.synced)) is not None:
+                self._write(mark)
+                self._offset += len(mark)
+            commit.end = self._offset
+            if commit.sync:
+                self.segment.file.sync()
+            self._room.advance(self._offset)
+        except BaseException as error:  # noqa: BLE001  the loop decides: whatever failed, nothing after it is confirmed
+            commit.error = error
+
+    def _write(self, data: bytearray) -> None:
+        self._room.claim(self._offset + len(data))
+        while True:
+            try:
+                self.segment.file.pwrite(data, self._offset)
+                return
+            except OSError as error:
+                if not out_of_space(error) or not self._room.give_reserve():
+                    raise
+
+    def _roll(self, made: Encoded) -> None:
+        """Go on in a new file.  On a full disk go on in the old one: a long segment is better than a broken log."""
+        old = self.segment
+        old.file.sync()
+        header = SegmentHeader(old.header.origin, made.first, self._last)
+        try:
+            new = create_segment(self._disk, header)
+        except OSError as error:
+            if not out_of_space(error):
+                raise
+            self._room.full = True
+            return
+        self.segment = new
+        self._room.attach(new.file, new.end)
+        closing = (self.encoder.mark(SEALED, self._last) or b"") + END_OF_STREAM
+        old.file.pwrite(closing, self._offset)
+        old.file.truncate(self._offset + len(closing))
+        old.file.sync()
+        self._offset = new.end
+
+
+def create_segment(disk: Disk, header: SegmentHeader) -> Segment:
+    """A new file with its header, synced, its folder synced.
+
+    When the disk is full nothing of it is left, for certain: the log goes on in the old file, and a crash must not find
+    both.  OSError otherwise means that nobody knows what is there.
+    """
+    name = segment_name(header.first)
+    file = disk.open(name, create=True)
+    try:
+        start = header.encode()
+        file.pwrite(start, 0)
+        file.sync()
+        disk.sync_folder(FOLDER)
+    except OSError as error:
+        file.close()
+        if out_of_space(error):
+            disk.remove(name)
+            try:
+                disk.sync_folder(FOLDER)
+            except OSError as second:
+                raise OSError(errno.EIO, f"{name} could be neither made nor removed") from second
+        raise
+    return Segment(name, header, len(start), file)
+
+
+class CommitThread:
+    """Runs commits one after the other beside the loop."""
+
+    def __init__(self, appender: Appender, finished: Callable[[Commit], None]) -> None:
+        """`finished` is called in the thread, after each commit."""
+        self._appender = appender
+        self._finished = finished
+        self._next: Commit | None = None
+        self._wake = threading.Lock()  # a plain lock hands over in a third of a semaphore's time
+        self._wake.acquire()
+        self._thread = threading.Thread(target=self._run, name="penstock-log-writer", daemon=True)
+        self._thread.start()
+
+    def post(self, commit: Commit) -> None:
+        """Hand over a commit; the one before must be done."""
+        commit.done = threading.Lock()
+        commit.done.acquire()
+        self._next = commit
+        self._wake.release()
+
+    def stop(self) -> None:
+        """End the thread after the commit it is in."""
+        self._next = None
+        self._wake.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.acquire()
+            commit = self._next
+            if commit is None:
+                return
+            self._appender.run(commit)
+            if commit.done is not None:
+                commit.done.release()
+            self._finished(commit)

@@ -1,0 +1,85 @@
+"""What the pure floors ask of the world: clock, disk and randomness, as Protocols with little in them.
+
+Real ones live in `log.disk` and `server.clock`; simulated ones in `log.simdisk` and `testing`.  A disk names files by
+short relative paths (`log/00000000000000000001.arrows`); it never sees a user's text.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two clocks in microseconds."""
+
+    def wall(self) -> int:
+        """Microseconds since the Unix epoch; may step."""
+        ...
+
+    def mono(self) -> int:
+        """Microseconds on a clock that never goes back; its zero means nothing."""
+        ...
+
+
+class File(Protocol):
+    """An open file, written at offsets.  Nothing written is safe before `sync` returns."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at `offset`; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """All of `data` at `offset`, or OSError; the file grows as needed."""
+        ...
+
+    def sync(self) -> None:
+        """fdatasync: what was written survives a power cut.  OSError once means never trust it again."""
+        ...
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend with zeros."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back; does not sync."""
+        ...
+
+
+class Disk(Protocol):
+    """A folder.  Names are relative, with at most one `/`."""
+
+    def open(self, name: str, *, create: bool = False, readonly: bool = False) -> File:
+        """Open; `create` makes a new empty file and fails if it exists."""
+        ...
+
+    def list(self, folder: str = "") -> list[str]:
+        """Names of the files in a folder (not folders), sorted; an absent folder is empty."""
+        ...
+
+    def mkdir(self, folder: str) -> None:
+        """Make a folder if it is absent, and sync its parent."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically replace `new`; call `sync_folder` to make it last."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+        ...
+
+    def sync_folder(self, folder: str = "") -> None:
+        """Make creations, renames and removals in the folder last."""
+        ...
+
+    def free(self) -> int:
+        """Bytes that may still be written."""
+        ...
+
+    def lock(self) -> None:
+        """Hold the folder until the process ends; DataFolderInUse when another holds it."""
+        ...

@@ -1,0 +1,66 @@
+"""Chunks of LSNs: how queues, leases and acks hold positions without an object per message.
+
+A chunk is a `range` (step 1) or an `array('q')`; both know len, index, slice and iteration.  A *solid* chunk holds every
+message of its queue between its first and last element, so one LSN pair describes it in the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, NewType, TypeAlias
+
+Lsn = NewType("Lsn", int)  # position of a record in the log; below 2**53
+QueueId = NewType("QueueId", int)  # the LSN of the queue's declare record
+Micros = NewType("Micros", int)  # microseconds: since the Unix epoch, or on the monotonic clock where it says so
+
+Chunk: TypeAlias = "range | array[int]"
+
+LSN_LIMIT = 1 << 53
+"""LSNs stay below this, so that JSON, JavaScript and doubles carry them exactly."""
+
+
+class Now(NamedTuple):
+    """The instant that a command is decided at.  `wall` for expiry and schedules, `mono` for leases."""
+
+    wall: int
+    mono: int
+
+
+def pack_pairs(queue: int, pairs: Iterable[int]) -> bytes:
+    """A control record's body: the queue's id, then a, b, a, b ... as little-endian int64."""
+    values = [queue, *pairs]
+    return struct.pack(f"<{len(values)}q", *values)
+
+
+def unpack_pairs(body: bytes) -> tuple[int, array[int]]:
+    """The queue's id and the flat a, b, a, b ... array of a control record's body."""
+    values = array("q")
+    values.frombytes(body)
+    return values[0], values[1:]
+
+
+def pairs_of(chunk: Chunk, solid: bool) -> list[int]:
+    """Flat LSN pairs of one chunk: a single pair when solid, else runs of adjacent LSNs."""
+    if not len(chunk):
+        return []
+    if solid or isinstance(chunk, range):
+        return [chunk[0], chunk[-1] + 1]
+    out: list[int] = []
+    start = previous = chunk[0]
+    for lsn in chunk[1:]:
+        if lsn != previous + 1:
+            out += (start, previous + 1)
+            start = lsn
+        previous = lsn
+    out += (start, previous + 1)
+    return out
+
+
+def as_chunk(lsns: Sequence[int]) -> Chunk:
+    """The tightest chunk for LSNs in ascending order: a range when they are adjacent."""
+    n = len(lsns)
+    if n and lsns[-1] - lsns[0] == n - 1:
+        return range(lsns[0], lsns[0] + n)
+    return lsns if isinstance(lsns, array) else array("q", lsns)

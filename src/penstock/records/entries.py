@@ -1,0 +1,102 @@
+"""What the core hands to the log: batches of messages, control records, and groups that must not be parted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A (vhost, exchange, key), interned once a process; the core keeps its routing plan here.
+
+    `via` is the logged id of (vhost, exchange), `NO_VIA` for the default vhost and exchange.
+    `plan` belongs to the core: None until the topic has been routed under the present topology.
+    """
+
+    vhost: str
+    exchange: str
+    name: str
+    via: int = NO_VIA
+    plan: object = None
+
+
+@dataclass(slots=True, eq=False)
+class Publishes:
+    """Messages that came together, in order: one socket read, or one Arrow batch.
+
+    A column is one value where all rows agree and a list otherwise.  The edge fills the first three; the core fills the
+    rest when it gives the LSNs.  Rows have the LSNs `first, first + 1, ...`.
+    """
+
+    topics: Topic | list[Topic]
+    properties: bytes | list[bytes]  # AMQP 0-9-1 property flags and list, as published
+    bodies: list[bytes]
+    first: int = 0
+    time: int = 0  # microseconds since the epoch
+    routes: int | list[int] = NO_ROUTE
+    expires_at: list[int] | None = None  # microseconds; 0 is never
+    not_before: list[int] | None = None  # microseconds; 0 is at once
+    priority: list[int] | None = None  # 0..255
+    transient: bool | list[bool] = False
+    wanted: int = 0  # how many (row, queue) pairs wait for a delivery: when it reaches 0 the bodies may leave memory
+    size: int = 0  # bytes of bodies and properties
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def topic_of(self, row: int) -> Topic:
+        """The topic of one row."""
+        return self.topics[row] if isinstance(self.topics, list) else self.topics
+
+    def properties_of(self, row: int) -> bytes:
+        """The header of one row."""
+        return self.properties[row] if isinstance(self.properties, list) else self.properties
+
+
+@dataclass(slots=True, eq=False)
+class Control:
+    """A decision that is not a message; `records.kinds` says what the columns hold for each kind."""
+
+    kind: Kind
+    name: str
+    header: bytes = b""  # JSON
+    body: bytes = b""
+    lsn: int = 0
+    time: int = 0
+    via: int = NO_VIA
+    route: int = NO_ROUTE
+
+    def __len__(self) -> int:
+        return 1
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Entries that a crash keeps or loses together: they lie in one record batch."""
+
+    entries: list[Publishes | Control] = field(default_factory=list["Publishes | Control"])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.entries))
+
+
+Entry: TypeAlias = Publishes | Control | Group
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """Messages read back, from memory or from the log, one list element a row."""
+
+    lsns: list[int]
+    topics: list[Topic]
+    properties: list[bytes]
+    bodies: list[bytes]
+    times: list[int]
+    expires_at: list[int]  # 0 is never
+    priority: list[int]
+
+    def __len__(self) -> int:
+        return len(self.lsns)

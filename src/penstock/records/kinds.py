@@ -1,0 +1,71 @@
+"""The kinds of record in the log, and what each column means for them.
+
+The log holds decisions (which queues took a message, who was granted it, what was settled), so folding it runs no
+filter, no regular expression, no policy, no clock and no chance.  A control record names its object in `name`, carries
+its particulars as JSON in `properties` (called `header` on a `Control`), and LSN pairs in `body`: first the queue's id,
+then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "this queue's own messages in [a, b)".
+
+To add a kind: take the next free number, never reuse one, say here what its columns hold, teach `core.fold`, and add
+real old bytes to the tests if an existing kind changes its meaning.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """What one row of the log says.  Stored as int8; numbers are never reused."""
+
+    # messages
+    PUBLISH = 1  # name: routing key; via, route, expires_at, not_before, priority; properties: header; body
+    PUBLISH_TRANSIENT = 2  # the same, but the next BOOT ends it
+
+    # the life of the process
+    BOOT = 3  # header {"clean", "instance", "version"}: ends leases, transient messages, non-durable queues
+    MARK = 4  # empty: its batch claims the durable LSN, so that rot in the last batch is no torn tail
+    BASE = 5  # header {"part", "parts", "floor"}; body: a slice of the encoded durable state as of `floor`
+    PUBLISHERS = 6  # header {publisher: highest sequence} of one commit
+
+    # interned tables
+    VIA = 7  # via: the id; header {"vhost", "exchange"}
+    ROUTE = 8  # route: the id; body: packed ids of the queues that took the message
+    TOOK = 9  # queue id + pairs: the queue took these rows (past 65,536 routes in a segment)
+
+    # topology; the LSN of a QUEUE_DECLARE is the id of the queue
+    EXCHANGE_DECLARE = 10  # header {"vhost", "type", "durable", "auto_delete", "internal", "arguments"}
+    EXCHANGE_DELETE = 11  # header {"vhost"}
+    QUEUE_DECLARE = 12  # header {"vhost", "durable", "exclusive", "auto_delete", "arguments", "settings"}
+    QUEUE_ALTER = 13  # queue id; header {"settings"}: the whole new settings
+    QUEUE_DELETE = 14  # queue id
+    BIND = 15  # header {"vhost", "source", "destination", "destination_type", "key", "arguments"}
+    UNBIND = 16  # the same
+    TOPIC_DECLARE = 17  # header {"vhost", "exchange", "settings"}: a topic that keeps what no queue takes
+    TOPIC_DELETE = 18  # header {"vhost", "exchange"}
+
+    # what happened to a queue's messages; body: queue id + pairs
+    GRANT = 20  # header {"consumer", "client", "attempt"}: leased.  Lazy, never synced on its own
+    RETURN = 21  # header {"cause", "failed", "cancelled", "not_before"?}: back to ready (or delayed) at its own place
+    SETTLE = 22  # header {"by"}: acknowledged, or removed at send
+    EXPIRE = 23  # header {"reason", "by"?, "dead": [[cause, new], ...]?}: removed without success
+    DROP = 24  # header {"reason"}: gave way to a limit
+    PURGE = 25  # everything that was ready when the queue was purged
+    DUE = 26  # header {"place": 0 or 1}: delayed messages became ready; 1: they take the place of this record
+
+    # streams and sinks
+    STREAM = 30  # name: stream; header {"queue", "epoch", "mode", "floor"}: opened, or fenced anew
+    PLAN = 31  # name: stream; header {"batch", "epoch", "queue"}; body: queue id + pairs granted as that batch
+    PLAN_SETTLE = 32  # name: stream; header {"batch"}: batches <= batch are settled (their pairs leave the queue)
+    STREAM_RELEASE = 33  # name: stream; header {"batch"?}: planned, unsettled messages go back to the queue
+    SINK_COMMIT = 34  # name: query id; header {"batch", "rows"}: the rows of the same group are that batch's output
+    DECIDED = 35  # a group over 64 MiB: header {"key", "parts", "settle"}; its parts follow with key and chunk
+
+
+PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})
+"""Kinds that carry a message."""
+
+NO_ROUTE = -1
+"""In memory: no queue took the message (null in the log's `route` column)."""
+
+NO_VIA = -1
+"""In memory: default vhost and default exchange (null in the log's `via` column)."""

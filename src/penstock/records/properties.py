@@ -1,0 +1,269 @@
+"""The header of a message: AMQP 0-9-1 basic properties, bytes to a typed value and back.
+
+Owns the layout below.  Refuses to know what a property means to a queue: the core reads `delivery_mode`, `priority`,
+`expiration` and `headers` through `peek`, and everybody else carries the publisher's own bytes untouched.
+
+    u16 flags | the properties whose bit is set, in this order
+    bit 15 content_type  14 content_encoding  13 headers (table)  12 delivery_mode (u8)  11 priority (u8)
+        10 correlation_id  9 reply_to  8 expiration  7 message_id  6 timestamp (u64 seconds)
+         5 type  4 user_id  3 app_id  2 cluster_id; the rest are short strings; bits 1 and 0 are always 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from penstock.errors import InvalidArgument, ProtocolError
+from penstock.records.tables import (
+    FRAME_ERROR,
+    SYNTAX_ERROR,
+    FieldValue,
+    encode_short_string,
+    encode_table,
+    read_table,
+)
+
+PERSISTENT = 2
+"""The delivery mode of a message that survives a restart."""
+
+EMPTY = b"\x00\x00"
+"""The encoded header of a message without properties."""
+
+
+@dataclass(slots=True)
+class Properties:
+    """The fourteen basic properties; None is absent."""
+
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: Mapping[str, FieldValue] | None = None
+    delivery_mode: int | None = None  # 1 transient, 2 persistent
+    priority: int | None = None  # 0..255
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None  # milliseconds, as text
+    message_id: str | None = None
+    timestamp: int | None = None  # seconds since the Unix epoch
+    type: str | None = None
+    user_id: str | None = None
+    app_id: str | None = None
+    cluster_id: str | None = None
+
+    def sent_at(self) -> datetime | None:
+        """`timestamp` in UTC; None when absent or beyond the year 9999."""
+        try:
+            return None if self.timestamp is None else datetime.fromtimestamp(self.timestamp, UTC)
+        except (ValueError, OverflowError, OSError):
+            return None
+
+
+class Peek(NamedTuple):
+    """What the server must know of a header when the message is published."""
+
+    delivery_mode: int  # 0 when absent
+    priority: int | None
+    expiration: str | None
+    user_id: str | None
+    headers: dict[str, FieldValue] | None
+
+
+_HEADERS, _DELIVERY_MODE, _PRIORITY, _TIMESTAMP = 0x2000, 0x1000, 0x0800, 0x0040
+
+
+def _broken(data: bytes, cause: Exception | None = None) -> ProtocolError:
+    if len(data) >= 2 and data[1] & 0b11:
+        return ProtocolError("property flags name properties that class basic does not have", reply_code=FRAME_ERROR)
+    if isinstance(cause, UnicodeDecodeError):
+        return ProtocolError("a property is not UTF-8", reply_code=SYNTAX_ERROR)
+    return ProtocolError("the property list does not end where the header frame ends", reply_code=FRAME_ERROR)
+
+
+def decode(data: bytes) -> Properties:
+    """The properties in `data`: flags and list, and nothing after them.
+
+    Errors: ProtocolError with reply code 501 (flags or sizes that do not fit) or 502 (not UTF-8, unknown field type).
+    """
+    p = Properties()
+    try:
+        flags = data[0] << 8 | data[1]
+        if flags & 0b11:
+            raise _broken(data)
+        pos = 2
+        if flags & 0x8000:
+            p.content_type, pos = _short(data, pos)
+        if flags & 0x4000:
+            p.content_encoding, pos = _short(data, pos)
+        if flags & _HEADERS:
+            p.headers, pos = read_table(data, pos)
+        if flags & _DELIVERY_MODE:
+            p.delivery_mode = data[pos]
+            pos += 1
+        if flags & _PRIORITY:
+            p.priority = data[pos]
+            pos += 1
+        if flags & 0x0400:
+            p.correlation_id, pos = _short(data, pos)
+        if flags & 0x0200:
+            p.reply_to, pos = _short(data, pos)
+        if flags & 0x0100:
+            p.expiration, pos = _short(data, pos)
+        if flags & 0x0080:
+            p.message_id, pos = _short(data, pos)
+        if flags & _TIMESTAMP:
+            p.timestamp = int.from_bytes(data[pos : pos + 8], "big")
+            pos += 8
+        if flags & 0x0020:
+            p.type, pos = _short(data, pos)
+        if flags & 0x0010:
+            p.user_id, pos = _short(data, pos)
+        if flags & 0x0008:
+            p.app_id, pos = _short(data, pos)
+        if flags & 0x0004:
+            p.cluster_id, pos = _short(data, pos)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise _broken(data, error) from error
+    if pos != len(data):
+        raise _broken(data)
+    return p
+
+
+def _short(data: bytes, pos: int) -> tuple[str, int]:
+    end = pos + 1 + data[pos]
+    return data[pos + 1 : end].decode(), end
+
+
+def peek(data: bytes) -> Peek:
+    """Delivery mode, priority, expiration, user id and headers of an encoded header, without the other values.
+
+    The whole list is walked, so a header that does not fit its frame is found here; texts that are skipped are not
+    checked for UTF-8.  Errors as `decode`.
+    """
+    if data == EMPTY:
+        return _NOTHING
+    mode, priority, expiration, user, headers = 0, None, None, None, None
+    try:
+        flags = data[0] << 8 | data[1]
+        pos = 2
+        if flags & 0xC000:
+            if flags & 0x8000:
+                pos += 1 + data[pos]
+            if flags & 0x4000:
+                pos += 1 + data[pos]
+        if flags & 0x2000:
+            headers, pos = read_table(data, pos)
+        if flags & 0x1000:
+            mode = data[pos]
+            pos += 1
+        if flags & 0x0800:
+            priority = data[pos]
+            pos += 1
+        if flags & 0x07FF:
+            if flags & 0x0400:
+                pos += 1 + data[pos]
+            if flags & 0x0200:
+                pos += 1 + data[pos]
+            if flags & 0x0100:
+                start = pos + 1
+                pos = start + data[pos]
+                expiration = data[start:pos].decode()
+            if flags & 0x0080:
+                pos += 1 + data[pos]
+            if flags & 0x007F:
+                if flags & 0x0040:
+                    pos += 8
+                if flags & 0x0020:
+                    pos += 1 + data[pos]
+                if flags & 0x0010:
+                    start = pos + 1
+                    pos = start + data[pos]
+                    user = data[start:pos].decode()
+                if flags & 0x0008:
+                    pos += 1 + data[pos]
+                if flags & 0x0004:
+                    pos += 1 + data[pos]
+                if flags & 0x0003:
+                    raise _broken(data)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise _broken(data, error) from error
+    if pos != len(data):
+        raise _broken(data)
+    return _peek((mode, priority, expiration, user, headers))
+
+
+_NOTHING = Peek(0, None, None, None, None)
+_peek: Callable[[tuple[object, ...]], Peek] = Peek._make  # quicker than the named constructor
+
+_PEEKED_MAX = 4096
+_PEEKED_SIZE_MAX = 512
+_peeked: dict[bytes, Peek] = {}
+
+
+def peeked(data: bytes) -> Peek:
+    """`peek`, remembered: the machine checks each header and the core reads it again.  Do not change the headers in it.
+
+    Bounded: 4,096 headers of at most 512 bytes.  Errors as `decode`; a broken header is not remembered.
+    """
+    found = _peeked.get(data)
+    if found is None:
+        found = peek(data)
+        if len(data) <= _PEEKED_SIZE_MAX:
+            if len(_peeked) >= _PEEKED_MAX:
+                _peeked.clear()
+            _peeked[data] = found
+    return found
+
+
+def encode(properties: Properties) -> bytes:
+    """Flags and list.  InvalidArgument names a property that is too long or out of range."""
+    p = properties
+    flags = 0
+    out: list[bytes] = [b""]
+    for bit, name, value in (
+        (0x8000, "content_type", p.content_type),
+        (0x4000, "content_encoding", p.content_encoding),
+    ):
+        if value is not None:
+            flags |= bit
+            out.append(encode_short_string(value, name))
+    if p.headers is not None:
+        flags |= _HEADERS
+        out.append(encode_table(p.headers))
+    if p.delivery_mode is not None:
+        flags |= _DELIVERY_MODE
+        out.append(_integer(p.delivery_mode, 1, "delivery_mode"))
+    if p.priority is not None:
+        flags |= _PRIORITY
+        out.append(_integer(p.priority, 1, "priority"))
+    for bit, name, value in (
+        (0x0400, "correlation_id", p.correlation_id),
+        (0x0200, "reply_to", p.reply_to),
+        (0x0100, "expiration", p.expiration),
+        (0x0080, "message_id", p.message_id),
+    ):
+        if value is not None:
+            flags |= bit
+            out.append(encode_short_string(value, name))
+    if p.timestamp is not None:
+        flags |= _TIMESTAMP
+        out.append(_integer(p.timestamp, 8, "timestamp"))
+    for bit, name, value in (
+        (0x0020, "type", p.type),
+        (0x0010, "user_id", p.user_id),
+        (0x0008, "app_id", p.app_id),
+        (0x0004, "cluster_id", p.cluster_id),
+    ):
+        if value is not None:
+            flags |= bit
+            out.append(encode_short_string(value, name))
+    out[0] = flags.to_bytes(2, "big")
+    return b"".join(out)
+
+
+def _integer(value: int, size: int, name: str) -> bytes:
+    try:
+        return value.to_bytes(size, "big")
+    except OverflowError as error:
+        raise InvalidArgument(f"{name} is {value}, outside 0..{256**size - 1}") from error

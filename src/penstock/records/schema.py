@@ -1,0 +1,27 @@
+"""The Arrow schema of the log: one record batch or more a commit, exactly the types that Spark accepts."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+LOG_VERSION = 1
+"""Raise it when the meaning of a column changes; keep the older reader beside the newer, with real old bytes in tests."""
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+COLUMNS = pa.schema(
+    [
+        pa.field("lsn", pa.int64()),
+        pa.field("kind", pa.int8()),
+        pa.field("name", pa.string()),
+        pa.field("via", pa.int32()),
+        pa.field("route", pa.int32()),
+        pa.field("time", TIMESTAMP),
+        pa.field("expires_at", TIMESTAMP),
+        pa.field("not_before", TIMESTAMP),
+        pa.field("priority", pa.int16()),
+        pa.field("properties", pa.binary()),
+        pa.field("body", pa.binary()),
+    ]
+)
+"""Columns of a segment; all nullable as Spark wants them.  Schema metadata is added by `log.segment`."""

@@ -1,0 +1,1 @@
+"""The shell: event loop, listeners, sessions, timers.  The one place where core, log, memory and wire meet."""

@@ -1,0 +1,1 @@
+"""AMQP sessions: what the wire machine says becomes commands of the core, what the core does becomes frames."""

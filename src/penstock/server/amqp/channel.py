@@ -1,0 +1,74 @@
+"""One AMQP channel: its consumers, delivery tags, confirms, prefetch, and the order of its replies."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Deliver
+from penstock.memory import Piece
+from penstock.server.amqp.tags import Tags
+from penstock.wire.amqp.deliver import DeliveryEncoder
+
+if TYPE_CHECKING:
+    from penstock.core.consumers import Consumer, Credit
+    from penstock.server.amqp.session import Session
+
+
+class Channel:
+    """State of an open channel.  It is the holder of its consumers, and so takes their deliveries."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.session = session
+        self.number = number
+        self.open = True
+        self.tags = Tags()
+        self.consumers: dict[str, Consumer] = {}  # by consumer tag
+        self.encoders: dict[Consumer, DeliveryEncoder] = {}
+        self.getters: dict[object, Consumer] = {}  # by queue: the passive consumer of basic.get
+        self.cancelled_consumers: list[Consumer] = []  # cancelled by the client, still holding leases
+        self.last_queue = ""  # what an empty queue name means
+        self.prefetch = 0  # of consumers started from now on; 0: no limit
+        self.shared: Credit | None = None  # qos global
+        self.confirming = False
+        self.published = 0  # sequence number of the last publish
+        self.unconfirmed = 0
+        self.replies_waiting = 0
+        self.got: deque[tuple[Deliver, Piece]] = deque()
+
+    @property
+    def gate(self) -> object:
+        """Cold reads hold back the whole connection, so that the order within it is kept."""
+        return self.session
+
+    def deliver(self, effect: Deliver, piece: Piece) -> None:
+        """Send neighbouring rows, or keep them for the basic.get that asked for them."""
+        if not self.open:
+            return
+        encoder = self.encoders.get(effect.consumer)
+        if encoder is None:
+            self.got.append((effect, piece))
+            self.session.answer_get(self, effect, piece)
+            return
+        first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
+        assert piece.bodies is not None
+        self.session.out += encoder.encode(first, effect.redelivered, piece.topics, piece.properties, piece.bodies)
+        counters, count = self.session.counters, len(piece.chunk)
+        if effect.consumer.no_ack:
+            counters.delivered_consume_auto_ack += count
+        else:
+            counters.delivered_consume_manual_ack += count
+        if effect.redelivered:
+            counters.redelivered += count
+        self.session.mark_dirty()
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """The queue went away: tell a client that understands it, and forget the consumer."""
+        self.encoders.pop(consumer, None)
+        self.tags.discard(consumer)
+        for queue, getter in list(self.getters.items()):
+            if getter is consumer:
+                del self.getters[queue]
+        if self.consumers.get(consumer.tag) is consumer:
+            del self.consumers[consumer.tag]
+            self.session.notify_cancel(self, consumer.tag)

@@ -1,0 +1,357 @@
+"""AMQP methods that are not in the hot path, one function each: queue, exchange, basic, confirm, channel.
+
+Each takes the session, the channel and the method, talks to the core, and replies.  What the core refuses it raises; the
+session turns that into the close code of the smallest scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.config.arguments import queue_settings
+from penstock.core.consumers import UNLIMITED, Credit
+from penstock.core.effects import Deliver, Verb
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, ProtocolError
+from penstock.expr import compile_filter
+from penstock.memory import Piece
+from penstock.server.amqp.channel import Channel
+from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.deliver import DeliveryEncoder, get_ok
+
+if TYPE_CHECKING:
+    from penstock.core.queue import Queue
+    from penstock.server.amqp.session import Session
+
+Handler = Callable[["Session", Channel, Any], None]
+
+
+def run(session: Session, channel: Channel, method: m.Method) -> None:
+    """Carry out one method; raises what the core or the protocol refuses."""
+    handler = _HANDLERS.get(type(method))
+    if handler is None:
+        raise ProtocolError(f"{type(method).__name__} is not supported", reply_code=540)
+    handler(session, channel, method)
+
+
+# -- queues
+
+
+def _queue_name(channel: Channel, name: str) -> str:
+    """The named queue, or the last one declared on the channel when the name is empty."""
+    if name:
+        return name
+    if not channel.last_queue:
+        raise NotFound("no previously declared queue")
+    return channel.last_queue
+
+
+def _queue(session: Session, channel: Channel, name: str) -> Queue:
+    return session.core.queue(session.vhost, _queue_name(channel, name), by=session)
+
+
+def _queue_declare(session: Session, channel: Channel, method: m.QueueDeclare) -> None:
+    name = method.queue
+    if method.passive:
+        queue = _queue(session, channel, name)
+    else:
+        server_named = not name
+        name = name or session.door.generated_name("amq.gen-")
+        queue = session.core.declare_queue(
+            session.engine.now(),
+            session.vhost,
+            name,
+            queue_settings(method.arguments, queue=name, vhost=session.vhost),
+            durable=method.durable,
+            exclusive_to=session if method.exclusive else None,
+            auto_delete=method.auto_delete,
+            arguments=method.arguments,
+            by=session,
+            server_named=server_named,
+        )
+    channel.last_queue = queue.name
+    if not method.nowait:
+        ok = m.QueueDeclareOk(queue.name, queue.ready, len(queue.consumers))
+        session.reply(channel, ok, durable=queue.durable and queue.exclusive_to is None)
+
+
+def _queue_bind(session: Session, channel: Channel, method: m.QueueBind) -> None:
+    name = _queue_name(channel, method.queue)
+    key = method.routing_key if method.routing_key or method.queue else name
+    queue = session.core.queue(session.vhost, name, by=session)
+    session.core.bind(
+        session.engine.now(), session.vhost, method.exchange, queue.name, "queue", key, method.arguments
+    )
+    if not method.nowait:
+        session.reply(channel, m.QueueBindOk(), durable=queue.durable)
+
+
+def _queue_unbind(session: Session, channel: Channel, method: m.QueueUnbind) -> None:
+    name = _queue_name(channel, method.queue)
+    session.core.unbind(
+        session.engine.now(), session.vhost, method.exchange, name, "queue", method.routing_key, method.arguments
+    )
+    session.reply(channel, m.QueueUnbindOk(), durable=True)
+
+
+def _queue_purge(session: Session, channel: Channel, method: m.QueuePurge) -> None:
+    queue = _queue(session, channel, method.queue)
+    count = session.core.purge_queue(session.engine.now(), queue)
+    if not method.nowait:
+        session.reply(channel, m.QueuePurgeOk(count), durable=queue.durable)
+
+
+def _queue_delete(session: Session, channel: Channel, method: m.QueueDelete) -> None:
+    name = _queue_name(channel, method.queue)
+    try:
+        queue = session.core.queue(session.vhost, name, by=session)
+    except NotFound:
+        count = 0  # deleting what is not there is fine
+    else:
+        count = session.core.delete_queue(
+            session.engine.now(), queue, if_unused=method.if_unused, if_empty=method.if_empty
+        )
+    if not method.nowait:
+        session.reply(channel, m.QueueDeleteOk(count), durable=True)
+
+
+# -- exchanges
+
+
+def _exchange_declare(session: Session, channel: Channel, method: m.ExchangeDeclare) -> None:
+    session.core.declare_exchange(
+        session.engine.now(),
+        session.vhost,
+        method.exchange,
+        method.type,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        arguments=method.arguments,
+        passive=method.passive,
+    )
+    if not method.nowait:
+        session.reply(channel, m.ExchangeDeclareOk(), durable=method.durable and not method.passive)
+
+
+def _exchange_delete(session: Session, channel: Channel, method: m.ExchangeDelete) -> None:
+    session.core.delete_exchange(
+        session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused
+    )
+    if not method.nowait:
+        session.reply(channel, m.ExchangeDeleteOk(), durable=True)
+
+
+def _exchange_bind(session: Session, channel: Channel, method: m.ExchangeBind) -> None:
+    session.core.bind(
+        session.engine.now(),
+        session.vhost,
+        method.source,
+        method.destination,
+        "exchange",
+        method.routing_key,
+        method.arguments,
+    )
+    if not method.nowait:
+        session.reply(channel, m.ExchangeBindOk(), durable=True)
+
+
+def _exchange_unbind(session: Session, channel: Channel, method: m.ExchangeUnbind) -> None:
+    session.core.unbind(
+        session.engine.now(),
+        session.vhost,
+        method.source,
+        method.destination,
+        "exchange",
+        method.routing_key,
+        method.arguments,
+    )
+    if not method.nowait:
+        session.reply(channel, m.ExchangeUnbindOk(), durable=True)
+
+
+# -- consuming
+
+
+def _qos(session: Session, channel: Channel, method: m.BasicQos) -> None:
+    if method.global_qos:
+        limit = method.prefetch_count or UNLIMITED
+        if channel.shared is None:
+            channel.shared = Credit(limit)
+        else:
+            channel.shared.limit = limit
+            for consumer in list(channel.shared.consumers):
+                session.core.resume(session.engine.now(), consumer)
+    else:
+        channel.prefetch = method.prefetch_count
+    session.reply(channel, m.BasicQosOk())
+
+
+def _text_argument(arguments: Mapping[str, object], name: str) -> str | None:
+    value = arguments.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidArgument(f"consumer argument {name} is {value!r}, not text")
+    return value
+
+
+def _count_argument(arguments: Mapping[str, object], name: str, least: int | None) -> int | None:
+    value = arguments.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        raise InvalidArgument(f"consumer argument {name} is {value!r}, not an integer{'' if least is None else ' >= 0'}")
+    return value
+
+
+_LATER_ARGUMENTS = ("x-bookmark", "x-replace", "x-info")
+
+
+def _consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
+    queue = _queue(session, channel, method.queue)
+    tag = method.consumer_tag or session.door.generated_name("amq.ctag-")
+    if tag in channel.consumers:
+        raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
+    arguments = cast("Mapping[str, object]", method.arguments)
+    for name in _LATER_ARGUMENTS:
+        if name in arguments:
+            raise ProtocolError(f"consumer argument {name} is not supported in this version", reply_code=540)
+    text = _text_argument(arguments, "x-filter")
+    backlog = _count_argument(arguments, "x-max-backlog", 0)
+    if backlog is None and channel.prefetch:
+        backlog = channel.prefetch
+    consumer = session.core.subscribe(
+        session.engine.now(),
+        queue,
+        tag=tag,
+        holder=channel,
+        client=f"{session.peer}/{channel.number}",
+        no_ack=method.no_ack,
+        exclusive=method.exclusive,
+        filter=compile_filter(text) if text is not None else None,
+        max_backlog=backlog,
+        shared=channel.shared,
+        priority=_count_argument(arguments, "x-priority", None) or 0,
+    )
+    channel.consumers[tag] = consumer
+    channel.encoders[consumer] = DeliveryEncoder(channel.number, tag, session.machine.frame_max)
+    if session.blocked:
+        session.core.pause(consumer)
+    if not method.nowait:
+        session.reply(channel, m.BasicConsumeOk(tag))
+
+
+def _cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
+    consumer = channel.consumers.pop(method.consumer_tag, None)
+    if consumer is not None:
+        session.core.unsubscribe(session.engine.now(), consumer, requeue=False)
+        if consumer.outstanding:
+            channel.cancelled_consumers.append(consumer)
+        channel.encoders.pop(consumer, None)
+    if not method.nowait:
+        session.reply(channel, m.BasicCancelOk(method.consumer_tag))
+
+
+def _get(session: Session, channel: Channel, method: m.BasicGet) -> None:
+    queue = _queue(session, channel, method.queue)
+    getter = channel.getters.get((queue.id, method.no_ack))
+    now = session.engine.now()
+    if getter is None:
+        getter = session.core.subscribe(
+            now,
+            queue,
+            tag="",
+            holder=channel,
+            client=f"{session.peer}/{channel.number}",
+            no_ack=method.no_ack,
+            passive=True,
+        )
+        channel.getters[(queue.id, method.no_ack)] = getter
+    if not session.core.pull(now, getter, 1):
+        session.counters.get_empty += 1
+        session.reply(channel, m.BasicGetEmpty())
+
+
+def answer_get(session: Session, channel: Channel, effect: Deliver, piece: Piece) -> None:
+    """basic.get-ok for the row that `_get` asked for."""
+    if effect.consumer.no_ack:
+        session.counters.delivered_get_auto_ack += 1
+    else:
+        session.counters.delivered_get_manual_ack += 1
+    channel.got.clear()
+    first = channel.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
+    assert piece.bodies is not None
+    for row, body in enumerate(piece.bodies):
+        topic = piece.topics[row] if isinstance(piece.topics, list) else piece.topics
+        properties = piece.properties[row] if isinstance(piece.properties, list) else piece.properties
+        session.out += get_ok(
+            channel.number,
+            first + row,
+            effect.redelivered,
+            topic,
+            effect.queue.ready,
+            properties,
+            body,
+            session.machine.frame_max,
+        )
+    session.mark_dirty()
+
+
+# -- settling
+
+
+def _nack(session: Session, channel: Channel, method: m.BasicNack) -> None:
+    low = 0 if method.multiple else method.delivery_tag
+    settled = channel.tags.settle(low, method.delivery_tag) if method.multiple or low else _no_tag(0)
+    session.settle(settled, Verb.CANCEL if method.requeue else Verb.EXPIRE)
+
+
+def _reject(session: Session, channel: Channel, method: m.BasicReject) -> None:
+    tag = method.delivery_tag
+    settled = channel.tags.settle(tag, tag) if tag else _no_tag(0)
+    session.settle(settled, Verb.CANCEL if method.requeue else Verb.EXPIRE)
+
+
+def _no_tag(tag: int) -> list[tuple[Any, Any]]:
+    raise PreconditionFailed(f"unknown delivery tag {tag}")
+
+
+def _recover(session: Session, channel: Channel, method: m.BasicRecover) -> None:
+    session.settle(channel.tags.all(), Verb.RELEASE)
+    session.reply(channel, m.BasicRecoverOk())
+
+
+def _recover_async(session: Session, channel: Channel, method: m.BasicRecoverAsync) -> None:
+    session.settle(channel.tags.all(), Verb.RELEASE)
+
+
+# -- channel
+
+
+def _confirm_select(session: Session, channel: Channel, method: m.ConfirmSelect) -> None:
+    channel.confirming = True
+    if not method.nowait:
+        session.reply(channel, m.ConfirmSelectOk())
+
+
+_HANDLERS: dict[type[Any], Handler] = {
+    m.QueueDeclare: _queue_declare,
+    m.QueueBind: _queue_bind,
+    m.QueueUnbind: _queue_unbind,
+    m.QueuePurge: _queue_purge,
+    m.QueueDelete: _queue_delete,
+    m.ExchangeDeclare: _exchange_declare,
+    m.ExchangeDelete: _exchange_delete,
+    m.ExchangeBind: _exchange_bind,
+    m.ExchangeUnbind: _exchange_unbind,
+    m.BasicQos: _qos,
+    m.BasicConsume: _consume,
+    m.BasicCancel: _cancel,
+    m.BasicGet: _get,
+    m.BasicNack: _nack,
+    m.BasicReject: _reject,
+    m.BasicRecover: _recover,
+    m.BasicRecoverAsync: _recover_async,
+    m.ConfirmSelect: _confirm_select,
+}

@@ -1,0 +1,219 @@
+"""The AMQP door: listens, gives each connection a session, checks logins, beats hearts, and coalesces confirms."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.errors import DiskFull, Refused
+from penstock.server.amqp.session import Session
+from penstock.wire.amqp import events, methods
+from penstock.wire.amqp.conversation import Phase
+from penstock.wire.amqp.frames import Limits
+from penstock.wire.amqp.machine import ServerConnection
+
+if TYPE_CHECKING:
+    from penstock.server.amqp.channel import Channel
+    from penstock.server.counters import Counters
+    from penstock.server.engine import Engine
+
+HEADER_TIMEOUT_US = 10_000_000
+LOGIN_TIMEOUT_US = 30_000_000
+REFUSED_LOGIN_DELAY_S = 1.0
+"""A refused login is answered late, to slow guessing."""
+
+CheckLogin = Callable[[str, str, str], bool]
+"""(user, password, peer host) -> may log in."""
+
+
+class AmqpDoor:
+    """All AMQP sessions of a server."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        check_login: CheckLogin,
+        vhosts: frozenset[str],
+        counters: Counters,
+        limits: Limits | None = None,
+    ) -> None:
+        self.engine = engine
+        self.check_login = check_login
+        self.vhosts = vhosts
+        self.limits = limits or Limits()
+        self.sessions: set[Session] = set()
+        self.counters = counters
+        self._confirms: dict[Channel, int] = {}
+        self._server: asyncio.Server | None = None
+        engine.on_broken.append(self._broken)
+
+    # -- listening
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Start to accept; returns the address that was bound."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: AmqpLink(self), host, port, backlog=512)
+        bound = self._server.sockets[0].getsockname()
+        return bound[0], bound[1]
+
+    def stop_listening(self) -> None:
+        """Accept nobody any more."""
+        if self._server is not None:
+            self._server.close()
+
+    def close_all(self, text: str) -> None:
+        """connection.close 320 to everybody."""
+        for session in list(self.sessions):
+            session.close_by_server(320, text)
+
+    def open_session(self, link: AmqpLink, peer: str) -> Session:
+        """A connection came."""
+        session = Session(self, ServerConnection(self.limits), link, peer)
+        self.sessions.add(session)
+        self.counters.connections_opened += 1
+        return session
+
+    def forget(self, session: Session) -> None:
+        """A connection is gone."""
+        if session in self.sessions:
+            self.sessions.discard(session)
+            self.counters.connections_closed += 1
+
+    # -- logins
+
+    def login(self, session: Session, event: events.LoginAsked) -> None:
+        """Accept, or refuse late."""
+        host = session.peer.rsplit(":", 1)[0]
+        if self.check_login(event.user, event.password, host):
+            session.user = event.user
+            session.machine.accept_login()
+            session.mark_dirty()
+            return
+
+        def refuse() -> None:
+            if not session.closed:
+                session.machine.refuse_login()
+                session.mark_dirty()
+                self.engine.arm()
+
+        asyncio.get_running_loop().call_later(REFUSED_LOGIN_DELAY_S, refuse)
+
+    def open_vhost(self, session: Session, vhost: str) -> None:
+        """connection.open."""
+        if vhost not in self.vhosts:
+            session.machine.fail_connection(530, f"vhost {vhost} not found", methods.ConnectionOpen)
+        else:
+            session.vhost = vhost
+            session.opened = True
+            session.machine.accept_open()
+        session.mark_dirty()
+
+    def generated_name(self, prefix: str) -> str:
+        """A name nobody else has."""
+        return prefix + secrets.token_urlsafe(16)
+
+    # -- publishers
+
+    def refusal(self) -> Refused | None:
+        """Why no message can be taken at present, if so."""
+        if self.engine.broken is not None:
+            return Refused(f"the log is broken: {self.engine.broken}")
+        if self.engine.log.full:
+            return DiskFull("the log has no room")
+        return None
+
+    def confirm(self, channel: Channel, sequence: int) -> None:
+        """Everything up to `sequence` is durable: told once a channel and commit."""
+        if not self._confirms:
+            self.engine.on_flush.insert(0, self.flush_confirms)
+        self._confirms[channel] = sequence
+
+    def flush_confirms(self) -> None:
+        """Send the gathered confirms."""
+        confirms, self._confirms = self._confirms, {}
+        for channel, sequence in confirms.items():
+            if channel.open:
+                channel.session.machine.confirm(channel.number, sequence, multiple=True)
+                channel.session.take_machine_output()
+
+    def _broken(self, reason: str) -> None:
+        """Publishers that wait for a confirm get a nack: the outcome is unknown."""
+        for session in self.sessions:
+            for channel in session.channels.values():
+                if channel.confirming and channel.unconfirmed:
+                    channel.unconfirmed = 0
+                    session.machine.refuse(channel.number, channel.published, multiple=True)
+                    session.take_machine_output()
+
+    # -- hearts
+
+    def beat(self) -> None:
+        """Once a second: heartbeats out, silent peers and slow logins cut off."""
+        now = self.engine.clock.mono()
+        for session in list(self.sessions):
+            session_age = now - session.received_at
+            if not session.opened:
+                limit = LOGIN_TIMEOUT_US if session.machine.phase is not Phase.HEADER else HEADER_TIMEOUT_US
+                if session_age > limit:
+                    session.link.close()
+                continue
+            interval = session.machine.heartbeat * 1_000_000
+            if not interval:
+                continue
+            if session_age > 2 * interval + 1_000_000 and not session.paused:
+                session.link.close()
+            elif now - session.sent_at > interval // 2:
+                session.machine.send_heartbeat()
+                session.mark_dirty()
+        self.engine.arm()
+
+
+class AmqpLink(asyncio.Protocol):
+    """The asyncio transport of one session."""
+
+    def __init__(self, door: AmqpDoor) -> None:
+        self.door = door
+        self.transport: asyncio.Transport
+        self.session: Session
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's: a client connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=2**20, low=2**18)
+        host, port = transport.get_extra_info("peername")[:2]
+        self.session = self.door.open_session(self, f"{host}:{port}")
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's: bytes came."""
+        self.session.receive(data)
+
+    def pause_writing(self) -> None:
+        """asyncio's: the peer does not read."""
+        self.session.pause_writing()
+
+    def resume_writing(self) -> None:
+        """asyncio's: it reads again."""
+        self.session.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's: the link is gone."""
+        self.session.connection_lost()
+
+    def write(self, data: bytes) -> None:
+        """Bytes out."""
+        self.transport.write(data)
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        self.transport.close()
+
+    def pause_reading(self) -> None:
+        """Let the kernel hold the peer back."""
+        self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self.transport.resume_reading()

@@ -1,0 +1,36 @@
+"""AMQP reply codes for our errors, by class of error."""
+
+from __future__ import annotations
+
+from penstock.errors import (
+    AccessRefused,
+    DiskFull,
+    ExpressionError,
+    InvalidArgument,
+    NotFound,
+    PenstockError,
+    PreconditionFailed,
+    ProtocolError,
+    ResourceLocked,
+)
+
+def reply_code(error: PenstockError) -> tuple[int, str, bool]:
+    """The code, the text without the code's name, and whether the whole connection closes."""
+    whole = False
+    match error:
+        case ProtocolError():
+            code = error.reply_code
+            whole = error.scope == "connection"
+        case NotFound():
+            code = 404
+        case AccessRefused():
+            code = 403
+        case ResourceLocked():
+            code = 405
+        case PreconditionFailed() | InvalidArgument() | ExpressionError():
+            code = 406
+        case DiskFull():
+            code = 506
+        case _:
+            code = 541
+    return code, str(error), whole

@@ -1,0 +1,451 @@
+"""One AMQP connection: events of the wire machine become commands of the core; nothing here is a queue rule.
+
+Per read: publishes of a run become one batch, acks become chunks per consumer, other methods go to `commands`.  Per turn:
+one write.  Confirms leave when the log says so: one `basic.ack` with `multiple` a channel and commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.effects import Deliver, Verb
+from penstock.errors import PenstockError, PreconditionFailed, ProtocolError, Refused
+from penstock.memory import Piece
+from penstock.records.entries import Publishes, Topic
+from penstock.server.amqp import commands
+from penstock.server.amqp.channel import Channel
+from penstock.server.amqp.replies import reply_code
+from penstock.server.amqp.tags import Settled, UnknownTag
+from penstock.wire.amqp import events, methods
+from penstock.wire.amqp.deliver import returned
+from penstock.wire.amqp.events import Target
+from penstock.wire.amqp.machine import ServerConnection
+
+if TYPE_CHECKING:
+    from penstock.server.amqp.door import AmqpDoor
+
+PACED_READ = 16 * 1024
+"""Reads shorter than this come from a publisher that sends one message a call: pacing them saves a third of the CPU."""
+
+PACED_UNCONFIRMED = 32
+"""Only publishers that pipeline at least this many are paced; one that waits for each confirm never is."""
+
+
+class Link(Protocol):
+    """What the session needs of its transport."""
+
+    def write(self, data: bytes) -> None:
+        """Send, or buffer and call `pause_writing`."""
+        ...
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Stop `receive` calls."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Let them come again."""
+        ...
+
+
+class Session:
+    """A connection that has a link.  `receive` for bytes in; bytes out gather in `out` until the end of the turn."""
+
+    def __init__(self, door: AmqpDoor, machine: ServerConnection, link: Link, peer: str) -> None:
+        self.door = door
+        self.engine = door.engine
+        self.core = door.engine.core
+        self.counters = door.counters
+        self.machine = machine
+        self.link = link
+        self.peer = peer
+        self.user = ""
+        self.vhost = "/"
+        self.opened = False
+        self.closing = False
+        self.closed = False
+        self.out: list[bytes] = []
+        self.channels: dict[int, Channel] = {}
+        self.paused = False  # reading
+        self.blocked = False  # writing
+        self.received_at = self.sent_at = door.engine.clock.mono()
+        self._dirty = False
+        self._topology = -1
+        self._targets: list[Target] = []
+
+    # -- bytes
+
+    def receive(self, data: bytes) -> None:
+        """Handle what one read brought."""
+        self.received_at = self.engine.clock.mono()
+        published = self._handle(data)
+        while self.machine.unread and not self.closing:
+            published |= self._handle(b"")
+        self.mark_dirty()
+        if published and not self.closing:
+            self._pace(len(data))
+        self.engine.arm()
+
+    def _handle(self, data: bytes) -> bool:
+        """Act on the events of some bytes; whether messages were among them."""
+        published = False
+        for event in self.machine.receive(data):
+            kind = type(event)
+            if kind is events.PublishRun:
+                self._publish(event)
+                published = True
+            elif kind is events.AckRun:
+                self._ack(event)
+            elif kind is events.MethodReceived:
+                self._method(event)
+            else:
+                self._other(event)
+        return published
+
+    def mark_dirty(self) -> None:
+        """See that `out` and the machine's bytes are written at the end of the turn."""
+        if not self._dirty:
+            self._dirty = True
+            self.engine.on_flush.append(self.flush)
+
+    def flush(self) -> None:
+        """One write of everything this turn brought."""
+        self._dirty = False
+        data = self.machine.take_output()
+        out = self.out
+        if out:
+            if data:
+                out.append(data)
+            data = b"".join(out)
+            out.clear()
+        if data and not self.closed:
+            self.sent_at = self.engine.clock.mono()
+            self.link.write(data)
+        if self.machine.finished and not self.closed:
+            self.link.close()
+
+    def send(self, channel: int, method: methods.Method) -> None:
+        """A method frame, in order with what is already in `out`."""
+        self.machine.send(channel, method)
+        self.take_machine_output()
+
+    def take_machine_output(self) -> None:
+        """What the machine has to say goes behind what is in `out` already."""
+        data = self.machine.take_output()
+        if data:
+            self.out.append(data)
+        self.mark_dirty()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: its consumers get nothing until it does."""
+        self.blocked = True
+        for channel in self.channels.values():
+            for consumer in channel.consumers.values():
+                self.core.pause(consumer)
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self.blocked = False
+        now = self.engine.now()
+        for channel in self.channels.values():
+            for consumer in channel.consumers.values():
+                self.core.resume(now, consumer)
+        self.engine.arm()
+
+    def _pace(self, size: int) -> None:
+        """Stop reading a publisher for the running commit, or until there is room for its bodies."""
+        engine = self.engine
+        if not engine.has_room():
+            self._pause(engine.on_room)
+        elif size < PACED_READ and engine.log.waiting_since:
+            unconfirmed = sum(channel.unconfirmed for channel in self.channels.values())
+            if unconfirmed > PACED_UNCONFIRMED:
+                self._pause(engine.on_commit)
+
+    def _pause(self, hooks: list[object]) -> None:
+        if not self.paused:
+            self.paused = True
+            self.link.pause_reading()
+            hooks.append(self._resume)
+
+    def _resume(self) -> None:
+        self.paused = False
+        if not self.closed:
+            self.received_at = self.engine.clock.mono()
+            self.link.resume_reading()
+
+    # -- publishing
+
+    def _publish(self, run: events.PublishRun) -> None:
+        channel = self.channels.get(run.channel)
+        if channel is None or not channel.open or self.closing:
+            return
+        core = self.core
+        if core.topology_version != self._topology:
+            self._forget_topics()
+        targets = run.targets
+        try:
+            if isinstance(targets, list):
+                topics: Topic | list[Topic] = [target.topic for target in targets]
+                if None in topics:
+                    topics = [target.topic or self._resolve(target) for target in targets]
+            else:
+                topics = targets.topic or self._resolve(targets)
+        except Refused as refusal:
+            self._publish_known_part(run, refusal)
+            return
+        self._store(channel, run, topics)
+
+    def _publish_known_part(self, run: events.PublishRun, refusal: Refused) -> None:
+        """Publish the rows before the first unknown exchange, then close the channel for it."""
+        targets = run.targets if isinstance(run.targets, list) else [run.targets]
+        good = 0
+        while good < len(targets) and targets[good].topic is not None:
+            good += 1
+        if isinstance(run.targets, list) and good:
+            properties = run.properties[:good] if isinstance(run.properties, list) else run.properties
+            self._publish(events.PublishRun(run.channel, targets[:good], properties, run.bodies[:good]))
+        self.fail_channel(run.channel, refusal, methods.BasicPublish)
+
+    def _resolve(self, target: Target) -> Topic:
+        """The core's topic of a method frame seen for the first time under this topology."""
+        topic = self.core.topic(self.vhost, target.exchange, target.key)
+        target.topic = topic
+        self._targets.append(target)
+        return topic
+
+    def _forget_topics(self) -> None:
+        for target in self._targets:
+            target.topic = None
+        self._targets.clear()
+        self._topology = self.core.topology_version
+
+    def _store(self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic]) -> None:
+        count = len(run.bodies)
+        first = channel.published + 1
+        channel.published += count
+        refuse = self.door.refusal()
+        batch = Publishes(topics, run.properties, run.bodies)
+        published = self.core.publish(self.engine.now(), batch, refuse=refuse)
+        self.counters.published += count
+        self.counters.routed += published.stored
+        if published.unroutable:
+            before = self.counters.unroutable_returned
+            self._return_unroutable(channel, run, published.unroutable)
+            returned_now = self.counters.unroutable_returned - before
+            self.counters.unroutable_dropped += len(published.unroutable) - returned_now
+        if published.refused and isinstance(published.refused[0][1], PreconditionFailed | ProtocolError):
+            self.fail_channel(channel.number, published.refused[0][1], methods.BasicPublish)
+            return
+        if channel.confirming:
+            self.counters.published_confirm += count
+            channel.unconfirmed += count
+            refused = [first + row for row, _ in published.refused] if published.refused else None
+            self.engine.when_durable(
+                published.last, partial(self._confirm, channel, first, channel.published, refused)
+            )
+
+    def _return_unroutable(self, channel: Channel, run: events.PublishRun, rows: Sequence[int]) -> None:
+        for row in rows:
+            target = run.target_of(row)
+            if target.mandatory:
+                self.counters.unroutable_returned += 1
+                self.machine.send_pieces(
+                    channel.number,
+                    returned(
+                        channel.number,
+                        312,
+                        target.exchange,
+                        target.key,
+                        run.properties_of(row),
+                        run.bodies[row],
+                        self.machine.frame_max,
+                    ),
+                )
+        self.take_machine_output()
+
+    def _confirm(self, channel: Channel, first: int, last: int, refused: list[int] | None) -> None:
+        """Tell the publisher that first..last are durable, but for those a queue refused."""
+        if not channel.open:
+            return
+        channel.unconfirmed -= last - first + 1
+        self.counters.confirmed += last - first + 1
+        if refused is None:
+            self.door.confirm(channel, last)
+            return
+        self.door.flush_confirms()
+        self.counters.confirmed -= len(refused)
+        self.counters.refused += len(refused)
+        gone = set(refused)
+        clear = True
+        for sequence in range(first, last + 1):
+            if sequence in gone:
+                self.machine.refuse(channel.number, sequence)
+                clear = False
+            elif clear and sequence + 1 in gone:
+                self.machine.confirm(channel.number, sequence, multiple=True)
+            elif not clear:
+                self.machine.confirm(channel.number, sequence)
+        self.take_machine_output()
+
+    # -- settling
+
+    def _ack(self, run: events.AckRun) -> None:
+        channel = self.channels.get(run.channel)
+        if channel is None or not channel.open or self.closing:
+            return
+        settled: Settled = []
+        try:
+            for low, high in run.spans:
+                settled += channel.tags.settle(low, high)
+        except UnknownTag as unknown:
+            self.settle(settled, Verb.ACK)
+            self.unknown_tag(channel, unknown.tag, methods.BasicAck)
+            return
+        self.settle(settled, Verb.ACK)
+
+    def settle(self, settled: Settled, verb: Verb) -> None:
+        """Settle chunks, those of one consumer together."""
+        if not settled:
+            return
+        if verb is Verb.ACK:
+            self.counters.acknowledged += sum(len(chunk) for _, chunk in settled)
+        now = self.engine.now()
+        if len(settled) == 1:
+            consumer, chunk = settled[0]
+            self.core.settle(now, consumer.queue, [chunk], verb, by=consumer)
+            return
+        start = 0
+        for index in range(1, len(settled) + 1):
+            if index == len(settled) or settled[index][0] is not settled[start][0]:
+                consumer = settled[start][0]
+                chunks = [chunk for _, chunk in settled[start:index]]
+                self.core.settle(now, consumer.queue, chunks, verb, by=consumer)
+                start = index
+
+    def unknown_tag(self, channel: Channel, tag: int, method: type[methods.Method]) -> None:
+        """A tag that is not outstanding: the channel's mistake."""
+        self.machine.fail_channel(channel.number, 406, f"unknown delivery tag {tag}", method)
+        self.close_channel(channel)
+        self.mark_dirty()
+
+    # -- methods
+
+    def _method(self, event: events.MethodReceived) -> None:
+        if self.closing:
+            return
+        method = event.method
+        if event.channel == 0:
+            self.send(0, methods.ConnectionUpdateSecretOk())
+            return
+        channel = self.channels.get(event.channel)
+        if channel is None or not channel.open:
+            return
+        try:
+            commands.run(self, channel, method)
+        except UnknownTag as unknown:
+            self.unknown_tag(channel, unknown.tag, type(method))
+        except PenstockError as error:
+            self.fail_channel(event.channel, error, type(method))
+
+    def reply(self, channel: Channel, method: methods.Method, *, durable: bool = False) -> None:
+        """Answer a method; when it promises something durable, after the sync.  Replies keep their order."""
+        lsn = self.core.last_lsn
+        if (durable and lsn > self.engine.log.durable) or channel.replies_waiting:
+            channel.replies_waiting += 1
+            self.engine.when_durable(lsn, partial(self._late_reply, channel, method))
+        else:
+            self.send(channel.number, method)
+
+    def _late_reply(self, channel: Channel, method: methods.Method) -> None:
+        channel.replies_waiting -= 1
+        if channel.open:
+            self.send(channel.number, method)
+
+    def answer_get(self, channel: Channel, effect: Deliver, piece: Piece) -> None:
+        """The row that a basic.get asked for has come."""
+        commands.answer_get(self, channel, effect, piece)
+
+    def notify_cancel(self, channel: Channel, tag: str) -> None:
+        """basic.cancel to a client that announced that it understands one."""
+        if "consumer_cancel_notify" in self.machine.client_capabilities:
+            self.send(channel.number, methods.BasicCancel(tag, True))
+
+    def fail_channel(self, number: int, error: PenstockError, method: type[methods.Method]) -> None:
+        """Close one channel for a refusal, or the connection where the code asks for that."""
+        code, text, whole = reply_code(error)
+        if whole:
+            self.machine.fail_connection(code, text, method)
+            self._close_all(lost=False)
+        else:
+            self.machine.fail_channel(number, code, text, method)
+            self._channel_over(number)
+        self.mark_dirty()
+
+    # -- life
+
+    def _other(self, event: events.Event) -> None:
+        match event:
+            case events.LoginAsked():
+                self.door.login(self, event)
+            case events.OpenAsked():
+                self.door.open_vhost(self, event.vhost)
+            case events.ChannelOpened():
+                self.channels[event.channel] = Channel(self, event.channel)
+                self.counters.channels_opened += 1
+            case events.ChannelFailed():
+                self._channel_over(event.channel)
+            case events.ChannelClosed():
+                self._channel_over(event.channel)
+                self.send(event.channel, methods.ChannelCloseOk())
+            case events.ConnectionFailed():
+                self._close_all(lost=False)
+            case events.ConnectionClosed():
+                self._close_all(lost=False)
+                self.send(0, methods.ConnectionCloseOk())
+            case _:
+                pass
+
+    def _channel_over(self, number: int) -> None:
+        channel = self.channels.get(number)
+        if channel is not None:
+            self.close_channel(channel)
+
+    def close_channel(self, channel: Channel, *, lost: bool = False) -> None:
+        """What the channel held goes back to its queues, each message to its own place."""
+        channel.open = False
+        self.channels.pop(channel.number, None)
+        self.counters.channels_closed += 1
+        now = self.engine.now()
+        for consumer in [*channel.consumers.values(), *channel.cancelled_consumers, *channel.getters.values()]:
+            self.core.unsubscribe(now, consumer, requeue=True, lost=lost)
+        channel.consumers.clear()
+        channel.getters.clear()
+        channel.encoders.clear()
+        self.engine.arm()
+
+    def _close_all(self, *, lost: bool) -> None:
+        self.closing = True
+        for channel in list(self.channels.values()):
+            self.close_channel(channel, lost=lost)
+        self.core.end_exclusive(self.engine.now(), self)
+        self.engine.arm()
+
+    def connection_lost(self) -> None:
+        """The link is gone; leases return, exclusive queues end."""
+        if not self.closed:
+            self.closed = True
+            if not self.closing:
+                self._close_all(lost=True)
+            self.door.forget(self)
+
+    def close_by_server(self, code: int, text: str) -> None:
+        """connection.close from us: an operator's word, or the server stops."""
+        self.machine.fail_connection(code, text)
+        self._close_all(lost=False)
+        self.mark_dirty()

@@ -1,0 +1,261 @@
+"""The server process: recover, open the doors, serve, stop cleanly.
+
+Start: take the folder, recover the log, fold it, log and sync a boot record, declare what the settings name, open the
+doors, say so.  Stop (SIGTERM, SIGINT): close the doors, write what is gathered, write a checkpoint, mark a clean end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from penstock import __version__
+from penstock.errors import LogBroken, SettingsError
+from penstock.log import Log, LogSettings
+from penstock.log.disk import OsDisk
+from penstock.memory import BodyCache
+from penstock.server.amqp.door import AmqpDoor
+from penstock.server.clock import SystemClock
+from penstock.server.counters import Counters
+from penstock.server.engine import Engine
+from penstock.server.house import apply_settings, open_core
+from penstock.server.http import HttpDoor
+from penstock.server.keeper import Keeper
+from penstock.server.users import Users
+from penstock.wire.amqp.frames import Limits
+
+logger = logging.getLogger("penstock.server")
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Address, Settings
+    from penstock.records.entries import Rows
+
+TICK_LAG_S = 0.005
+"""Deadlines are looked at this soon after a turn, so that a thousand turns a second cost one look."""
+
+LONGEST_SLEEP_S = 1.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a started server tells: its pid, addresses, and what recovery found."""
+
+    pid: int
+    amqp: str | None
+    http: str | None
+    flight: str | None
+    recovered_records: int
+    recovered_seconds: float
+
+    def as_json(self) -> bytes:
+        """The content of the ready file."""
+        return orjson.dumps(
+            {
+                "pid": self.pid,
+                "amqp": self.amqp,
+                "http": self.http,
+                "flight": self.flight,
+                "recovered": {"records": self.recovered_records, "seconds": round(self.recovered_seconds, 6)},
+            }
+        )
+
+
+class Server:
+    """One instance on its event loop.  `start`, then `stopped` until somebody calls `stop`."""
+
+    def __init__(self, settings: Settings, say: Say = print) -> None:
+        self.settings = settings
+        self.say = say
+        self.clock = SystemClock()
+        self.stopping = asyncio.Event()
+        self.counters = Counters()
+        self.users = Users(settings.users)
+        self.serving = False  # the doors are open
+        self.failure: BaseException | None = None  # why the process must stop
+        self.recovered_records = 0
+        self.recovered_seconds = 0.0
+        self.http: HttpDoor | None = None
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="penstock-read")
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self.loop: asyncio.AbstractEventLoop
+        self.log: Log
+        self.engine: Engine
+        self.amqp: AmqpDoor
+        self.keeper: Keeper
+
+    async def start(self) -> Ready:
+        """Recover and open the doors.  Raises what stands in the way; nothing is left running then."""
+        settings, loop = self.settings, asyncio.get_running_loop()
+        self.loop = loop
+        data = Path(settings.server.data)
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"data folder {data}: {error.strerror}") from error
+        self.log = Log.open(OsDisk(data), self.clock, self._log_settings())
+        try:
+            recovered = open_core(self.log, self.clock, settings, seed=secrets.randbits(64))
+            self.engine = Engine(
+                recovered.core,
+                self.log,
+                BodyCache(settings.server.memory),
+                self.clock,
+                call_soon=loop.call_soon,
+                read_cold=self._read_cold,
+            )
+            self.log.on_durable = self.engine.durable
+            self.log.on_broken = self.engine.break_down
+            self.log.start_thread(loop.call_soon_threadsafe, loop.call_later)
+            apply_settings(recovered.core, settings, self.engine.now)
+            self.engine.finish_turn()
+            await self._boot_durable()
+            self.keeper = Keeper(self.engine, self._pool, settings.log, loop)
+            limits = Limits(
+                frame_max=settings.amqp.frame_max,
+                channel_max=settings.amqp.channel_max,
+                heartbeat=settings.amqp.heartbeat // 1_000_000,
+                max_message_size=settings.amqp.message_max,
+            )
+            self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
+            self.amqp = AmqpDoor(self.engine, self.users.check, frozenset(settings.vhosts), self.counters, limits)
+            amqp = await self._listen(settings.listen.amqp, self.amqp.listen, "amqp")
+            self.http = HttpDoor(self, __version__)
+            http = await self._listen(settings.listen.http, self.http.listen, "http")
+        except BaseException:
+            self.log.close(clean=False)
+            raise
+        self.serving = True
+        loop.set_exception_handler(self._stop_for)
+        self.engine.on_turn = self._schedule_tick
+        self._beat()
+        self._schedule_tick()
+        return Ready(os.getpid(), amqp, http, None, recovered.records, recovered.seconds)
+
+    async def _boot_durable(self) -> None:
+        """No door opens before the boot record is on disk."""
+        durable = self.loop.create_future()
+        self.engine.on_broken.append(lambda reason: durable.done() or durable.set_exception(LogBroken(reason)))
+        self.engine.when_durable(self.engine.core.last_lsn, lambda: durable.set_result(None))
+        await durable
+
+    @staticmethod
+    async def _listen(
+        address: Address | None, listen: Callable[[str, int], object], name: str
+    ) -> str | None:
+        if address is None:
+            return None
+        try:
+            host, port = await listen(address.host, address.port)  # type: ignore[misc]
+        except OSError as error:
+            raise SettingsError(f"listen.{name}: cannot bind {address}: {error.strerror}") from error
+        return f"{host}:{port}"
+
+    def _log_settings(self) -> LogSettings:
+        section = self.settings.log
+        return LogSettings(
+            segment=section.segment,
+            sync=self.settings.server.sync,
+            sync_interval=section.sync_interval,
+            ack_sync=section.ack_sync,
+        )
+
+    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None]) -> None:
+        """Rows from the log by a thread, answered on the loop."""
+        future = self.loop.run_in_executor(self._pool, self.log.read, lsns)
+
+        def done(finished: asyncio.Future[Rows]) -> None:
+            answer(finished.result())
+            self.engine.arm()
+
+        future.add_done_callback(done)
+
+    def _stop_for(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """An error nobody foresaw: what memory holds can no longer be trusted, the log can.  Stop; a restart replays."""
+        error = context.get("exception")
+        if isinstance(error, Exception) and not isinstance(error, ConnectionError):
+            if self.failure is None:
+                self.failure = error
+                logger.critical("stopped by a bug: %s", context.get("message"), exc_info=error)
+                self.stopping.set()
+        else:
+            loop.default_exception_handler(context)
+
+    # -- timers
+
+    def _schedule_tick(self) -> None:
+        if self._tick_timer is None:
+            self._tick_timer = self.loop.call_later(TICK_LAG_S, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        wall, mono = self.engine.core.next_deadline()
+        waits = [deadline - clock for deadline, clock in ((wall, self.clock.wall()), (mono, self.clock.mono())) if deadline is not None]
+        if not waits:
+            return
+        wait = min(waits) / 1e6
+        if wait <= 0:
+            self.engine.tick()
+            self._schedule_tick()
+        else:
+            self._tick_timer = self.loop.call_later(min(max(wait, TICK_LAG_S), LONGEST_SLEEP_S), self._tick)
+
+    def _beat(self) -> None:
+        self.amqp.beat()
+        self.keeper.beat()
+        self._beat_timer = self.loop.call_later(1.0, self._beat)
+
+    # -- stop
+
+    async def stop(self) -> None:
+        """Close the doors and the log; what was taken is durable when this returns, unless the server failed."""
+        self.serving = False
+        self.amqp.stop_listening()
+        self.amqp.close_all("the server stops")
+        for timer in (self._tick_timer, self._beat_timer):
+            if timer is not None:
+                timer.cancel()
+        if self.http is not None:
+            await self.http.close()
+        if self.failure is None:
+            self.engine.finish_turn()
+            await self.keeper.last_checkpoint()
+        await self.loop.run_in_executor(None, lambda: self.log.close(clean=self.failure is None))
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def serve(settings: Settings, *, ready_file: str | None = None, say: Say = print) -> None:
+    """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open."""
+    asyncio.run(_serve(settings, ready_file, say))
+
+
+async def _serve(settings: Settings, ready_file: str | None, say: Say) -> None:
+    server = Server(settings, say)
+    ready = await server.start()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, server.stopping.set)
+    if ready_file is not None:
+        partial = f"{ready_file}.{os.getpid()}"
+        Path(partial).write_bytes(ready.as_json())
+        os.replace(partial, ready_file)
+    doors = ", ".join(f"{name} {address}" for name, address in (("amqp", ready.amqp), ("http", ready.http), ("flight", ready.flight)) if address)
+    if settings.server.sync != "commit":
+        say(f"warning: sync = {settings.server.sync!r}: a confirm does not mean that the message is on disk")
+    say(f"penstock {settings.server.name} is ready: {doors}; {ready.recovered_records} records in {ready.recovered_seconds:.2f} s")
+    await server.stopping.wait()
+    await server.stop()
+    if server.failure is not None:
+        raise server.failure

@@ -1,0 +1,303 @@
+"""The engine: one turn after another, it carries what the core decides to the log, to memory and to the sessions.
+
+The order of a turn (state where a guarantee rests on it):
+
+1. Sessions call the core, which decides, gives LSNs and applies; records and effects gather in its outboxes.
+2. `finish_turn` puts new bodies into the cache, sends early leases, and hands the records to the log.
+3. When the log says that an LSN is durable, everything that waited for it leaves: confirms, replies, deliveries whose
+   removal or message had to be durable first.  Nothing that names an LSN leaves before it, but an early lease.
+
+The engine knows no protocol and no queue rule.  It needs a way to run something soon, a way to read cold rows off the
+loop, and receivers that take deliveries.  With an inline log and an immediate scheduler it runs without an event loop,
+which is how the in-process broker works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.effects import Cancelled, Deliver, Effect, Fetch
+from penstock.errors import PenstockError
+from penstock.memory import BodyCache, Piece
+from penstock.memory.bodies import piece_of
+from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.entries import Entry, Group, Publishes, Rows
+from penstock.records.kinds import Kind
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.core.consumers import Consumer
+    from penstock.log import Log
+    from penstock.ports import Clock
+
+STARVED_US = 2_000
+"""A commit that has waited this long for the interpreter gets it: the loop sleeps for a moment."""
+
+NAP_S = 20e-6
+"""How long the loop sleeps then; any real sleep hands the interpreter over."""
+
+GATHER_LIMIT = 64 * 2**20
+"""Bytes gathered and in flight to the log beyond which publishers are not read from."""
+
+LAZY_KINDS = frozenset({Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.DUE, Kind.MARK})
+"""Records nobody waits for: they ride with the next commit, or go after `ack_sync`."""
+
+
+class Receiver(Protocol):
+    """Who takes deliveries: an AMQP channel, a Flight exchange, a subscription of the in-process broker."""
+
+    @property
+    def gate(self) -> object:
+        """Deliveries of one gate keep their order, also when some are read from disk."""
+        ...
+
+    def deliver(self, effect: Deliver, piece: Piece) -> None:
+        """Send neighbouring rows; `piece.bodies` is never None."""
+        ...
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """The queue went away under the consumer."""
+        ...
+
+
+class Engine:
+    """Core, log and memory under one roof.  All methods belong to the loop's thread."""
+
+    def __init__(
+        self,
+        core: Core,
+        log: Log,
+        bodies: BodyCache,
+        clock: Clock,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        read_cold: Callable[[Sequence[int], Callable[[Rows], None]], None],
+    ) -> None:
+        self.core = core
+        self.log = log
+        self.bodies = bodies
+        self.clock = clock
+        self.broken: str | None = None  # why nothing is confirmed any more
+        self.on_flush: list[Callable[[], None]] = []  # run once at the end of a turn or commit, then forgotten
+        self.on_broken: list[Callable[[str], None]] = []
+        self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
+        self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
+        self.delivered = 0
+        self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
+        self._call_soon = call_soon
+        self._read_cold = read_cold
+        self._armed = False
+        self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        self._late: deque[Deliver] = deque()
+        self._gates: dict[object, deque[Deliver | tuple[Deliver, Chunk]]] = {}
+
+    # -- time
+
+    def now(self) -> Now:
+        """The instant for commands of this turn."""
+        return Now(self.clock.wall(), self.clock.mono())
+
+    def tick(self) -> None:
+        """Leases that ended, delays that are over, messages that expired."""
+        self.core.tick(self.now())
+        self.arm()
+
+    # -- a turn
+
+    def arm(self) -> None:
+        """See that `finish_turn` runs once before the loop waits again."""
+        if not self._armed:
+            self._armed = True
+            self._call_soon(self.finish_turn)
+
+    def finish_turn(self) -> None:
+        """Step 2 of a turn.  Sends early leases before the records are encoded."""
+        self._armed = False
+        core = self.core
+        journal = core.take_journal()
+        urgent = False
+        for entry in journal:
+            if type(entry) is Publishes:
+                self.bodies.add(entry)
+                urgent = True
+            elif type(entry) is Group:
+                urgent = True
+                for part in entry.entries:
+                    if type(part) is Publishes:
+                        self.bodies.add(part)
+            elif entry.kind not in LAZY_KINDS:  # type: ignore[union-attr]
+                urgent = True
+        self._perform(core.take_effects())
+        if journal:
+            self._append(journal, urgent or bool(self._late) or bool(self._waiters))
+        self._flush()
+        if self.on_turn is not None:
+            self.on_turn()
+        waiting = self.log.waiting_since
+        if waiting and self.clock.mono() - waiting > STARVED_US:
+            time.sleep(NAP_S)
+
+    def _append(self, journal: list[Entry], urgent: bool) -> None:
+        if self.broken is None:
+            self.log.append(journal, urgent=urgent)
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Deliver:
+                if effect.after > self.log.durable:  # type: ignore[union-attr]
+                    self._late.append(effect)  # type: ignore[arg-type]
+                else:
+                    self._deliver(effect)  # type: ignore[arg-type]
+            elif isinstance(effect, Fetch):
+                self._fetch(effect)
+            elif isinstance(effect, Cancelled):
+                effect.consumer.holder.cancelled(effect.consumer)
+
+    def _flush(self) -> None:
+        if self.on_flush:
+            flushes, self.on_flush = self.on_flush, []
+            for flush in flushes:
+                flush()
+
+    # -- deliveries
+
+    def _deliver(self, effect: Deliver) -> None:
+        """Send what memory has; the first cold row closes the gate until the log has answered."""
+        receiver: Receiver = effect.consumer.holder
+        gate = self._gates.get(receiver.gate)
+        if gate is not None:
+            gate.append(effect)
+            return
+        for piece in self.bodies.pieces(effect.chunk):
+            if gate is not None:
+                gate.append((effect, piece.chunk))
+            elif piece.bodies is not None:
+                self.delivered += len(piece.chunk)
+                receiver.deliver(effect, piece)
+            else:
+                gate = self._gates[receiver.gate] = deque()
+                self._read_gated(effect, piece.chunk)
+
+    def _read_gated(self, effect: Deliver, chunk: Chunk) -> None:
+        self._read_cold(chunk, lambda rows: self._gated_rows(effect, chunk, rows))
+
+    def _gated_rows(self, effect: Deliver, chunk: Chunk, rows: Rows) -> None:
+        receiver: Receiver = effect.consumer.holder
+        self._deliver_still_held(effect, chunk, rows)
+        gate = self._gates.pop(receiver.gate)
+        while gate:
+            item = gate.popleft()
+            if isinstance(item, tuple):
+                effect, part = item
+                self._deliver(Deliver(effect.consumer, effect.queue, part, effect.attempt, effect.redelivered, 0))
+            else:
+                self._deliver(item)
+            closed = self._gates.get(receiver.gate)
+            if closed is not None:
+                closed.extend(gate)
+                break
+        self._flush()
+
+    def _deliver_still_held(self, effect: Deliver, chunk: Chunk, rows: Rows) -> None:
+        """Nothing is delivered after its removal: what was settled or returned during the read is left out."""
+        held = effect.queue.held(effect.consumer, chunk) if effect.holds else chunk
+        if len(held) < len(chunk):
+            keep = set(held)
+            places = [place for place, lsn in enumerate(rows.lsns) if lsn in keep]
+            if not places:
+                return
+            rows = select_rows(rows, places)
+            chunk = as_chunk(rows.lsns)
+        self.delivered += len(chunk)
+        effect.consumer.holder.deliver(effect, piece_of(rows, chunk))
+
+    def _fetch(self, effect: Fetch) -> None:
+        def answer(rows: Rows) -> None:
+            self.core.fetched(self.now(), effect.token, rows)
+            self.arm()
+
+        self.read_rows(effect.chunk, answer)
+
+    def read_rows(self, chunk: Chunk, answer: Callable[[Rows], None]) -> None:
+        """Rows of a chunk from memory where they are, else from the log; `answer` may run before this returns."""
+        rows = self.rows_in_memory(chunk)
+        if rows is not None:
+            answer(rows)
+        else:
+            self._read_cold(chunk, answer)
+
+    def rows_in_memory(self, chunk: Chunk) -> Rows | None:
+        """All rows of the chunk if the cache holds every one; not counted as deliveries."""
+        out = Rows([], [], [], [], [], [], [])
+        for lsn in chunk:
+            batch = self.bodies.peek(lsn)
+            if batch is None:
+                return None
+            row = lsn - batch.first
+            out.lsns.append(lsn)
+            out.topics.append(batch.topic_of(row))
+            out.properties.append(batch.properties_of(row))
+            out.bodies.append(batch.bodies[row])
+            out.times.append(batch.time)
+            out.expires_at.append(batch.expires_at[row] if batch.expires_at is not None else 0)
+            out.priority.append(batch.priority[row] if batch.priority is not None else 0)
+        return out
+
+    # -- durability
+
+    def when_durable(self, lsn: int, callback: Callable[[], None]) -> None:
+        """Run `callback` once everything up to `lsn` is durable; callbacks run in the order they came.
+
+        Never runs once the log is broken: the outcome is unknown then, and `on_broken` says so.
+        """
+        if lsn <= self.log.durable and not self._waiters:
+            callback()
+        else:
+            self._waiters.append((lsn, callback))
+
+    def durable(self, lsn: int) -> None:
+        """Step 3 of a turn: the log has synced everything up to `lsn`."""
+        self.bodies.set_durable(lsn)
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= lsn:
+            waiters.popleft()[1]()
+        late = self._late
+        while late and late[0].after <= lsn:
+            self._deliver(late.popleft())
+        for hooks in (self.on_commit, self.on_room if self.has_room() else None):
+            if hooks:
+                run, hooks[:] = hooks[:], []
+                for hook in run:
+                    hook()
+        self._flush()
+
+    def has_room(self) -> bool:
+        """Whether publishers may be read from: the gathering commit is within its bound."""
+        return self.log.pending_bytes < GATHER_LIMIT
+
+    def break_down(self, failure: PenstockError) -> None:
+        """A write or sync failed: confirm nothing more, drop what waited, tell everybody."""
+        if self.broken is None:
+            self.broken = reason = str(failure)
+            self._waiters.clear()
+            self._late.clear()
+            for hook in self.on_broken:
+                hook(reason)
+            self._flush()
+
+
+def select_rows(rows: Rows, places: Sequence[int]) -> Rows:
+    """The rows at these places, in this order."""
+    return Rows(
+        [rows.lsns[i] for i in places],
+        [rows.topics[i] for i in places],
+        [rows.properties[i] for i in places],
+        [rows.bodies[i] for i in places],
+        [rows.times[i] for i in places],
+        [rows.expires_at[i] for i in places],
+        [rows.priority[i] for i in places],
+    )

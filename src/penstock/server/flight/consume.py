@@ -1,0 +1,368 @@
+"""DoExchange consume: deliveries down, settles and heartbeats up.
+
+    loop            deliver -> queue of pieces --bell--> writing thread -> batches down
+    Flight thread   reads settles and heartbeats -> handed to the loop -> answers by way of the writing thread
+
+Flight's own thread reads, because a blocked read cannot be ended from outside; a second thread writes.  A client that is
+stopped is noticed by its silence: its leases return, it gets nothing more, and it no longer counts as an open stream.
+What is queued for a client that does not read is bounded: the core grants it nothing while it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.core.effects import Verb
+from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
+from penstock.expr import compile_filter
+from penstock.memory import Piece
+from penstock.records.chunks import as_chunk
+from penstock.server.flight.calls import Caller, Slot
+from penstock.server.flight.deliveries import BATCH_ROWS, Delivery, delivery_batch
+from penstock.server.flight.extend import extend
+from penstock.server.flight.publish import chunks
+from penstock.wire.flight.fields import Fields, nearest, read_json
+from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema, checked
+from penstock.wire.flight.tickets import Consume
+
+if TYPE_CHECKING:
+    from penstock.core.consumers import Consumer
+    from penstock.core.effects import Deliver
+    from penstock.server.flight.handover import Handover
+
+QUEUED_HIGH = 8 * 2**20
+"""Bytes waiting for a client to read them beyond which it is granted nothing."""
+
+QUEUED_LOW = 2 * 2**20
+
+BEAT_S = 5.0
+"""The server says something at least this often, so that a vanished client is noticed by the failing write."""
+
+VERBS = {
+    "ack": Verb.ACK,
+    "release": Verb.RELEASE,
+    "retry": Verb.CANCEL,
+    "cancel": Verb.CANCEL,
+    "reject": Verb.EXPIRE,
+    "expire": Verb.EXPIRE,
+}
+EXTEND = "extend"
+
+Settle = tuple[str, int | None, str | None]  # verb, delay in microseconds, reason
+
+
+class Exchange:
+    """One consumer on one stream.  It is the holder of its consumer, and so takes its deliveries."""
+
+    def __init__(self, handover: Handover, caller: Caller, command: Consume, slot: Slot, bounds: Bounds) -> None:
+        self.engine = handover.engine
+        self.command = command
+        self.caller = caller
+        self.consumer: Consumer | None = None
+        self.heard_at = self.engine.clock.mono()  # microseconds; when the client last said something
+        self.ending: PenstockError | None = None  # why the stream ends, when it is not the client's wish
+        self._handover = handover
+        self._slot = slot
+        self._bounds = bounds
+        self._bell = threading.Lock()  # released when the writing thread has something to do
+        self._bell.acquire()
+        self._out: deque[Delivery] = deque()
+        self._answers: deque[bytes] = deque()
+        self._unanswered: deque[int] = deque()  # numbers of settles that wait for their sync
+        self._queued = 0  # bytes in `_out`; changed under `_count`
+        self._count = threading.Lock()
+        self._finished = False  # the writing thread sends what there is and ends
+        self._attempts = dict[int, int]()  # of messages delivered here more than once
+        self._heartbeat = orjson.dumps({"heartbeat": True})
+
+    # -- loop: what the engine asks of a receiver
+
+    @property
+    def gate(self) -> object:
+        """Cold reads hold back this stream alone."""
+        return self
+
+    def deliver(self, effect: Deliver, piece: Piece) -> None:
+        """Queue neighbouring rows for the writing thread."""
+        if self.ending is not None or self._finished:
+            return
+        consumer = effect.consumer
+        period = effect.queue.settings.lease_period
+        now = self.engine.now()
+        batch = self.engine.bodies.peek(piece.chunk[0])
+        delivery = Delivery(
+            piece,
+            effect.attempt,
+            effect.redelivered,
+            lease_until=now.wall + period if period and not consumer.no_ack else 0,
+            time=batch.time if batch is not None else None,
+        )
+        if effect.attempt > 1:
+            self._attempts.update(dict.fromkeys(piece.chunk, effect.attempt))
+        with self._count:
+            self._queued += delivery.size
+            full = self._queued > QUEUED_HIGH
+        self._out.append(delivery)
+        if full and not consumer.paused:
+            self.engine.core.pause(consumer)
+        self._ring()
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """The queue went away."""
+        self.consumer = None
+        self.end(NotFound(f"queue {self.command.queue!r} in vhost {self.command.vhost!r} was deleted"))
+
+    # -- loop: life
+
+    def subscribe(self, tag: str) -> None:
+        """Become a consumer.  Raises what the core or the filter's compiler refuses."""
+        command, core, now = self.command, self.engine.core, self.engine.now()
+        queue = core.queue(command.vhost, command.queue, by=self)
+        self.consumer = core.subscribe(
+            now,
+            queue,
+            tag=tag,
+            holder=self,
+            client=command.name or self.caller.peer,
+            no_ack=command.no_ack,
+            filter=compile_filter(command.filter) if command.filter is not None else None,
+            max_backlog=command.backlog or None,
+            priority=command.priority,
+        )
+
+    def unsubscribe(self, *, lost: bool) -> None:
+        """Give back what is leased; twice does no harm."""
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            self.engine.core.unsubscribe(self.engine.now(), consumer, requeue=True, lost=lost)
+            self.engine.arm()
+
+    def end(self, error: PenstockError) -> None:
+        """Stop for a reason the client is told; it may not listen any more."""
+        if self.ending is None:
+            self.ending = error
+            self.unsubscribe(lost=True)
+            self._finished = True
+            self._ring()
+
+    def beat(self, now: int) -> None:
+        """Once a second: a client that has been silent for too long is given up."""
+        if self.ending is None and not self._finished and now - self.heard_at > self.command.heartbeat:
+            silent = (now - self.heard_at) // 1_000_000
+            self._slot.abandon()
+            self.end(Unavailable(f"nothing was heard from the consumer for {silent} s; its leases were returned"))
+
+    def _resume(self) -> None:
+        if self.consumer is not None:
+            self.engine.core.resume(self.engine.now(), self.consumer)
+            self.engine.arm()
+
+    # -- loop: settling
+
+    def settle(self, groups: dict[Settle, array[int]], attempts: dict[int, int], number: int | None) -> None:
+        """Settle groups of LSNs that share verb, delay and reason; answered when durable, if a number asks for it."""
+        affected = total = 0
+        try:
+            for (verb, delay, reason), lsns in groups.items():
+                total += len(lsns)
+                affected += self._settle(verb, delay, reason, lsns, attempts)
+        except PenstockError as error:
+            self.end(error)
+            return
+        if number is None:
+            return
+        self._unanswered.append(number)
+        if self.engine.broken is not None:
+            self.log_broken(self.engine.broken)
+        else:
+            self.engine.when_durable(
+                self.engine.core.last_lsn, partial(self._answered, number, affected, total - affected)
+            )
+
+    def log_broken(self, reason: str) -> None:
+        """What was settled and not answered will never be reported durable."""
+        while self._unanswered:
+            self._answers.append(orjson.dumps({"answer": self._unanswered.popleft(), "broken": reason}))
+        self._ring()
+
+    def _settle(self, verb: str, delay: int | None, reason: str | None, lsns: array[int], attempts: dict[int, int]) -> int:
+        core, now, command = self.engine.core, self.engine.now(), self.command
+        consumer = self.consumer
+        queue = consumer.queue if consumer is not None else core.queue(command.vhost, command.queue, by=self)
+        if queue.settings.leasing == "strict" and attempts:
+            current = self._attempts
+            lsns = array("q", [lsn for lsn in lsns if attempts.get(lsn, 1) == current.get(lsn, 1)])
+        for lsn in lsns:
+            self._attempts.pop(lsn, None)
+        if not lsns:
+            return 0
+        chunk = as_chunk(lsns)
+        if verb == EXTEND:
+            return extend(queue, consumer, chunk, now.mono + (delay or 0)) if consumer is not None else 0
+        client = command.name or self.caller.peer
+        return core.settle(now, queue, [chunk], VERBS[verb], by=consumer, client=client, delay=delay, reason=reason)
+
+    def _answered(self, number: int, affected: int, stale: int) -> None:
+        self._unanswered.popleft()
+        self._answers.append(orjson.dumps({"answer": number, "affected": affected, "stale": stale}))
+        self._ring()
+
+    # -- Flight's thread
+
+    def serve(
+        self, reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter, tag: str
+    ) -> None:
+        """Run the stream from its first to its last message."""
+        self._handover.call(partial(self.subscribe, tag), self.caller.gone, durable=False)
+        writer.begin(DELIVERY)
+        thread = threading.Thread(target=self._write, args=(writer,), name=f"penstock-flight-{tag}", daemon=True)
+        thread.start()
+        failure: PenstockError | None = None
+        try:
+            self._read(reader)
+        except PenstockError as error:
+            failure = error
+        except pa.ArrowException as error:
+            failure = InvalidArgument(f"consume: the Arrow stream cannot be read: {str(error)[:300]}")
+        finally:
+            self._wind_up()
+            thread.join()
+        failure = failure or self.ending
+        if failure is not None:
+            raise failure
+
+    def _read(self, reader: flight.MetadataRecordBatchReader) -> None:
+        known = False
+        for batch, metadata in chunks(reader):
+            self.heard_at = self.engine.clock.mono()
+            self._slot.touch()
+            if self.ending is not None:
+                return
+            number = read_number(metadata) if metadata is not None else None
+            if batch is not None and batch.num_rows:
+                if not known:
+                    check_schema(batch.schema, SETTLE, ("lsn", "verb"), "settle")
+                    known = True
+                groups, attempts = read_settles(batch, self._bounds)
+                self._handover.post(partial(self.settle, groups, attempts, number))
+            elif number is not None:
+                self._handover.post(partial(self.settle, {}, {}, number))
+
+    def _wind_up(self) -> None:
+        """The client sends no more, or we gave it up: leases return, answers that are due go out."""
+        lost = self.caller.gone() or self.ending is not None
+
+        def leave() -> None:
+            self.unsubscribe(lost=lost)
+
+        try:
+            self._handover.call(leave, None if lost else self.caller.gone, durable=not lost)
+        except (LogBroken, Unavailable) as error:
+            self.ending = self.ending or error
+        finally:
+            self._finished = True
+            self._ring()
+
+    # -- the writing thread
+
+    def _write(self, writer: flight.MetadataRecordBatchWriter) -> None:
+        try:
+            while True:
+                rang = self._bell.acquire(timeout=BEAT_S)
+                finished = self._finished
+                while self._answers:
+                    writer.write_metadata(self._answers.popleft())
+                if finished:
+                    return
+                if self._out:
+                    self._write_deliveries(writer)
+                elif not rang:
+                    writer.write_metadata(self._heartbeat)
+        except (pa.ArrowException, flight.FlightError, OSError):
+            # the client is gone; the reading thread sees that too and winds up
+            self._handover.post(partial(self.unsubscribe, lost=True))
+
+    def _write_deliveries(self, writer: flight.MetadataRecordBatchWriter) -> None:
+        out = self._out
+        while out and not self._finished:
+            some: list[Delivery] = []
+            rows = size = 0
+            while out and rows < BATCH_ROWS and size < QUEUED_LOW:
+                delivery = out.popleft()
+                some.append(delivery)
+                rows += len(delivery.piece.chunk)
+                size += delivery.size
+            writer.write_batch(delivery_batch(some, self.engine.log))
+            with self._count:
+                before = self._queued
+                self._queued -= size
+                after = self._queued
+            if before >= QUEUED_LOW > after:
+                self._handover.post(self._resume)
+            if self._answers:
+                return self._ring()
+        return None
+
+    def _ring(self) -> None:
+        try:
+            self._bell.release()
+        except RuntimeError:
+            pass  # it has rung already and nobody has come yet
+
+
+def read_number(metadata: bytes) -> int | None:
+    """What a message of the client asks to be answered under; None for a heartbeat."""
+    fields = Fields("consume metadata", read_json(metadata, "consume metadata"))
+    fields.flag("heartbeat")
+    number = fields.optional_count("number")
+    fields.finish()
+    return number
+
+
+def read_settles(batch: pa.RecordBatch, bounds: Bounds) -> tuple[dict[Settle, array[int]], dict[int, int]]:
+    """LSNs by (verb, delay, reason), ascending, and the attempts that are named; InvalidArgument for what cannot be."""
+    columns = checked(batch, SETTLE, bounds, "settle")
+    lsns = columns["lsn"]
+    if lsns.null_count:
+        raise InvalidArgument("settle: column 'lsn' has nulls")
+    rows = len(lsns)
+    verbs = cast("list[str | None]", columns["verb"].to_pylist())
+    delays = _values(columns.get("delay"), rows)
+    reasons = _values(columns.get("reason"), rows)
+    numbers = cast("list[int]", lsns.to_pylist())
+    groups: dict[Settle, array[int]] = {}
+    if verbs.count(verbs[0]) == rows and delays.count(delays[0]) == rows and reasons.count(reasons[0]) == rows:
+        groups[_settle(verbs[0], delays[0], reasons[0])] = array("q", np.unique(np.asarray(numbers, np.int64)).tolist())
+    else:
+        for key, lsn in zip(zip(verbs, delays, reasons, strict=True), numbers, strict=True):
+            groups.setdefault(_settle(*key), array("q")).append(lsn)
+        groups = {key: array("q", sorted(set(some))) for key, some in groups.items()}
+    attempts = dict[int, int]()
+    if "attempt" in columns and columns["attempt"].null_count < rows:
+        pairs = zip(numbers, columns["attempt"].to_pylist(), strict=True)
+        attempts = {lsn: attempt for lsn, attempt in pairs if attempt is not None and attempt > 1}
+    return groups, attempts
+
+
+def _values(column: pa.Array[Any] | None, rows: int) -> list[Any]:
+    return [None] * rows if column is None else column.to_pylist()
+
+
+def _settle(verb: str | None, delay: int | None, reason: str | None) -> Settle:
+    if verb is None or (verb not in VERBS and verb != EXTEND):
+        hint = nearest(verb, [*VERBS, EXTEND]) if verb is not None else ""
+        raise InvalidArgument(f"settle: verb {verb!r} is unknown{hint}")
+    if delay is not None and delay < 0:
+        raise InvalidArgument(f"settle: delay {delay} is negative")
+    if verb == EXTEND and delay is None:
+        raise InvalidArgument("settle: extend needs a delay: how long from now the lease lasts")
+    return verb, delay, reason

@@ -1,0 +1,116 @@
+"""What waits in a queue, and what a stream has planned, as Arrow batches.
+
+The loop gives references to positions; rows are read from the log in the Flight thread, so a listing of a deep queue
+holds nobody up.  Looking changes nothing and leases nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import NotFound
+from penstock.records.chunks import Chunk
+from penstock.server.flight.history import Batches, History, limited
+from penstock.wire.flight.codec import constant, present
+from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, select
+from penstock.wire.flight.tickets import Plan, QueueContent
+
+if TYPE_CHECKING:
+    from penstock.core.queue import Queue
+    from penstock.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages of one state.  `attempt` is how often each was delivered."""
+
+    state: str
+    chunk: Chunk
+    attempt: int
+
+
+def snapshot(queue: Queue, states: Iterable[str], limit: int | None) -> list[Part]:
+    """Positions of the messages in these states; on the loop."""
+    out: list[Part] = []
+    for state in states:
+        if state == "ready":
+            if queue.main.count:
+                chunks = queue.main.chunks() if limit is None else [queue.main.after(0, limit)]
+                out += (Part(state, chunk, 0) for chunk in chunks)
+            out += (Part(state, run.chunk, run.tally.deliveries) for run in queue.returned.runs())
+        elif state == "leased":
+            for holder in queue.holders():
+                out += (Part(state, run.chunk, run.tally.deliveries) for run in holder.leases.held())
+        else:
+            out += (Part(state, run.chunk, run.tally.deliveries) for run in queue.delays.retries.runs())
+            out += (Part(state, lsns, 0) for lsns, _ in queue.delays.scheduled.items())
+    return out
+
+
+def content(command: QueueContent, parts: list[Part], log: Log, history: History) -> tuple[pa.Schema, Batches]:
+    """The rows of a snapshot, each state in log order."""
+    schema = select(MESSAGES, command.columns or CONTENT_DEFAULT)
+    rows = _content(command, parts, log, history, schema)
+    return schema, rows if command.limit is None else limited(rows, command.limit)
+
+
+def _content(command: QueueContent, parts: list[Part], log: Log, history: History, schema: pa.Schema) -> Batches:
+    for state in command.states:
+        mine = [part for part in parts if part.state == state and len(part.chunk)]
+        if not mine:
+            continue
+        lsns = np.concatenate([_lsns(part.chunk) for part in mine])
+        attempts = np.repeat(np.array([part.attempt for part in mine], np.int32), [len(part.chunk) for part in mine])
+        order = np.argsort(lsns, kind="stable")
+        lsns, attempts = lsns[order], attempts[order]
+        rows: Iterator[pa.RecordBatch] = history.rows_at(lsns)
+        if command.filter is not None:
+            rows = history.matching(rows, command.filter, command.vhost)
+        for batch in rows:
+            there = attempts[np.searchsorted(lsns, batch.column("lsn").to_numpy())]
+            yield present(
+                batch,
+                schema,
+                log.origin,
+                history.exchange_of,
+                {
+                    "state": lambda state=state, n=batch.num_rows: constant(pa.string(), state, n),
+                    "attempt": lambda there=there: cast("pa.Array[Any]", pa.array(there)),
+                },
+            )
+
+
+def planned(command: Plan, chunks: tuple[Chunk, ...], log: Log, history: History) -> tuple[pa.Schema, Batches]:
+    """One part of a planned batch, settled or not, as long as the log has its rows."""
+    schema = select(MESSAGES, command.columns or PLAN_DEFAULT)
+    lsns = np.concatenate([_lsns(chunk) for chunk in chunks]) if chunks else np.zeros(0, np.int64)
+    low = len(lsns) * command.part // command.parts
+    high = len(lsns) * (command.part + 1) // command.parts
+    rows = history.rows_at(lsns[low:high])
+    return schema, _complete(rows, schema, log, history, command, high - low)
+
+
+def _complete(
+    rows: Batches, schema: pa.Schema, log: Log, history: History, command: Plan, wanted: int
+) -> Batches:
+    """The rows, and an error at the end if the log does not have them all any more."""
+    found = 0
+    for batch in rows:
+        found += batch.num_rows
+        yield present(batch, schema, log.origin, history.exchange_of)
+    if found < wanted and not history.gone():
+        raise NotFound(
+            f"stream {command.stream!r} batch {command.batch}: the log holds {found} of {wanted} messages; "
+            "retention has passed the others"
+        )
+
+
+def _lsns(chunk: Chunk) -> Any:
+    if isinstance(chunk, range):
+        return np.arange(chunk.start, chunk.stop, dtype=np.int64)
+    return np.frombuffer(chunk, dtype=np.int64)

@@ -1,0 +1,326 @@
+"""The Flight door: pyarrow's server with one thread a call, and what each kind of call leads to.
+
+It checks who calls and how many streams run, parses the command, and hands over to `publish`, `consume`, `history`,
+`contents`, `stages` and `actions`.  Flight threads never touch the core; the loop never waits for them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.errors import InvalidArgument, Unavailable
+from penstock.server.flight.actions import Actions
+from penstock.server.flight.calls import AnyHandshake, Caller, Calls, CheckLogin, Logins, Slot, guarded, reported
+from penstock.server.flight.consume import Exchange
+from penstock.server.flight.contents import content, planned, snapshot
+from penstock.server.flight.handover import Handover
+from penstock.server.flight.history import Batches, History
+from penstock.server.flight.publish import Publishing
+from penstock.server.flight.stages import Stages
+from penstock.wire.flight.fields import NAME_LIMIT
+from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, Bounds, select
+from penstock.wire.flight.tickets import (
+    DEFAULT_VHOST,
+    Get,
+    LogRange,
+    Plan,
+    Publish,
+    QueueContent,
+    Replay,
+    command,
+    parse_exchange,
+    parse_get,
+    parse_put,
+)
+
+if TYPE_CHECKING:
+    from penstock.ports import Disk
+    from penstock.server.engine import Engine
+
+SWEEP_BEATS = 600
+"""Stages are swept every so many beats of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlightLimits:
+    """What the door allows."""
+
+    streams: int = 64  # open at once: each has a thread
+    stalled_s: float = 60.0  # nothing moves for so long: the stream no longer counts among those
+    bounds: Bounds = field(default_factory=Bounds)
+    stage_quota: int = 4 * 2**30
+
+
+class FlightDoor:
+    """All Flight calls of a server.  Make it on the loop's thread, before `listen`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        check_login: CheckLogin,
+        vhosts: frozenset[str],
+        disk: Disk,
+        *,
+        wake: Callable[[Callable[[], None]], object],
+        limits: FlightLimits | None = None,
+    ) -> None:
+        """`wake`: `loop.call_soon_threadsafe`.  `disk`: the data folder, for stages."""
+        self.engine = engine
+        self.limits = limits or FlightLimits()
+        self.handover = Handover(engine, wake)
+        self.logins = Logins(check_login)
+        self.calls = Calls(self.logins, self.limits.streams, self.limits.stalled_s)
+        self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota)
+        self.actions = Actions(self.handover, self.stages, self.calls, vhosts)
+        self.publishing = Publishing(self.handover, self.limits.bounds)
+        self.exchanges = set[Exchange]()
+        self.closing = False
+        self._beats = 0
+        self._server: Server | None = None
+        engine.on_broken.append(self._broken)
+
+    # -- the loop's thread
+
+    def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Start to accept; returns the address that was bound.  Raises OSError."""
+        bracketed = f"[{host}]" if ":" in host else host
+        try:
+            self._server = Server(self, f"grpc://{bracketed}:{port}")
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise OSError(0, f"Flight cannot listen there: {str(error)[:200]}") from error
+        return host, self._server.port
+
+    def beat(self) -> None:
+        """Once a second: silent consumers lose their leases, still streams their places, old stages go."""
+        now = self.engine.clock.mono()
+        for exchange in list(self.exchanges):
+            exchange.beat(now)
+        self.calls.beat()
+        self._beats += 1
+        if self._beats % SWEEP_BEATS == 0:
+            self.stages.sweep()
+        self.engine.arm()
+
+    def stop(self) -> None:
+        """End consumers and refuse new calls; `close` follows, in a thread, while the loop still runs."""
+        self.closing = True
+        for exchange in list(self.exchanges):
+            exchange.end(Unavailable("the server stops"))
+        self.engine.arm()
+
+    def shut(self) -> None:
+        """The loop runs no more jobs: whoever still waits is told."""
+        self.handover.close("the server stops")
+
+    def _broken(self, reason: str) -> None:
+        for exchange in list(self.exchanges):
+            exchange.log_broken(reason)
+
+    # -- any other thread
+
+    def close(self) -> None:
+        """Stop listening and wait for calls that are about to end."""
+        if self._server is not None:
+            self._server.shutdown()
+
+    # -- Flight's threads
+
+    def put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """DoPut."""
+        caller, slot = self._enter(context)
+        try:
+            wanted = parse_put(_command(descriptor))
+            self.actions.check_vhost(wanted.vhost)
+            if isinstance(wanted, Publish):
+                self.publishing.serve(caller, slot, wanted, reader, writer)
+            else:
+                stage, rows = self.stages.write(caller, slot, wanted, reader)
+                writer.write(orjson.dumps({"stage": stage, "rows": rows}))
+        finally:
+            slot.close()
+
+    def get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """DoGet."""
+        caller, slot = self._enter(context)
+        try:
+            schema, rows = self._read(caller, parse_get(ticket.ticket))
+            return flight.GeneratorStream(schema, guarded(rows, slot))
+        except BaseException:
+            slot.close()
+            raise
+
+    def _read(self, caller: Caller, wanted: Get) -> tuple[pa.Schema, Batches]:
+        log = self.engine.log
+        history = History(log, caller.gone)
+        match wanted:
+            case LogRange():
+                return history.records(wanted)
+            case Replay():
+                self.actions.check_vhost(wanted.vhost)
+                return history.replay(wanted)
+            case QueueContent():
+                self.actions.check_vhost(wanted.vhost)
+                parts = self.handover.call(
+                    lambda: snapshot(
+                        self.engine.core.queue(wanted.vhost, wanted.name),
+                        wanted.states,
+                        wanted.limit if wanted.filter is None else None,
+                    ),
+                    caller.gone,
+                )
+                return content(wanted, parts, log, history)
+            case Plan():
+                chunks = self.handover.call(
+                    partial(self.engine.core.streams.batch, wanted.stream, wanted.batch), caller.gone
+                )
+                return planned(wanted, chunks, log, history)
+
+    def exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """DoExchange."""
+        caller, slot = self._enter(context)
+        try:
+            wanted = parse_exchange(_command(descriptor))
+            self.actions.check_vhost(wanted.vhost)
+            stream = Exchange(self.handover, caller, wanted, slot, self.limits.bounds)
+            self.exchanges.add(stream)
+            try:
+                stream.serve(reader, writer, secrets.token_hex(8))
+            finally:
+                self.exchanges.discard(stream)
+        finally:
+            slot.close()
+
+    def act(self, context: flight.ServerCallContext, action: flight.Action) -> bytes:
+        """DoAction."""
+        self._refuse_when_closing()
+        caller = self.calls.caller(context)
+        body = action.body.to_pybytes() if action.body is not None else b""
+        return orjson.dumps(self.actions.run(caller, action.type, body))
+
+    def listing(self, context: flight.ServerCallContext, criteria: bytes) -> list[flight.FlightInfo]:
+        """ListFlights: every queue of the vhost that the criteria name, the default one without."""
+        self._refuse_when_closing()
+        caller = self.calls.caller(context)
+        vhost = criteria.decode(errors="replace") or DEFAULT_VHOST
+        self.actions.check_vhost(vhost)
+        queues = self.handover.call(lambda: self.actions.queues(vhost), caller.gone, durable=False)
+        return [queue_info(queue) for queue in queues]
+
+    def info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """GetFlightInfo: of a queue by path ["queue", name] or [vhost, "queue", name], or of any DoGet command."""
+        self._refuse_when_closing()
+        caller = self.calls.caller(context)
+        if descriptor.command:
+            schema, rows = self._read(caller, parse_get(descriptor.command))
+            del rows
+            ticket = flight.Ticket(descriptor.command)
+            return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
+        path = [part.decode(errors="replace") if isinstance(part, bytes) else part for part in descriptor.path or []]
+        if len(path) == 2:
+            path = [DEFAULT_VHOST, *path]
+        if len(path) != 3 or path[1] != "queue":
+            raise InvalidArgument('the path of a flight is ["queue", name] or [vhost, "queue", name]')
+        vhost, name = path[0], path[2]
+        self.actions.check_vhost(vhost)
+        counts = self.handover.call(
+            lambda: self.actions.counts(self.engine.core.queue(vhost, name)), caller.gone, durable=False
+        )
+        return queue_info(counts)
+
+    def _enter(self, context: flight.ServerCallContext) -> tuple[Caller, Slot]:
+        self._refuse_when_closing()
+        return self.calls.caller(context), self.calls.stream()
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing:
+            raise Unavailable("the server stops")
+
+
+def queue_info(counts: dict[str, object]) -> flight.FlightInfo:
+    """A queue as a flight: its ready messages."""
+    name, vhost = str(counts["queue"]), str(counts["vhost"])
+    ticket = flight.Ticket(command("queue", name=name, vhost=vhost))
+    descriptor = flight.FlightDescriptor.for_path(vhost, "queue", name)
+    ready = counts["ready"]
+    return flight.FlightInfo(
+        select(MESSAGES, CONTENT_DEFAULT),
+        descriptor,
+        [flight.FlightEndpoint(ticket, [])],
+        ready if isinstance(ready, int) else -1,
+        -1,
+    )
+
+
+def _command(descriptor: flight.FlightDescriptor) -> bytes:
+    if descriptor.descriptor_type != flight.DescriptorType.CMD or not descriptor.command:
+        raise InvalidArgument("the descriptor must be a command: a JSON object that names the operation")
+    if len(descriptor.command) > 64 * NAME_LIMIT * 16:
+        raise InvalidArgument(f"the command has {len(descriptor.command)} bytes")
+    return descriptor.command
+
+
+class Server(flight.FlightServerBase):
+    """pyarrow's server: each method runs in a thread of its own."""
+
+    def __init__(self, door: FlightDoor, location: str) -> None:
+        self._door = door
+        super().__init__(location, auth_handler=AnyHandshake(), middleware={"login": door.logins})
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Flight's."""
+        with reported():
+            self._door.put(context, descriptor, reader, writer)
+
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        """Flight's."""
+        with reported():
+            return self._door.get(context, ticket)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Flight's."""
+        with reported():
+            self._door.exchange(context, descriptor, reader, writer)
+
+    def do_action(self, context: Any, action: Any) -> list[flight.Result]:
+        """Flight's."""
+        with reported():
+            return [flight.Result(pa.py_buffer(self._door.act(context, action)))]
+
+    def list_actions(self, context: Any) -> list[flight.ActionType]:
+        """Flight's."""
+        return [flight.ActionType(name, text) for name, (_, text) in self._door.actions.table.items()]
+
+    def list_flights(self, context: Any, criteria: Any) -> Iterator[flight.FlightInfo]:
+        """Flight's."""
+        with reported():
+            return iter(self._door.listing(context, criteria))
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        """Flight's."""
+        with reported():
+            return self._door.info(context, descriptor)
+
+    def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
+        """Flight's."""
+        with reported():
+            return flight.SchemaResult(self._door.info(context, descriptor).schema)

@@ -1,0 +1,174 @@
+"""From a Flight thread to the loop and back: the one way in which the two sides meet.
+
+A thread appends a job to a deque and wakes the loop only if no wake is pending; the loop runs all waiting jobs in one
+turn; a job is answered at once or when its LSN is durable; the thread waits on a lock.  Commands of the core run on the
+loop alone, and no thread ever holds the loop up.  When the log breaks, whoever waits is told so.
+
+    thread   deque.append(job) -> wake? -> lock.acquire ........................ -> result
+    loop                           run(job) -> core decides -> durable -> lock.release
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from penstock.errors import LogBroken, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
+
+T = TypeVar("T")
+
+POLL_S = 0.05
+"""How often a waiting thread asks whether its client is still there."""
+
+
+class Abandoned(Exception):
+    """The client went away while its thread waited."""
+
+
+class Answer(Generic[T]):
+    """What a thread waits for.  The loop gives it a value or an error, once."""
+
+    __slots__ = ("_error", "_lock", "_value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._value: T
+        self._error: BaseException | None = None
+
+    def give(self, value: T) -> None:
+        """The value; what comes after the first answer is ignored."""
+        if self._lock.locked():
+            self._value = value
+            self._lock.release()
+
+    def fail(self, error: BaseException) -> None:
+        """An error instead."""
+        if self._lock.locked():
+            self._error = error
+            self._lock.release()
+
+    @property
+    def given(self) -> bool:
+        """Whether it was answered."""
+        return not self._lock.locked()
+
+    def wait(self, gone: Callable[[], bool] | None = None) -> T:
+        """The value, or the error raised.  Abandoned when `gone` says that nobody will read it."""
+        if gone is None:
+            self._lock.acquire()
+        else:
+            while not self._lock.acquire(timeout=POLL_S):
+                if gone():
+                    raise Abandoned
+        self._lock.release()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Handover:
+    """All jobs of the Flight door.  `submit`, `call` and `post` belong to any thread, the rest to the loop's."""
+
+    def __init__(self, engine: Engine, wake: Callable[[Callable[[], None]], object]) -> None:
+        """`wake` runs a function soon on the loop and may be called from any thread (`loop.call_soon_threadsafe`)."""
+        self.engine = engine
+        self.jobs = 0
+        self._wake = wake
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._pending = False  # a wake is on its way
+        self._open: set[Answer[object]] = set()  # answers that wait for a sync
+        self._closed: str | None = None
+        engine.on_broken.append(self._broken)
+
+    # -- any thread
+
+    def post(self, job: Callable[[], None]) -> None:
+        """Run a job on the loop; nobody waits for it."""
+        self._waiting.append(job)
+        if not self._pending:
+            self._pending = True
+            try:
+                self._wake(self._run)
+            except RuntimeError as error:  # the loop is closed
+                raise Unavailable("the server stops") from error
+
+    def submit(self, job: Callable[[Answer[T]], None]) -> Answer[T]:
+        """Run a job on the loop that answers by itself, now or later."""
+        answer: Answer[T] = Answer()
+        self.post(partial(self._guarded, job, answer))
+        return answer
+
+    def call(self, work: Callable[[], T], gone: Callable[[], bool] | None = None, *, durable: bool = True) -> T:
+        """The result of `work` on the loop, once everything that was decided up to then is durable.
+
+        Raises what `work` raises.  `durable=False` is for answers that name nothing new.
+        """
+
+        def job(answer: Answer[T]) -> None:
+            value = work()
+            if durable:
+                self.when_durable(self.engine.core.last_lsn, answer, value)
+            else:
+                answer.give(value)
+
+        return self.submit(job).wait(gone)
+
+    # -- the loop's thread
+
+    def when_durable(self, lsn: int, answer: Answer[T], value: T) -> None:
+        """Answer once `lsn` is on disk; LogBroken if it never will be."""
+        engine = self.engine
+        if engine.broken is not None:
+            if lsn > engine.log.durable:
+                answer.fail(LogBroken(f"the log is broken: {engine.broken}"))
+            else:
+                answer.give(value)
+            return
+        open_: set[Answer[T]] = self._open  # type: ignore[assignment]
+        open_.add(answer)
+
+        def done() -> None:
+            open_.discard(answer)
+            answer.give(value)
+
+        engine.when_durable(lsn, done)
+
+    def close(self, reason: str) -> None:
+        """Take no more jobs; whoever waits for a sync that will not come is told."""
+        self._closed = reason
+        self._fail_open(Unavailable(reason))
+
+    def _run(self) -> None:
+        self._pending = False
+        waiting = self._waiting
+        while waiting:
+            self.jobs += 1
+            waiting.popleft()()
+        self.engine.arm()
+
+    def _guarded(self, job: Callable[[Answer[T]], None], answer: Answer[T]) -> None:
+        if self._closed is not None:
+            answer.fail(Unavailable(self._closed))
+            return
+        try:
+            job(answer)
+        except PenstockError as error:
+            answer.fail(error)
+        except BaseException as error:  # the waiting thread must not hang on our mistake
+            answer.fail(error)
+            raise
+
+    def _broken(self, reason: str) -> None:
+        self._fail_open(LogBroken(f"the log is broken: {reason}; whether this was stored is unknown"))
+
+    def _fail_open(self, error: PenstockError) -> None:
+        failed, self._open = self._open, set()
+        for answer in failed:
+            answer.fail(error)

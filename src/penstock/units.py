@@ -1,0 +1,87 @@
+"""Durations and sizes as people write them: `250us 500ms 30s 5m 2h 1d 1w`, `64KiB 512MiB 10GB`.
+
+Inside, durations are integer microseconds and sizes integer bytes.  A bare number is refused with the unit to add.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+DURATION_UNITS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+SIZE_UNITS = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
+_LONGEST_US = 2**62
+
+
+def _quantity(text: str, units: dict[str, int], what: str, example: str) -> int:
+    match = _QUANTITY.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a {what}: write a number and a unit, as in {example}")
+    number, unit = match.groups()
+    if unit not in units:
+        known = " ".join(units)
+        raise ValueError(f"{what} {text!r} {'has the unknown unit ' + repr(unit) if unit else 'needs a unit'}: use one of {known}")
+    whole, _, fraction = number.partition(".")
+    value = int(whole) * units[unit]
+    if fraction:
+        value += int(fraction) * units[unit] // 10 ** len(fraction)
+    if value > _LONGEST_US:
+        raise ValueError(f"{what} {text!r} is too large")
+    return value
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds.  Raises ValueError naming the text and the units it may have."""
+    return _quantity(text, DURATION_UNITS, "duration", "30s")
+
+
+def parse_size(text: str) -> int:
+    """Bytes.  Raises ValueError naming the text and the units it may have."""
+    return _quantity(text, SIZE_UNITS, "size", "64MiB")
+
+
+def to_micros(value: str | float | timedelta) -> int:
+    """Microseconds of what Python callers pass: text with a unit, seconds as a number, or a timedelta."""
+    if isinstance(value, str):
+        return parse_duration(value)
+    if isinstance(value, timedelta):
+        return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+    return round(value * 1_000_000)
+
+
+def format_duration(micros: int) -> str:
+    """The shortest exact text: 30000000 is `30s`."""
+    for unit in ("w", "d", "h", "m", "s", "ms"):
+        size = DURATION_UNITS[unit]
+        if micros and micros % size == 0:
+            return f"{micros // size}{unit}"
+    return f"{micros}us" if micros else "0s"
+
+
+def format_size(size: int) -> str:
+    """A size for people, to three digits: `64 MiB`, `1.5 GiB`."""
+    amount, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.3g} {unit}" if unit != "B" else f"{size} B"

@@ -1,0 +1,144 @@
+"""What the machine tells the server's shell: plain values, in the order of the bytes that caused them.
+
+A shell that has failed or closed a channel drops later events of it until `ChannelOpened`; one that has failed the
+connection drops all the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.wire.amqp.methods import Method
+
+
+@dataclass(slots=True, eq=False)
+class Target:
+    """Where a publish goes: one object per distinct method frame of a connection, for as long as the cache holds it."""
+
+    frame: bytes  # the whole basic.publish frame: the key of the cache
+    channel: int
+    exchange: str
+    key: str
+    mandatory: bool
+    immediate: bool = False  # the machine refuses immediate publishes, so nobody sees True
+    topic: object = None  # the session's: the interned topic, or None before it was looked up
+    version: int = -1  # the session's: the topology version `topic` was looked up under
+
+
+@dataclass(frozen=True, slots=True)
+class LoginAsked:
+    """Answer with `accept_login` or `refuse_login`; nothing is read until then."""
+
+    mechanism: str
+    user: str
+    password: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAsked:
+    """Answer with `accept_open` or `fail_connection(530, ...)`; nothing is read until then."""
+
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOpened:
+    """A channel begins; the machine has answered."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class MethodReceived:
+    """A method that the machine does not handle itself; channel 0 for connection.update-secret."""
+
+    channel: int
+    method: Method
+
+
+@dataclass(slots=True, eq=False)
+class PublishRun:
+    """Messages published on one channel, in order.
+
+    `targets` and `properties` are one value where all rows agree and lists of len(bodies) otherwise; property bytes are
+    well formed.
+    """
+
+    channel: int
+    targets: Target | list[Target]
+    properties: bytes | list[bytes]
+    bodies: list[bytes]
+
+    def target_of(self, row: int) -> Target:
+        """The target of one row."""
+        return self.targets[row] if isinstance(self.targets, list) else self.targets
+
+    def properties_of(self, row: int) -> bytes:
+        """The header of one row."""
+        return self.properties[row] if isinstance(self.properties, list) else self.properties
+
+
+@dataclass(slots=True, eq=False)
+class AckRun:
+    """basic.ack, many at once.  A span (lo, hi) is the tags lo..hi inclusive; (0, hi) all up to hi; (0, 0) all."""
+
+    channel: int
+    spans: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelFailed:
+    """The machine has sent channel.close; frames of the channel are ignored until the client's close-ok."""
+
+    channel: int
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelClosed:
+    """The client closes a channel.  Answer with `send(channel, ChannelCloseOk())` after what is still due to it."""
+
+    channel: int
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed:
+    """The connection cannot go on.  With `drop` the stream of frames is lost: write what is due and close the socket;
+    otherwise wait for `ConnectionClosed`, not for ever.
+    """
+
+    code: int
+    text: str
+    drop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed:
+    """The client closes (answer with `send(0, ConnectionCloseOk())`), or has answered our close (`code` 0)."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    """The peer lives.  Any other traffic says the same."""
+
+
+Event: TypeAlias = (
+    LoginAsked
+    | OpenAsked
+    | ChannelOpened
+    | MethodReceived
+    | PublishRun
+    | AckRun
+    | ChannelFailed
+    | ChannelClosed
+    | ConnectionFailed
+    | ConnectionClosed
+    | HeartbeatReceived
+)

@@ -1,0 +1,93 @@
+"""Places in the log as people write them: `<origin>|<lsn>|`, EPOCH, NOW, an ISO time, a range `[a:b)`.
+
+Owns the spelling alone; which LSN a time or NOW is at this moment is the server's to say.  A bookmark names a message:
+reading from it starts with the next one.  A range says with its brackets whether its ends belong to it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from penstock.errors import InvalidArgument
+
+_BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
+_WORDS = {"EPOCH": "epoch", "EARLIEST": "epoch", "NOW": "now", "LATEST": "now"}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One place.  `lsn` with its `origin`, or `time` in microseconds, or one of the words."""
+
+    kind: Literal["epoch", "now", "lsn", "time"]
+    origin: int = 0
+    lsn: int = 0
+    time: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From where to where; `end` None: to what is durable when the reading starts."""
+
+    start: Point
+    end: Point | None = None
+    with_start: bool = False
+    with_end: bool = False
+
+
+def format_bookmark(origin: int, lsn: int) -> str:
+    """The text of a message's place."""
+    return f"{origin}|{lsn}|"
+
+
+def parse_point(text: str) -> Point:
+    """One place.  Raises InvalidArgument with the forms there are."""
+    text = text.strip()
+    word = _WORDS.get(text.upper())
+    if word == "epoch":
+        return Point("epoch")
+    if word == "now":
+        return Point("now")
+    if text.upper() == "MOST_RECENT":
+        raise InvalidArgument("MOST_RECENT needs the name of a stream or subscription, and a replay has none")
+    match = _BOOKMARK.match(text)
+    if match is not None:
+        return Point("lsn", origin=int(match[1]), lsn=int(match[2]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text[:60]!r} is no bookmark: write <origin>|<lsn>|, EPOCH, NOW, an ISO time, or a range [a:b)"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return Point("time", time=_micros(moment))
+
+
+def parse_span(text: str) -> Span:
+    """One place to read from, or a range of two.  Raises InvalidArgument."""
+    text = text.strip()
+    if not text or text[0] not in "[(":
+        return Span(parse_point(text))
+    if text[-1] not in "])":
+        raise InvalidArgument(f"the range {text[:60]!r} does not end with ] or )")
+    start, end = _halves(text[1:-1])
+    return Span(start, end, text[0] == "[", text[-1] == "]")
+
+
+def _halves(inner: str) -> tuple[Point, Point]:
+    """Both ends of a range: the colon between them leaves a place on either side, those within times do not."""
+    for place, letter in enumerate(inner):
+        if letter == ":":
+            try:
+                return parse_point(inner[:place]), parse_point(inner[place + 1 :])
+            except InvalidArgument:
+                continue
+    raise InvalidArgument(f"the range [{inner[:60]}] is not two places with a colon between them")
+
+
+def _micros(moment: datetime) -> int:
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -1,0 +1,204 @@
+"""Messages between Arrow batches and the plain values of the server, with no Python step a row where rows agree.
+
+Owns which column becomes what.  An `Upload` is a publish before anybody has looked up its topics; `message_batch` and
+`present` are what readers and consumers get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from penstock.errors import InvalidArgument
+from penstock.records.chunks import Chunk
+from penstock.records.schema import TIMESTAMP
+from penstock.wire.flight.fields import NAME_LIMIT
+from penstock.wire.flight.headers import HEADER_COLUMNS, header_columns, properties_of
+from penstock.wire.flight.schemas import PUBLISH, Bounds, check_bodies, checked
+
+compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
+
+
+@dataclass(slots=True)
+class Upload:
+    """One batch of messages as its publisher gave it.  Times are microseconds, 0 is none."""
+
+    bodies: list[bytes]
+    properties: bytes | list[bytes]
+    names: list[str]  # distinct topics
+    name_of: list[int] | None  # place of each row's topic in `names`; None: all rows have the first
+    not_before: list[int] | None
+    expires_at: list[int] | None
+    size: int  # bytes of bodies and properties
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+
+def read_upload(batch: pa.RecordBatch, topic: str | None, bounds: Bounds, what: str) -> Upload:
+    """Messages from a stranger's batch whose schema has passed `check_schema`.
+
+    `topic` serves rows without one.  InvalidArgument says which column is wrong; nothing of the batch is taken then.
+    """
+    columns = checked(batch, PUBLISH, bounds, what)
+    bodies = columns["body"]
+    check_bodies(bodies, bounds, what)
+    rows = len(bodies)
+    properties = properties_of(columns, rows, what)
+    names, name_of = _topics(columns.get("topic"), topic, rows, what)
+    heads = len(properties) * rows if isinstance(properties, bytes) else sum(map(len, properties))
+    return Upload(
+        cast("list[bytes]", bodies.to_pylist()),
+        properties,
+        names,
+        name_of,
+        _times(columns.get("not_before")),
+        _times(columns.get("expires_at")),
+        heads + _data_bytes(bodies),
+    )
+
+
+def _data_bytes(column: pa.Array[Any]) -> int:
+    """Bytes of the values of a binary column."""
+    total = compute.sum(compute.binary_length(column)).as_py()
+    return cast("int", total or 0)
+
+
+def _topics(
+    column: pa.Array[Any] | None, topic: str | None, rows: int, what: str
+) -> tuple[list[str], list[int] | None]:
+    if column is None or column.null_count == rows:
+        if topic is None:
+            if not rows:
+                return [""], None
+            raise InvalidArgument(f"{what}: no topic: name one in the command or in column 'topic'")
+        return [topic], None
+    if column.null_count:
+        if topic is None:
+            raise InvalidArgument(f"{what}: column 'topic' has nulls and the command names no topic")
+        column = cast("pa.Array[Any]", compute.fill_null(column, topic))
+    encoded: Any = compute.dictionary_encode(column)
+    names = cast("list[str]", encoded.dictionary.to_pylist())
+    for name in names:
+        if len(name.encode()) > NAME_LIMIT:
+            raise InvalidArgument(f"{what}: topic {name[:40]!r}... is longer than {NAME_LIMIT} bytes")
+    return names, None if len(names) == 1 else cast("list[int]", encoded.indices.to_pylist())
+
+
+def _times(column: pa.Array[Any] | None) -> list[int] | None:
+    if column is None or column.null_count == len(column):
+        return None
+    return cast("list[int]", column.cast(pa.int64()).fill_null(0).to_pylist())
+
+
+# -- what readers get
+
+
+def lsn_column(chunk: Chunk | Sequence[int]) -> pa.Array[Any]:
+    """LSNs as a column."""
+    if isinstance(chunk, range):
+        return cast("pa.Array[Any]", pa.array(np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64)))
+    return cast("pa.Array[Any]", pa.array(np.asarray(chunk, dtype=np.int64)))
+
+
+def bookmark_column(origin: int, lsns: pa.Array[Any]) -> pa.Array[Any]:
+    """`<origin>|<lsn>|` of each row."""
+    return cast("pa.Array[Any]", compute.binary_join_element_wise(str(origin), lsns.cast(pa.string()), "", "|"))
+
+
+def time_column(values: Sequence[int] | int, rows: int) -> pa.Array[Any]:
+    """Microseconds as timestamps; 0 is null."""
+    if isinstance(values, int):
+        return constant(TIMESTAMP, values or None, rows)
+    array = pa.array(np.asarray(values, dtype=np.int64))
+    return cast("pa.Array[Any]", compute.if_else(compute.equal(array, 0), None, array).cast(TIMESTAMP))
+
+
+def constant(kind: Any, value: object, rows: int) -> pa.Array[Any]:
+    """The same value in each row."""
+    if value is None:
+        return cast("pa.Array[Any]", pa.nulls(rows, kind))
+    return cast("pa.Array[Any]", pa.repeat(pa.scalar(cast("Any", value), kind), rows))
+
+
+def text_column(values: str | Sequence[str], rows: int) -> pa.Array[Any]:
+    """One text for all rows, or one a row."""
+    if isinstance(values, str):
+        return constant(pa.string(), values, rows)
+    return cast("pa.Array[Any]", pa.array(values, pa.string()))
+
+
+def message_batch(
+    schema: pa.Schema,
+    rows: int,
+    properties: bytes | Sequence[bytes] | pa.Array[Any],
+    given: Mapping[str, Callable[[], pa.Array[Any]]],
+) -> pa.RecordBatch:
+    """A batch of `schema`: columns from `given`, from the header, or null."""
+    names = cast("Sequence[str]", schema.names)
+    heads = header_columns(properties, rows, [name for name in names if name in HEADER_COLUMNS and name not in given])
+    columns: list[pa.Array[Any]] = []
+    for name in names:
+        if name in given:
+            columns.append(given[name]())
+        elif name in heads:
+            columns.append(heads[name])
+        else:
+            columns.append(constant(schema.field(name).type, None, rows))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def present(
+    batch: pa.RecordBatch, schema: pa.Schema, origin: int, exchange_of: Callable[[int], str],
+    extra: Mapping[str, Callable[[], pa.Array[Any]]] | None = None,
+) -> pa.RecordBatch:  # fmt: skip
+    """Rows of messages from the log, in its own columns, as readers get them.
+
+    `exchange_of` names the exchange of a `via` id.  `schema` is a choice of `schemas.MESSAGES`.
+    """
+    rows = batch.num_rows
+    properties = batch.column("properties")
+    return message_batch(
+        schema,
+        rows,
+        properties,
+        {
+            "lsn": lambda: batch.column("lsn"),
+            "bookmark": lambda: bookmark_column(origin, batch.column("lsn")),
+            "topic": lambda: batch.column("name"),
+            "exchange": lambda: _exchanges(batch.column("via"), exchange_of),
+            "time": lambda: batch.column("time"),
+            "properties": lambda: properties,
+            "priority": lambda: batch.column("priority"),
+            "body": lambda: batch.column("body"),
+            **(extra or {}),
+        },
+    )
+
+
+def _exchanges(via: pa.Array[Any], exchange_of: Callable[[int], str]) -> pa.Array[Any]:
+    if via.null_count == len(via):
+        return constant(pa.string(), "", len(via))
+    encoded: Any = compute.dictionary_encode(via, null_encoding="encode")
+    names = ["" if item is None else exchange_of(item) for item in encoded.dictionary.to_pylist()]
+    return cast("pa.Array[Any]", pa.array(names, pa.string()).take(encoded.indices))
+
+
+READ_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "bookmark": ("lsn",),
+    "topic": ("name",),
+    "exchange": ("via",),
+    "headers": ("properties",),
+    "content_type": ("properties",),
+    "message_id": ("properties",),
+    "correlation_id": ("properties",),
+    "reply_to": ("properties",),
+    "attempt": (),
+    "state": (),
+}
+"""Columns of the log that a column of `schemas.MESSAGES` is made from, where it has another name."""

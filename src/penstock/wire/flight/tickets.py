@@ -1,0 +1,262 @@
+"""The commands of DoPut, DoExchange and DoGet: one JSON object with one key that names the operation.
+
+    DoPut       {"publish": {"topic", "exchange", "vhost", "publisher", "sequence"}}
+                {"stage": {"query", "batch", "partition", "attempt", "topic", "exchange", "vhost"}}
+    DoExchange  {"consume": {"queue", "vhost", "filter", "backlog", "name", "no_ack", "heartbeat"}}
+    DoGet       {"queue": {"name", "vhost", "states", "limit", "filter", "columns"}}
+                {"replay": {"topic", "exchange", "vhost", "pattern", "bookmark", "filter", "limit", "columns"}}
+                {"log": {"from", "to", "columns"}}
+                {"plan": {"stream", "batch", "part", "parts", "columns"}}
+
+Owns names, types and ranges.  Refuses to know what a queue or a topic is.  Every error is an InvalidArgument that names
+the operation, the field and what it may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import orjson
+
+from penstock.errors import InvalidArgument
+from penstock.wire.flight.fields import LSN_MAX, Fields, nearest, read_json
+
+DEFAULT_VHOST = "/"
+TEXT_LIMIT = 64 * 1024
+"""Bytes of a filter or a pattern; the expression compiler has a budget of its own."""
+
+STATES = ("ready", "leased", "delayed")
+
+HEARTBEAT_US = 30_000_000
+"""Silence after which a consumer loses its leases, unless its command says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """DoPut: messages.  `topic` serves rows that have none of their own."""
+
+    topic: str | None
+    exchange: str = ""
+    vhost: str = DEFAULT_VHOST
+    publisher: str | None = None
+    sequence: int | None = None  # of the first row; the next row has the next number
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """DoPut: rows of one task of one batch of a sink, invisible until a `sink_commit` names them."""
+
+    query: str
+    batch: int
+    partition: int
+    attempt: int
+    topic: str | None
+    exchange: str = ""
+    vhost: str = DEFAULT_VHOST
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """DoExchange: be a consumer of a queue."""
+
+    queue: str
+    vhost: str = DEFAULT_VHOST
+    filter: str | None = None
+    backlog: int | None = None  # None: the queue's own rules
+    name: str = ""  # of the client, for people
+    no_ack: bool = False
+    priority: int = 0
+    heartbeat: int = HEARTBEAT_US  # microseconds of silence that end the leases
+
+
+@dataclass(frozen=True, slots=True)
+class QueueContent:
+    """DoGet: what waits in a queue now."""
+
+    name: str
+    vhost: str = DEFAULT_VHOST
+    states: tuple[str, ...] = ("ready",)
+    limit: int | None = None
+    filter: str | None = None
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """DoGet: the messages of a topic from a bookmark on, settled or not; `pattern` chooses several topics."""
+
+    topic: str | None
+    pattern: str | None = None
+    exchange: str = ""
+    vhost: str = DEFAULT_VHOST
+    bookmark: str = "EPOCH"
+    filter: str | None = None
+    limit: int | None = None
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """DoGet: records of the log with `from_lsn <= lsn < to_lsn`."""
+
+    from_lsn: int = 1
+    to_lsn: int = LSN_MAX
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """DoGet: part `part` of `parts` of a planned batch of a stream."""
+
+    stream: str
+    batch: int
+    part: int = 0
+    parts: int = 1
+    columns: tuple[str, ...] | None = None
+
+
+Put: TypeAlias = "Publish | Stage"
+Get: TypeAlias = "QueueContent | Replay | LogRange | Plan"
+
+REPLAY_COLUMNS = (
+    "lsn", "bookmark", "topic", "exchange", "time", "headers", "attempt", "priority", "properties", "body",
+)  # fmt: skip
+LOG_COLUMNS = (
+    "lsn", "kind", "name", "via", "route", "time", "expires_at", "not_before", "priority", "properties", "body",
+)  # fmt: skip
+CONTENT_COLUMNS = (*REPLAY_COLUMNS, "state")
+
+
+def _publish(f: Fields) -> Publish:
+    publisher, sequence = f.optional_text("publisher"), f.optional_count("sequence", low=1)
+    if (publisher is None) != (sequence is None):
+        raise InvalidArgument("publish: publisher and sequence belong together; one of them is missing")
+    return Publish(f.optional_text("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST), publisher, sequence)
+
+
+def _stage(f: Fields) -> Stage:
+    return Stage(
+        f.name("query"),
+        f.number("batch"),
+        f.number("partition"),
+        f.count("attempt"),
+        f.optional_text("topic"),
+        f.text("exchange"),
+        f.text("vhost", DEFAULT_VHOST),
+    )
+
+
+def _consume(f: Fields) -> Consume:
+    return Consume(
+        f.name("queue"),
+        f.text("vhost", DEFAULT_VHOST),
+        f.optional_text("filter", TEXT_LIMIT),
+        f.optional_count("backlog", low=0, high=1_000_000),
+        f.text("name"),
+        f.flag("no_ack"),
+        f.count("priority", 0, -(2**31), 2**31 - 1),
+        max(f.duration("heartbeat", HEARTBEAT_US), 1_000_000),
+    )
+
+
+def _queue_content(f: Fields) -> QueueContent:
+    return QueueContent(
+        f.name("name"),
+        f.text("vhost", DEFAULT_VHOST),
+        f.names("states", STATES) or ("ready",),
+        f.optional_count("limit"),
+        f.optional_text("filter", TEXT_LIMIT),
+        f.names("columns", CONTENT_COLUMNS),
+    )
+
+
+def _replay(f: Fields) -> Replay:
+    topic, pattern = f.optional_text("topic"), f.optional_text("pattern", TEXT_LIMIT)
+    if (topic is None) == (pattern is None):
+        raise InvalidArgument("replay: name either a topic or a pattern of topics")
+    return Replay(
+        topic,
+        pattern,
+        f.text("exchange"),
+        f.text("vhost", DEFAULT_VHOST),
+        f.text("bookmark", "EPOCH", TEXT_LIMIT),
+        f.optional_text("filter", TEXT_LIMIT),
+        f.optional_count("limit"),
+        f.names("columns", REPLAY_COLUMNS),
+    )
+
+
+def _log_range(f: Fields) -> LogRange:
+    command = LogRange(f.count("from", 1), f.count("to", LSN_MAX), f.names("columns", LOG_COLUMNS))
+    if command.from_lsn > command.to_lsn:
+        raise InvalidArgument(f"log: from {command.from_lsn} is above to {command.to_lsn}")
+    return command
+
+
+def _plan(f: Fields) -> Plan:
+    command = Plan(
+        f.name("stream"),
+        f.number("batch", 1),
+        f.count("part"),
+        f.count("parts", 1, 1, 100_000),
+        f.names("columns", REPLAY_COLUMNS),
+    )
+    if command.part >= command.parts:
+        raise InvalidArgument(f"plan: part {command.part} of {command.parts} does not exist; parts count from 0")
+    return command
+
+
+_PUT: Mapping[str, Callable[[Fields], Put]] = {"publish": _publish, "stage": _stage}
+_EXCHANGE: Mapping[str, Callable[[Fields], Consume]] = {"consume": _consume}
+_GET: Mapping[str, Callable[[Fields], Get]] = {
+    "queue": _queue_content,
+    "replay": _replay,
+    "log": _log_range,
+    "plan": _plan,
+}
+_LATER = {"sow": "DoGet", "sql": "DoGet"}
+
+
+def _one(data: bytes, call: str, known: Mapping[str, object]) -> tuple[str, Fields]:
+    values = read_json(data, f"the command of {call}")
+    if len(values) != 1:
+        raise InvalidArgument(
+            f"the command of {call} has {len(values)} keys; it needs one, which names the operation: {', '.join(known)}"
+        )
+    ((name, value),) = values.items()
+    if name not in known:
+        if name in _LATER:
+            raise InvalidArgument(f"{call} {name!r} is not supported in this version")
+        raise InvalidArgument(f"{call} has no operation {name[:60]!r}{nearest(name, known)}")
+    return name, Fields.of(name, value)
+
+
+def parse_put(data: bytes) -> Put:
+    """The command of a DoPut."""
+    name, fields = _one(data, "DoPut", _PUT)
+    command = _PUT[name](fields)
+    fields.finish()
+    return command
+
+
+def parse_exchange(data: bytes) -> Consume:
+    """The command of a DoExchange."""
+    name, fields = _one(data, "DoExchange", _EXCHANGE)
+    command = _EXCHANGE[name](fields)
+    fields.finish()
+    return command
+
+
+def parse_get(data: bytes) -> Get:
+    """The ticket of a DoGet."""
+    name, fields = _one(data, "DoGet", _GET)
+    command = _GET[name](fields)
+    fields.finish()
+    return command
+
+
+def command(operation: str, **fields: object) -> bytes:
+    """The JSON of a command; fields that are None are left out."""
+    return orjson.dumps({operation: {name: value for name, value in fields.items() if value is not None}})

@@ -1,0 +1,233 @@
+"""The HTTP application: paths, logins and status codes.
+
+`/healthz`, `/readyz` and `/metrics` ask for no login: probes and scrapers have none, and they show counts only.
+Everything under `/api` asks for basic authentication.  An unknown object is 404 in RabbitMQ's shape, an unusable query
+400 with a reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+import orjson
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.wire.http.facts import ServerFacts
+from penstock.wire.http.metrics import exposition
+from penstock.wire.http.queues import BadQuery, choose, only_columns, queue_item
+
+REALM = "Penstock"
+HEADER_LIMIT = 4096
+"""Bytes of an Authorization header; a longer one is no login."""
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+RABBITMQ_VERSION = "3.13.0"
+"""What tools that look at `rabbitmq_version` are told: the version whose behaviour they will meet."""
+
+
+def create_app(facts: ServerFacts) -> Starlette:
+    """The application: an ASGI app for uvicorn, or for a test client."""
+    doors = _Doors(facts)
+    routes = [
+        Route("/healthz", doors.health),
+        Route("/readyz", doors.ready),
+        Route("/metrics", doors.metrics),
+        Route("/metrics/per-object", doors.metrics_per_object),
+        Route("/api/overview", doors.overview),
+        Route("/api/whoami", doors.whoami),
+        Route("/api/vhosts", doors.vhosts),
+        Route("/api/queues", doors.queues),
+        # Starlette sees the path decoded, where `%2F` is a slash like any other: these two take the raw one apart.
+        Route("/api/queues/{rest:path}", doors.queue_or_vhost),
+    ]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: _told, BadQuery: _bad_query},  # pyright: ignore[reportArgumentType] - each handler takes its own exception
+    )
+    app.add_middleware(_Login, facts=facts)
+    return app
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """JSON; bytes become text with what is no UTF-8 replaced."""
+    content = orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    given = {"cache-control": "no-cache", "x-content-type-options": "nosniff", **(headers or {})}
+    return Response(content, status, given, media_type="application/json")
+
+
+def _plain(value: object) -> object:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def refusal(status: int, error: str, reason: str, headers: Mapping[str, str] | None = None) -> Response:
+    """RabbitMQ's shape of an error."""
+    return json_response({"error": error, "reason": reason}, status, headers)
+
+
+def not_found() -> Response:
+    """An object, or a path, that does not exist."""
+    return refusal(404, "Object Not Found", "Not Found")
+
+
+async def _told(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return not_found()
+    return refusal(error.status_code, error.detail.lower().replace(" ", "_"), error.detail, error.headers)
+
+
+async def _bad_query(_: Request, error: Exception) -> Response:
+    return refusal(400, "bad_request", str(error))
+
+
+class _Login:
+    """Asks for basic authentication under `/api`."""
+
+    def __init__(self, app: ASGIApp, facts: ServerFacts) -> None:
+        self._app = app
+        self._facts = facts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not is_guarded(str(scope["path"])):
+            await self._app(scope, receive, send)
+            return
+        login = credentials(Headers(scope=scope).get("authorization", ""))
+        client: tuple[str, int] | None = scope.get("client")
+        if login is None or not self._facts.check_login(*login, client[0] if client else ""):
+            reason = "Login failed" if login is not None else "Authorisation failed"
+            challenge = {"www-authenticate": f'Basic realm="{REALM}"'}
+            await refusal(401, "not_authorized", reason, challenge)(scope, receive, send)
+            return
+        scope["penstock_user"] = login[0]
+        await self._app(scope, receive, send)
+
+
+def is_guarded(path: str) -> bool:
+    """Whether a path asks for a login; written as a list of exceptions, so that a new path is guarded."""
+    return path not in {"/healthz", "/readyz", "/metrics", "/metrics/per-object"}
+
+
+def credentials(header: str) -> tuple[str, str] | None:
+    """User and password of an Authorization header, or None.  Source: RFC 7617."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic" or len(header) > HEADER_LIMIT:
+        return None
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return None
+    user, colon, password = text.partition(":")
+    return (user, password) if colon else None
+
+
+class _Doors:
+    """The handlers."""
+
+    def __init__(self, facts: ServerFacts) -> None:
+        self._facts = facts
+
+    async def health(self, _: Request) -> Response:
+        """200 while the server can keep what it is given, 503 when a restart is needed."""
+        facts = self._facts.health()
+        return json_response(facts, 200 if facts.get("status") == "ok" else 503)
+
+    async def ready(self, _: Request) -> Response:
+        """200 once the doors are open and publishes are taken."""
+        ready = self._facts.ready()
+        return json_response({"ready": ready}, 200 if ready else 503)
+
+    async def metrics(self, _: Request) -> Response:
+        """Sums over queues."""
+        return Response(exposition(self._facts.metrics()), media_type=METRICS_TYPE)
+
+    async def metrics_per_object(self, _: Request) -> Response:
+        """A line for each queue."""
+        return Response(exposition(self._facts.metrics(), per_object=True), media_type=METRICS_TYPE)
+
+    async def overview(self, _: Request) -> Response:
+        """Totals, and the settings in force."""
+        numbers = self._facts.metrics()
+        ready = sum(queue.ready for queue in numbers.queues)
+        leased = sum(queue.leased for queue in numbers.queues)
+        delayed = sum(queue.delayed for queue in numbers.queues)
+        return json_response(
+            {
+                "product_name": "Penstock",
+                "product_version": numbers.version,
+                "rabbitmq_version": RABBITMQ_VERSION,
+                "management_version": RABBITMQ_VERSION,
+                "cluster_name": numbers.node,
+                "node": numbers.node,
+                "object_totals": {
+                    "connections": numbers.connections,
+                    "channels": numbers.channels,
+                    "consumers": numbers.consumers,
+                    "queues": len(numbers.queues),
+                },
+                "queue_totals": {
+                    "messages": ready + leased + delayed,
+                    "messages_ready": ready,
+                    "messages_unacknowledged": leased,
+                },
+                "message_stats": {
+                    "publish": numbers.published,
+                    "confirm": numbers.confirmed,
+                    "deliver_get": numbers.delivered,
+                    "redeliver": numbers.redelivered,
+                    "ack": numbers.acknowledged,
+                    "return_unroutable": numbers.unroutable_returned,
+                    "drop_unroutable": numbers.unroutable_dropped,
+                },
+                "penstock": dict(self._facts.overview()),
+            }
+        )
+
+    async def whoami(self, request: Request) -> Response:
+        """The user that is asking."""
+        user = str(request.scope["penstock_user"])
+        return json_response({"name": user, "tags": list(self._facts.tags(user))})
+
+    async def vhosts(self, _: Request) -> Response:
+        """Names of the vhosts."""
+        return json_response([{"name": name} for name in self._facts.vhosts()])
+
+    async def queues(self, request: Request) -> Response:
+        """Every queue."""
+        return self._listed(request, None)
+
+    async def queue_or_vhost(self, request: Request) -> Response:
+        """`/api/queues/{vhost}` and `/api/queues/{vhost}/{name}`."""
+        parts = raw_parts(request)[2:]
+        if len(parts) == 1 and parts[0]:
+            return self._listed(request, parts[0]) if parts[0] in self._facts.vhosts() else not_found()
+        if len(parts) != 2:
+            return not_found()
+        found = self._facts.queue(parts[0], parts[1])
+        if found is None:
+            return not_found()
+        return json_response(only_columns(queue_item(found, self._node()), request.query_params))
+
+    def _node(self) -> str:
+        return str(self._facts.health().get("name", ""))
+
+    def _listed(self, request: Request, vhost: str | None) -> Response:
+        node = self._node()
+        items = [queue_item(queue, node) for queue in self._facts.queues() if vhost in {None, queue.get("vhost", "/")}]
+        return json_response(choose(items, request.query_params))
+
+
+def raw_parts(request: Request) -> list[str]:
+    """Parts of the path as it was sent, each decoded by itself, so that `%2F` stays inside its part."""
+    raw: bytes | None = request.scope.get("raw_path")
+    path = raw.decode("ascii", "replace") if raw is not None else request.url.path
+    return [unquote(part) for part in path.partition("?")[0].strip("/").split("/")]

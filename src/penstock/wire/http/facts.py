@@ -1,0 +1,118 @@
+"""What the HTTP door asks of the server, and the numbers that become metrics.
+
+Every method answers from what is at hand, in well under a millisecond for a page of queues: the handlers run on the
+loop that serves messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMetrics:
+    """Numbers of one queue at one moment."""
+
+    vhost: str
+    name: str
+    ready: int = 0
+    leased: int = 0
+    delayed: int = 0
+    ready_bytes: int = 0
+    leased_bytes: int = 0
+    consumers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Numbers of the whole server at one moment; counters count from the start of the process."""
+
+    node: str = ""  # name of the instance
+    version: str = ""
+    connections: int = 0
+    channels: int = 0
+    consumers: int = 0
+    connections_opened: int = 0
+    connections_closed: int = 0
+    channels_opened: int = 0
+    channels_closed: int = 0
+    queues_declared: int = 0
+    queues_created: int = 0
+    queues_deleted: int = 0
+    published: int = 0  # messages received from publishers
+    published_confirm: int = 0  # of them, those that want a confirm
+    confirmed: int = 0
+    routed: int = 0
+    unroutable_dropped: int = 0
+    unroutable_returned: int = 0
+    refused: int = 0
+    delivered: int = 0  # to consumers and by get
+    delivered_consume_auto_ack: int = 0
+    delivered_consume_manual_ack: int = 0
+    delivered_get_auto_ack: int = 0
+    delivered_get_manual_ack: int = 0
+    get_empty: int = 0
+    redelivered: int = 0
+    acknowledged: int = 0
+    dead_lettered: Mapping[str, int] = field(
+        default_factory=dict[str, int]
+    )  # maxlen, expired, rejected, delivery_limit
+    durable_lsn: int = 0
+    last_lsn: int = 0
+    log_bytes: int = 0
+    log_segments: int = 0
+    log_commits: int = 0
+    log_sync_seconds: float = 0.0  # spent in syncs, in all
+    recovery_records: int = 0
+    recovery_seconds: float = 0.0
+    body_cache_bytes: int = 0
+    body_cache_limit_bytes: int = 0
+    resident_bytes: int = 0
+    resident_limit_bytes: int = 0
+    disk_free_bytes: int = 0
+    memory_alarm: bool = False
+    disk_alarm: bool = False
+    broken: bool = False  # a sync failed: nothing is confirmed any more
+    queues: Sequence[QueueMetrics] = ()
+
+
+class ServerFacts(Protocol):
+    """The server as the HTTP door sees it."""
+
+    def health(self) -> Mapping[str, object]:
+        """What `/healthz` shows.  Its `status` is `ok`, or `broken` when a restart is needed."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether the doors are open and publishes are taken."""
+        ...
+
+    def overview(self) -> Mapping[str, object]:
+        """Facts for `/api/overview` beside those that follow from the metrics: settings and where they came from."""
+        ...
+
+    def queues(self) -> Sequence[Mapping[str, object]]:
+        """Every queue: `queues.queue_item` says which keys it reads."""
+        ...
+
+    def queue(self, vhost: str, name: str) -> Mapping[str, object] | None:
+        """One queue, or None."""
+        ...
+
+    def vhosts(self) -> Sequence[str]:
+        """Names of all vhosts."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """The numbers now."""
+        ...
+
+    def check_login(self, user: str, password: str, host: str) -> bool:
+        """Whether this user may log in with this password from this address."""
+        ...
+
+    def tags(self, user: str) -> Sequence[str]:
+        """What else a user may do, as RabbitMQ names it: `administrator`, `monitoring`."""
+        ...

@@ -1,0 +1,148 @@
+"""Prometheus metrics: RabbitMQ's names where dashboards read them, and `penstock_*` for what it has no name for.
+
+`/metrics` sums over queues; `/metrics/per-object` has a line for each queue.  Nothing is counted here: each scrape
+turns one `Metrics` into text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from penstock.wire.http.facts import Metrics
+
+_QUEUE_GAUGES = (
+    ("rabbitmq_queue_messages", "Messages ready, unacknowledged and delayed"),
+    ("rabbitmq_queue_messages_ready", "Messages ready to be delivered"),
+    ("rabbitmq_queue_messages_unacked", "Messages delivered and not settled"),
+    ("rabbitmq_queue_messages_bytes", "Bytes of bodies, ready and unacknowledged"),
+    ("rabbitmq_queue_messages_ready_bytes", "Bytes of bodies ready to be delivered"),
+    ("rabbitmq_queue_consumers", "Consumers of queues"),
+    ("penstock_queue_messages_delayed", "Messages that wait for a time"),
+)
+
+_GAUGES: Mapping[str, tuple[str, str]] = {
+    "rabbitmq_connections": ("connections", "Open connections"),
+    "rabbitmq_channels": ("channels", "Open channels"),
+    "rabbitmq_consumers": ("consumers", "Consumers"),
+    "rabbitmq_process_resident_memory_bytes": ("resident_bytes", "Memory in use"),
+    "rabbitmq_resident_memory_limit_bytes": ("resident_limit_bytes", "Budget of memory"),
+    "rabbitmq_disk_space_available_bytes": ("disk_free_bytes", "Free disk space"),
+    "rabbitmq_alarms_memory_used_watermark": ("memory_alarm", "1 if the memory alarm is on"),
+    "rabbitmq_alarms_free_disk_space_watermark": ("disk_alarm", "1 if the disk alarm is on"),
+    "penstock_durable_lsn": ("durable_lsn", "Last record that is on disk"),
+    "penstock_last_lsn": ("last_lsn", "Last record given out"),
+    "penstock_log_bytes": ("log_bytes", "Bytes of the log"),
+    "penstock_log_segments": ("log_segments", "Files of the log"),
+    "penstock_recovery_records": ("recovery_records", "Records read at the last start"),
+    "penstock_recovery_seconds": ("recovery_seconds", "Time of recovery at the last start"),
+    "penstock_body_cache_bytes": ("body_cache_bytes", "Bodies held in memory"),
+    "penstock_body_cache_limit_bytes": ("body_cache_limit_bytes", "Budget for bodies and buffers"),
+    "penstock_broken": ("broken", "1 if a sync failed and a restart is needed"),
+}
+
+_COUNTERS: Mapping[str, tuple[str, str]] = {
+    "rabbitmq_connections_opened": ("connections_opened", "Connections opened"),
+    "rabbitmq_connections_closed": ("connections_closed", "Connections closed"),
+    "rabbitmq_channels_opened": ("channels_opened", "Channels opened"),
+    "rabbitmq_channels_closed": ("channels_closed", "Channels closed"),
+    "rabbitmq_queues_declared": ("queues_declared", "Declarations of queues"),
+    "rabbitmq_queues_created": ("queues_created", "Queues created"),
+    "rabbitmq_queues_deleted": ("queues_deleted", "Queues deleted"),
+    "penstock_messages_refused": ("refused", "Messages that a limit refused"),
+    "penstock_log_commits": ("log_commits", "Commits written to the log"),
+    "penstock_log_sync_seconds": ("log_sync_seconds", "Time spent in syncs of the log"),
+}
+
+_MESSAGE_COUNTERS: Mapping[str, tuple[str, str]] = {
+    "received": ("published", "Messages received from publishers"),
+    "received_confirm": ("published_confirm", "Messages received that want a confirm"),
+    "confirmed": ("confirmed", "Messages confirmed"),
+    "routed": ("routed", "Messages that reached a queue"),
+    "unroutable_dropped": ("unroutable_dropped", "Messages that no queue took"),
+    "unroutable_returned": ("unroutable_returned", "Mandatory messages returned"),
+    "delivered": ("delivered", "Messages delivered"),
+    "delivered_consume_auto_ack": ("delivered_consume_auto_ack", "Delivered to consumers without acknowledgement"),
+    "delivered_consume_manual_ack": ("delivered_consume_manual_ack", "Delivered to consumers that acknowledge"),
+    "delivered_get_auto_ack": ("delivered_get_auto_ack", "Fetched without acknowledgement"),
+    "delivered_get_manual_ack": ("delivered_get_manual_ack", "Fetched, to be acknowledged"),
+    "get_empty": ("get_empty", "Fetches that found nothing"),
+    "redelivered": ("redelivered", "Messages delivered again"),
+    "acknowledged": ("acknowledged", "Messages acknowledged"),
+}
+
+_DEATHS = ("maxlen", "expired", "rejected", "delivery_limit")
+
+
+class _Once(Collector):
+    """A collector of families that are already there."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def exposition(metrics: Metrics, *, per_object: bool = False) -> bytes:
+    """The text of a scrape, UTF-8, Prometheus format 0.0.4."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(list(_families(metrics, per_object=per_object))))
+    return generate_latest(registry)
+
+
+def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
+    for name, (attribute, text) in _GAUGES.items():
+        yield GaugeMetricFamily(name, text, value=float(getattr(metrics, attribute)))
+    yield GaugeMetricFamily("rabbitmq_queues", "Queues", value=len(metrics.queues))
+    for name, (attribute, text) in _COUNTERS.items():
+        yield CounterMetricFamily(name, text, value=float(getattr(metrics, attribute)))
+    for name, (attribute, text) in _MESSAGE_COUNTERS.items():
+        messages = CounterMetricFamily(f"rabbitmq_global_messages_{name}", text, labels=["protocol"])
+        messages.add_metric(["amqp091"], float(getattr(metrics, attribute)))
+        yield messages
+    for reason in _DEATHS:
+        dead = CounterMetricFamily(
+            f"rabbitmq_global_messages_dead_lettered_{reason}",
+            "Messages dead-lettered for this reason",
+            labels=["queue_type", "dead_letter_strategy"],
+        )
+        dead.add_metric(["rabbit_classic_queue", "at_least_once"], metrics.dead_lettered.get(reason, 0))
+        yield dead
+    build = GaugeMetricFamily("rabbitmq_build_info", "What runs here", labels=["product_name", "product_version"])
+    build.add_metric(["Penstock", metrics.version], 1)
+    yield build
+    identity = GaugeMetricFamily("rabbitmq_identity_info", "Who runs here", labels=["rabbitmq_node"])
+    identity.add_metric([metrics.node], 1)
+    yield identity
+    yield from _queue_families(metrics, per_object=per_object)
+
+
+def _queue_families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
+    rows = [
+        (
+            [queue.vhost, queue.name],
+            (
+                queue.ready + queue.leased + queue.delayed,
+                queue.ready,
+                queue.leased,
+                queue.ready_bytes + queue.leased_bytes,
+                queue.ready_bytes,
+                queue.consumers,
+                queue.delayed,
+            ),
+        )
+        for queue in metrics.queues
+    ]
+    for at, (name, text) in enumerate(_QUEUE_GAUGES):
+        if per_object:
+            family = GaugeMetricFamily(name, text, labels=["vhost", "queue"])
+            for labels, values in rows:
+                family.add_metric(labels, values[at])
+            yield family
+        else:
+            yield GaugeMetricFamily(name, text, value=sum(values[at] for _, values in rows))

@@ -1,0 +1,197 @@
+"""Queues as RabbitMQ's management API shows them: field names, sorting, paging and choosing of columns.
+
+Lists take `sort`, `sort_reverse`, `columns`, `name`, `use_regex`, `page` and `page_size`; with `page` the answer is
+wrapped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Protocol, cast
+
+PAGE_SIZE = 100
+PAGE_SIZE_MAX = 500
+NAME_LIMIT = 256
+
+
+class BadQuery(ValueError):
+    """A query parameter that cannot be used; the text says why."""
+
+
+def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
+    """One queue with RabbitMQ's field names.
+
+    Reads `name vhost durable auto_delete exclusive arguments ready leased delayed ready_bytes leased_bytes consumers`
+    and, where present, `consumer_details idle_since head_message_timestamp memory message_stats settings
+    single_active_consumer_tag state`; whatever else there is comes under `penstock`.
+    """
+    given = dict(facts)
+
+    def number(key: str) -> int:
+        value = given.pop(key, 0)
+        return value if isinstance(value, int) else 0
+
+    ready, leased, delayed = number("ready"), number("leased"), number("delayed")
+    ready_bytes, leased_bytes = number("ready_bytes"), number("leased_bytes")
+    item: dict[str, object] = {
+        "name": given.pop("name"),
+        "vhost": given.pop("vhost", "/"),
+        "type": "classic",
+        "node": node,
+        "state": given.pop("state", "running"),
+        "durable": given.pop("durable", True),
+        "auto_delete": given.pop("auto_delete", False),
+        "exclusive": given.pop("exclusive", False),
+        "arguments": given.pop("arguments", {}),
+        "policy": given.pop("policy", None),
+        "operator_policy": given.pop("operator_policy", None),
+        "effective_policy_definition": given.pop("effective_policy_definition", {}),
+        "messages": ready + leased + delayed,
+        "messages_ready": ready,
+        "messages_unacknowledged": leased,
+        "message_bytes": ready_bytes + leased_bytes,
+        "message_bytes_ready": ready_bytes,
+        "message_bytes_unacknowledged": leased_bytes,
+        "consumers": number("consumers"),
+        "single_active_consumer_tag": given.pop("single_active_consumer_tag", None),
+        "message_stats": given.pop("message_stats", {}),
+    }
+    for optional in (
+        "consumer_details",
+        "consumer_utilisation",
+        "idle_since",
+        "head_message_timestamp",
+        "memory",
+        "slave_nodes",
+    ):
+        if optional in given:
+            item[optional] = given.pop(optional)
+    item["penstock"] = {"delayed": delayed, **given}
+    return item
+
+
+class _Compiled(Protocol):
+    def search(self, text: str) -> object: ...
+
+
+class _Options(Protocol):
+    log_errors: bool
+
+
+class _Re2(Protocol):
+    """What is used of google-re2, which has no types."""
+
+    error: type[Exception]
+
+    def Options(self) -> _Options: ...  # noqa: N802 - its name there
+
+    def compile(self, pattern: str, options: _Options) -> _Compiled: ...
+
+
+def name_search(pattern: str) -> Callable[[str], bool]:
+    """Whether a name holds a match of an RE2 pattern, linear in the name.  Raises BadQuery."""
+    re2 = cast("_Re2", import_module("re2"))
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except re2.error:
+        raise BadQuery("name is no regular expression that RE2 reads") from None
+    return lambda name: compiled.search(name) is not None
+
+
+def choose(items: Sequence[Mapping[str, object]], query: Mapping[str, str]) -> object:
+    """The list that a query asks for.  Raises BadQuery."""
+    total = len(items)
+    chosen = _named(items, query)
+    if sort := query.get("sort"):
+        chosen = sorted(
+            chosen, key=lambda item: _order(_at(item, sort)), reverse=query.get("sort_reverse", "").lower() == "true"
+        )
+    page = query.get("page")
+    if page is None:
+        return _columns(chosen, query)
+    number = _count(page, "page", 1_000_000_000)
+    size = _count(query.get("page_size") or str(PAGE_SIZE), "page_size", PAGE_SIZE_MAX)
+    pages = max(1, -(-len(chosen) // size))
+    if number > pages:
+        raise BadQuery(f"page {number} is beyond the last one, {pages}")
+    shown = chosen[(number - 1) * size : number * size]
+    return {
+        "filtered_count": len(chosen),
+        "item_count": len(shown),
+        "items": _columns(shown, query),
+        "page": number,
+        "page_count": pages,
+        "page_size": size,
+        "total_count": total,
+    }
+
+
+def _named(items: Sequence[Mapping[str, object]], query: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
+    wanted = query.get("name", "")
+    if not wanted:
+        return items
+    if len(wanted) > NAME_LIMIT:
+        raise BadQuery(f"name is longer than {NAME_LIMIT} characters")
+    if query.get("use_regex", "").lower() == "true":
+        found = name_search(wanted)
+        return [item for item in items if found(str(item.get("name", "")))]
+    return [item for item in items if wanted.lower() in str(item.get("name", "")).lower()]
+
+
+def _columns(items: Iterable[Mapping[str, object]], query: Mapping[str, str]) -> list[Mapping[str, object]]:
+    columns = [column for column in query.get("columns", "").split(",") if column]
+    if not columns:
+        return list(items)
+    return [_only(item, columns) for item in items]
+
+
+def only_columns(item: Mapping[str, object], query: Mapping[str, str]) -> Mapping[str, object]:
+    """One item with the columns that the query asks for."""
+    return _columns([item], query)[0]
+
+
+def _only(item: Mapping[str, object], columns: Sequence[str]) -> dict[str, object]:
+    out: dict[str, object] = {}
+    for column in columns:
+        value = _at(item, column)
+        if value is None:
+            continue
+        *path, last = column.split(".")
+        place = out
+        for step in path:
+            inner = place.setdefault(step, {})
+            if not isinstance(inner, dict):
+                break
+            place = cast("dict[str, object]", inner)
+        else:
+            place[last] = value
+    return out
+
+
+def _at(item: Mapping[str, object], path: str) -> object:
+    """`message_stats.publish_details.rate` of an item; None where it has none."""
+    *steps, last = path.split(".")
+    for step in steps:
+        inner = item.get(step)
+        if not isinstance(inner, dict):
+            return None
+        item = cast("dict[str, object]", inner)
+    return item.get(last)
+
+
+def _order(value: object) -> tuple[int, float, str]:
+    """A key that sorts whatever comes: absent, then numbers, then text."""
+    if value is None:
+        return 0, 0.0, ""
+    if isinstance(value, (bool, int, float)):
+        return 1, float(value), ""
+    return 2, 0.0, str(value)
+
+
+def _count(text: str, what: str, highest: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= highest):
+        raise BadQuery(f"{what} is a whole number from 1 to {highest}")
+    return int(text)

@@ -1,0 +1,86 @@
+"""The benchmarks run, and their client notices what it is there to notice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import amqp_client
+
+    return amqp_client
+
+
+def test_every_amqp_mode_runs_on_a_real_server(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "bench_amqp.py"), "--quick", "--messages", "1500"]
+    command += ["--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"AMQP publish: server CPU", "AMQP one message: confirmed p50", "beside saturation: confirm p99"} <= {
+        figure["what"] for figure in figures
+    }
+    always = {"value", "unit", "budget", "ratio", "runs", "machine", "commit", "settings"}
+    assert all(always <= figure.keys() for figure in figures)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_is_the_messages_one_after_another(client: Any) -> None:
+    workload = client.Workload.make(["a", "bb"], exchange="x", smallest=50, largest=150, ids=True, count=10)
+    cycle = workload.delivered("bench")
+    stop = cycle.offset(25)
+    data = b""
+    while len(data) < stop:
+        data += cycle.slice(len(data), stop)
+    assert cycle.pieces_before(stop) == 25
+    for number in range(25):
+        piece = data[cycle.offset(number) : cycle.offset(number + 1)]
+        turn, slot = divmod(number, 10)
+        tag_at = 7 + 4 + len("bench") + 1
+        assert int.from_bytes(piece[tag_at : tag_at + 8], "big") == number + 1
+        body = workload.bodies[slot]
+        assert piece[-1 - len(body) : -1] == turn.to_bytes(4, "big") + body[4:]
+        assert b"%08d-%06d" % (turn, slot) in piece
+
+
+@pytest.mark.parametrize("fault", ["changed", "lost", "doubled"])
+def test_a_wrong_delivery_is_named(client: Any, fault: str) -> None:
+    cycle = client.Workload.make(["q"], count=8).delivered("bench")
+    pieces = [bytes(cycle.slice(cycle.offset(number), cycle.offset(number + 1))) for number in range(20)]
+    cycle.check(b"".join(pieces), 0)
+    if fault == "changed":
+        pieces[12] = pieces[12][:-5] + b"!" + pieces[12][-4:]
+    elif fault == "lost":
+        del pieces[12]
+    else:
+        pieces.insert(12, pieces[11])
+    with pytest.raises(client.Wrong, match="message 13 differs"):
+        cycle.check(b"".join(pieces), 0)
+
+
+def test_confirms_are_counted_once_each(client: Any) -> None:
+    def ack(tag: int, multiple: bool) -> bytes:
+        return client.method((60, 80), tag.to_bytes(8, "big") + bytes([multiple]))
+
+    confirms = client.Confirms()
+    data = ack(2, False) + ack(1, False) + ack(5, True) + ack(7, False)
+    for place in range(0, len(data), 9):
+        confirms.feed(data[place : place + 9])
+    assert confirms.upto == 5
+    confirms.feed(ack(6, False))
+    assert confirms.upto == 7
+    for again in (ack(7, False), ack(3, True)):
+        with pytest.raises(client.Wrong, match="confirmed twice"):
+            confirms.feed(again)
+    with pytest.raises(client.Wrong, match="refused message 8"):
+        confirms.feed(client.method((60, 120), (8).to_bytes(8, "big") + b"\0"))

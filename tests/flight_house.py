@@ -1,0 +1,142 @@
+"""A server with the Flight door alone, for tests: real core, log and engine on a loop in a thread, port picked freely."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.core.broker import Core
+from penstock.core.fold import Fold
+from penstock.core.state import DurableState
+from penstock.log import Log, LogSettings
+from penstock.log.disk import OsDisk
+from penstock.memory import BodyCache
+from penstock.records.chunks import Now
+from penstock.records.entries import Rows
+from penstock.server.clock import SystemClock
+from penstock.server.engine import Engine
+from penstock.server.flight.door import FlightDoor, FlightLimits
+
+T = TypeVar("T")
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clocks, moved forward on demand."""
+
+    def __init__(self) -> None:
+        self.ahead = 0  # microseconds
+
+    def wall(self) -> int:
+        return super().wall() + self.ahead
+
+    def mono(self) -> int:
+        return super().mono() + self.ahead
+
+
+class FlightHouse:
+    """`with FlightHouse(folder) as house:` and `house.url`."""
+
+    def __init__(self, folder: Path, limits: FlightLimits | None = None, memory: int = 64 * 2**20) -> None:
+        self.folder = folder
+        self.limits = limits
+        self.memory = memory
+        self.clock = ShiftedClock()
+        self.loop = asyncio.new_event_loop()
+        self.engine: Engine
+        self.log: Log
+        self.door: FlightDoor
+        self.port = 0
+        self._pool = ThreadPoolExecutor(2)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-test-loop")
+
+    @property
+    def url(self) -> str:
+        return f"penstock://guest:guest@127.0.0.1:{self.port}"
+
+    def __enter__(self) -> FlightHouse:
+        self._thread.start()
+        self.run(self._open)
+        return self
+
+    def run(self, work: Callable[[], T]) -> T:
+        """The result of `work` on the loop."""
+        future: Future[T] = Future()
+
+        def job() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - goes to the test
+                future.set_exception(error)
+
+        self.loop.call_soon_threadsafe(job)
+        return future.result(30)
+
+    def _open(self) -> None:
+        disk = OsDisk(self.folder)
+        self.log = Log.open(disk, self.clock, LogSettings(segment=8 * 2**20))
+        start = self.log.start_state()
+        folding = Fold(DurableState.decode(start[2])) if start is not None else Fold()
+        for table in self.log.replay():
+            folding.feed(table)
+        now = Now(self.clock.wall(), self.clock.mono())
+        core = Core.restore(folding.finish(), origin=self.log.origin, seed=1, now=now)
+        clean = self.log.recovery.clean
+        core.boot(now, clean=clean, next_lsn=core.last_lsn + (1 if clean else 2**32))
+        self.engine = Engine(
+            core,
+            self.log,
+            BodyCache(self.memory),
+            self.clock,
+            call_soon=self.loop.call_soon,
+            read_cold=self._read_cold,
+        )
+        self.log.on_durable = self.engine.durable
+        self.log.on_broken = lambda error: self.engine.break_down(str(error))
+        self.log.start_thread(self.loop.call_soon_threadsafe, self.loop.call_later)
+        self.engine.finish_turn()
+        self.door = FlightDoor(
+            self.engine,
+            lambda user, password, host: (user, password) == ("guest", "guest") and host == "127.0.0.1",
+            frozenset(["/", "other"]),
+            disk,
+            wake=self.loop.call_soon_threadsafe,
+            limits=self.limits,
+        )
+        _, self.port = self.door.listen("127.0.0.1", self.port)
+        self._ticking()
+
+    def _ticking(self) -> None:
+        self.engine.tick()
+        self._timer = self.loop.call_later(0.02, self._ticking)
+
+    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None]) -> None:
+        future = self._pool.submit(self.log.read, lsns)
+
+        def done() -> None:
+            answer(future.result())
+            self.engine.arm()
+
+        future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(done))
+
+    def beat(self) -> None:
+        """What the server does once a second."""
+        self.run(self.door.beat)
+
+    def __exit__(self, *exc: object) -> None:
+        self.run(self.door.stop)
+        self.door.close()
+        self.run(self.door.shut)
+        self.run(self._close)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(30)
+        self.loop.close()
+        self._pool.shutdown()
+
+    def _close(self) -> None:
+        self._timer.cancel()
+        self.engine.finish_turn()
+        self.log.close()

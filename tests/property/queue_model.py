@@ -1,0 +1,290 @@
+"""The definition of a queue, one message at a time, with nothing clever in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.records.settings import QueueSettings
+
+UNLIMITED = 1 << 40
+
+
+@dataclass
+class Message:
+    lsn: int
+    body: bytes
+    place: tuple[float, int]
+    deadline: int = 0
+    state: str = "ready"  # ready, leased, delayed
+    deliveries: int = 0
+    failures: int = 0
+    cancels: int = 0
+    due: int = 0
+    scheduled: bool = False
+    lease_end: int = 0
+    known: set[str] = field(default_factory=set)  # filters that have looked at it
+
+
+@dataclass
+class Worker:
+    """A consumer."""
+
+    tag: str
+    serial: int
+    backlog: int | None
+    priority: int
+    no_ack: bool
+    filter: str | None
+    passive: bool
+    group: str | None  # shared credit
+    client: str = ""
+    paused: bool = False
+    closed: bool = False
+    held: list[int] = field(default_factory=list)  # in order of grant
+    slots: list[int] = field(default_factory=list)
+
+
+def matches(text: str, body: bytes) -> bool:
+    return bool(body[0] & int(text))
+
+
+class Model:
+    def __init__(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        self.messages: dict[int, Message] = {}
+        self.workers: list[Worker] = []
+        self.credit: dict[str, int] = {}
+        self.turn = 0
+        self.sent: list[tuple[str, int, int, bool]] = []  # (tag, lsn, attempt, redelivered)
+        self.expired: list[tuple[int, str]] = []
+        self.redelivered_below = 0
+        self.newest = 0
+
+    # -- helpers
+
+    def used(self, w: Worker) -> int:
+        return len(w.held) + len(w.slots)
+
+    def room(self, w: Worker) -> int:
+        limit = UNLIMITED if w.backlog is None else w.backlog
+        if self.settings.max_per_subscription_backlog:
+            limit = min(limit, self.settings.max_per_subscription_backlog)
+        if w.no_ack and w.backlog != 0:
+            limit = UNLIMITED
+        room = limit - self.used(w)
+        if w.group is not None:
+            room = min(room, self.credit[w.group] - sum(self.used(o) for o in self.workers if o.group == w.group))
+        return room
+
+    def weight(self, w: Worker) -> int:
+        limit = UNLIMITED if w.backlog is None else w.backlog
+        if self.settings.max_per_subscription_backlog:
+            limit = min(limit, self.settings.max_per_subscription_backlog)
+        return 1_000_000 if w.no_ack or limit == UNLIMITED else limit
+
+    def queue_room(self) -> int:
+        if not self.settings.max_backlog:
+            return UNLIMITED
+        return self.settings.max_backlog - sum(self.used(w) for w in self.workers)
+
+    def ready(self) -> list[Message]:
+        return sorted((m for m in self.messages.values() if m.state == "ready"), key=lambda m: m.place)
+
+    def wants(self, w: Worker, m: Message) -> bool:
+        return w.filter is None or (w.filter in m.known and matches(w.filter, m.body))
+
+    # -- the rules
+
+    def dispatch(self, now: int) -> None:
+        while self.dispatch_one(now):
+            pass
+
+    def dispatch_one(self, now: int) -> bool:
+        if self.queue_room() <= 0:
+            return False
+        free = [w for w in self.workers if not (w.closed or w.paused or w.passive) and self.room(w) > 0]
+        for message in self.ready():
+            wanting = [w for w in free if self.wants(w, message)]
+            if wanting:
+                top = max(w.priority for w in wanting)
+                self.give(now, self.pick([w for w in wanting if w.priority == top]), message)
+                return True
+        return False
+
+    def pick(self, ws: list[Worker]) -> Worker:
+        ws = sorted(ws, key=lambda w: w.serial)
+        if self.settings.fairness_model == "fast":
+            return ws[0]
+        if self.settings.fairness_model == "round-robin":
+            return next((w for w in ws if w.serial > self.turn), ws[0])
+        best = ws[0]
+        for w in ws[1:]:
+            if self.used(w) * self.weight(best) < self.used(best) * self.weight(w):
+                best = w
+        return best
+
+    def give(self, now: int, w: Worker, m: Message) -> None:
+        if not w.passive:
+            self.turn = w.serial
+        redelivered = m.deliveries > 0 or m.lsn < self.redelivered_below
+        m.deliveries += 1
+        self.sent.append((w.tag, m.lsn, m.deliveries, redelivered))
+        if self.settings.semantics == "at-most-once" or w.no_ack:
+            del self.messages[m.lsn]
+            if not w.no_ack:
+                w.slots.append(m.lsn)
+            return
+        m.state = "leased"
+        m.lease_end = now + self.settings.lease_period if self.settings.lease_period else 0
+        w.held.append(m.lsn)
+
+    def arrive(self, now: int, lsn: int, body: bytes, own: int, not_before: int, filters: set[str]) -> None:
+        s = self.settings
+        deadline = 0
+        queue = now + s.expiration if s.expiration is not None else 0
+        if s.expiration_model == "default":
+            deadline = own or queue
+        elif s.expiration_model == "queue":
+            deadline = queue
+        elif s.expiration_model == "latest":
+            deadline = max(own, queue) if queue else 0
+        else:
+            deadline = min(own, queue) if own and queue else own or queue
+        if s.message_ttl is not None:
+            deadline = min(deadline, now + s.message_ttl) if deadline else now + s.message_ttl
+        m = Message(lsn, body, (lsn, lsn), deadline, known=set(filters))
+        self.newest = lsn
+        if not_before > now:
+            m.state, m.due, m.scheduled = "delayed", not_before, True
+            self.messages[lsn] = m
+        elif deadline and deadline < now:
+            self.expired.append((lsn, "time_limit"))
+        else:
+            self.messages[lsn] = m
+            self.dispatch(now)
+
+    def overdue(self, now: int) -> None:
+        for m in list(self.messages.values()):
+            if m.state != "leased" and 0 < m.deadline <= now:
+                self.drop(m, "time_limit")
+
+    def drop(self, m: Message, reason: str) -> None:
+        del self.messages[m.lsn]
+        self.expired.append((m.lsn, reason))
+
+    def give_back(self, now: int, m: Message, *, failed: bool, cancelled: bool = False, delay: int | None = None) -> None:
+        s = self.settings
+        m.failures += failed
+        m.cancels += cancelled
+        m.known = set()
+        m.lease_end = 0
+        reasons = self.limits(m)
+        if 0 < m.deadline <= now:
+            reasons.insert(0, "time_limit")
+        if reasons:
+            self.drop(m, ",".join(reasons))
+            return
+        wait = delay
+        if wait is None:
+            wait = 0
+            if failed and s.retry is not None:
+                wait = min(round(s.retry.initial * s.retry.factor ** (m.failures - 1)), s.retry.max)
+        m.state = "ready"
+        if wait:
+            m.state, m.due, m.scheduled = "delayed", now + wait, False
+
+    def limits(self, m: Message) -> list[str]:
+        s = self.settings
+        reasons = []
+        if s.max_cancels and m.cancels >= s.max_cancels:
+            reasons.append("max_cancels")
+        if (
+            (s.max_deliveries and m.deliveries >= s.max_deliveries)
+            or (s.retry is not None and s.retry.attempts and m.failures >= s.retry.attempts)
+            or (s.delivery_limit >= 0 and m.failures >= s.delivery_limit + 1)
+        ):
+            reasons.append("max_deliveries")
+        return reasons
+
+    def tick(self, now: int) -> None:
+        for w in self.workers:
+            for lsn in list(w.held):
+                if 0 < self.messages[lsn].lease_end <= now:
+                    w.held.remove(lsn)
+                    self.give_back(now, self.messages[lsn], failed=True)
+        due = [m for m in self.messages.values() if m.state == "delayed" and m.due <= now]
+        for number, m in enumerate(sorted(due, key=lambda m: (m.due, m.lsn))):
+            m.state = "ready"
+            m.known = set()
+            if m.scheduled:
+                m.place = (self.newest + 0.5 + now / 1e12, number)
+                m.scheduled = False
+        self.overdue(now)
+        self.dispatch(now)
+
+    def settle(self, now: int, lsns: list[int], verb: str, by: Worker | None, client: str, delay: int | None) -> int:
+        affected = 0
+        for lsn in sorted(lsns):
+            if by is not None and lsn in by.slots:
+                by.slots.remove(lsn)
+                affected += 1
+                continue
+            m = self.messages.get(lsn)
+            if m is None:
+                continue
+            holder = next((w for w in self.workers if lsn in w.held), None)
+            if holder is not by or holder is None:
+                if by is not None and verb in ("cancel", "release"):
+                    continue
+                if holder is None and verb in ("cancel", "release"):
+                    continue
+                if holder is not None and self.settings.leasing == "strict":
+                    if by is not None or not client or holder.client != client:
+                        continue
+            affected += 1
+            if holder is not None:
+                holder.held.remove(lsn)
+            if verb == "ack":
+                del self.messages[lsn]
+            elif verb == "expire":
+                self.drop(m, "forced_expire")
+            else:
+                self.give_back(now, m, failed=verb == "cancel", cancelled=verb == "cancel", delay=delay)
+        self.dispatch(now)
+        return affected
+
+    def unsubscribe(self, now: int, w: Worker, requeue: bool, lost: bool) -> None:
+        w.closed = True
+        if requeue:
+            held, w.held, slots, w.slots = w.held, [], w.slots, []
+            oldest = held[0] if held and not slots else None
+            for lsn in held:
+                self.give_back(now, self.messages[lsn], failed=lost and lsn == oldest)
+        self.dispatch(now)
+
+    def pull(self, now: int, w: Worker, count: int) -> int:
+        given = 0
+        while given < count and self.room(w) > 0 and self.queue_room() > 0:
+            message = next((m for m in self.ready() if self.wants(w, m)), None)
+            if message is None:
+                break
+            self.give(now, w, message)
+            given += 1
+        return given
+
+    def purge(self) -> int:
+        ready = self.ready()
+        for m in ready:
+            del self.messages[m.lsn]
+        return len(ready)
+
+    def restart(self, now: int) -> None:
+        self.workers.clear()
+        self.turn = 0
+        for m in list(self.messages.values()):
+            m.known = set()
+            if m.state == "leased":
+                m.state = "ready"
+            if m.state == "ready" and (reasons := self.limits(m)):
+                self.drop(m, ",".join(reasons))
+        self.tick(now)

@@ -1,0 +1,88 @@
+"""What the tests of the log share: a clock that moves when told, small batches, and the log's content as plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from penstock.log import MEMORY, Log, LogSettings, SimDisk
+from penstock.ports import Disk
+from penstock.records.entries import Control, Entry, Group, Publishes, Topic
+from penstock.records.kinds import Kind
+
+ORDERS = Topic("/", "", "orders")
+T0 = 1_700_000_000_000_000
+SMALL = replace(MEMORY, origin=7)
+
+
+class FakeClock:
+    """Moves only by `pass_by`."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def wall(self) -> int:
+        return T0 + self.now
+
+    def mono(self) -> int:
+        return self.now
+
+    def pass_by(self, micros: int) -> None:
+        self.now += micros
+
+
+def messages(first: int, *bodies: bytes, topic: Topic = ORDERS) -> Publishes:
+    """A run of messages."""
+    return Publishes(topic, b"\x10\0\x02", list(bodies), first, T0)
+
+
+def note(lsn: int, body: bytes = b"", kind: Kind = Kind.SETTLE) -> Control:
+    """A control record."""
+    return Control(kind, "orders", b"{}", body, lsn, T0)
+
+
+def commit(log: Log, *entries: Entry) -> None:
+    """Append and wait."""
+    log.append(entries)
+    log.flush()
+
+
+def opened(disk: Disk, settings: LogSettings = SMALL, clock: FakeClock | None = None) -> Log:
+    """Open and replay."""
+    log = Log.open(disk, clock or FakeClock(), settings)
+    for _ in log.replay():
+        pass
+    return log
+
+
+def content(log: Log) -> list[tuple[int, bytes]]:
+    """(LSN, body) of every row that the log gives."""
+    out = list[tuple[int, bytes]]()
+    for batch in log.batches(0, 1 << 60, ["lsn", "body"]):
+        out += zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+    return out
+
+
+def rows_of(entries: Iterable[Entry]) -> list[tuple[int, bytes]]:
+    """What `content` gives once these are in the log."""
+    out = list[tuple[int, bytes]]()
+    for entry in entries:
+        if isinstance(entry, Group):
+            out += rows_of(entry.entries)
+        elif isinstance(entry, Control):
+            out.append((entry.lsn, entry.body))
+        else:
+            out += [(entry.first + row, body) for row, body in enumerate(entry.bodies)]
+    return out
+
+
+def small_log(disk: SimDisk, settings: LogSettings = SMALL, commits: int = 4) -> list[list[tuple[int, bytes]]]:
+    """A log of a few commits, killed; the content after each commit, the empty one first."""
+    log = opened(disk, settings)
+    stages: list[list[tuple[int, bytes]]] = [[]]
+    for at in range(commits):
+        first = log.appended + 1
+        commit(log, messages(first, b"a%d" % at, b"b" * at), note(first + 2, b"n"))
+        stages.append(content(log))
+    disk.kill()
+    return stages

@@ -1,0 +1,106 @@
+"""What the server writes of messages, read back by pika's own decoder."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from pika import frame as pika_frame
+from pika import spec
+
+from penstock.records.entries import Topic
+from penstock.records.properties import EMPTY, Properties, encode
+from penstock.wire.amqp.deliver import DeliveryEncoder, get_ok, returned
+
+TOPIC = Topic("/", "ex", "key.1")
+OTHER = Topic("/", "", "é")
+PERSISTENT = encode(Properties(delivery_mode=2))
+
+
+def read(data: bytes) -> list[tuple[object, spec.BasicProperties, bytes]]:
+    """Messages in frames, as pika sees them."""
+    frames: list[pika_frame.Frame] = []
+    while data:
+        used, value = pika_frame.decode_frame(data)
+        assert value is not None
+        frames.append(value)
+        data = data[used:]
+    out: list[tuple[object, spec.BasicProperties, bytes]] = []
+    starts = [i for i, f in enumerate(frames) if isinstance(f, pika_frame.Method)] + [len(frames)]
+    for start, stop in pairwise(starts):
+        method, head = frames[start], frames[start + 1]
+        body = b"".join(f.fragment for f in frames[start + 2 : stop])
+        assert head.body_size == len(body)
+        assert {f.channel_number for f in frames[start:stop]} == {method.channel_number}
+        out.append((method.method, head.properties, body))
+    return out
+
+
+def deliveries(data: bytes) -> list[tuple[int, bool, str, str, int | None, bytes]]:
+    out: list[tuple[int, bool, str, str, int | None, bytes]] = []
+    for method, properties, body in read(data):
+        assert isinstance(method, spec.Basic.Deliver)
+        assert method.consumer_tag == "tag"
+        place = (method.delivery_tag, method.redelivered, method.exchange, method.routing_key)
+        out.append((*place, properties.delivery_mode, body))
+    return out
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_like_deliveries(rounds: int) -> None:
+    encoder = DeliveryEncoder(3, "tag", 4096)
+    bodies = [b"a", b"", b"bc", b"x" * 4088, b"y" * 4089, b"z" * 20_000, b"a"]
+    for _ in range(rounds):
+        data = b"".join(encoder.encode(7, True, TOPIC, PERSISTENT, bodies))
+        assert deliveries(data) == [(7 + i, True, "ex", "key.1", 2, body) for i, body in enumerate(bodies)]
+
+
+def test_mixed_deliveries() -> None:
+    encoder = DeliveryEncoder(3, "tag", 4096)
+    bodies = [b"a", b"", b"c" * 9000, b"d"]
+    columns = ([True, False, True, False], [TOPIC, OTHER, TOPIC, OTHER], [PERSISTENT, EMPTY, PERSISTENT, EMPTY])
+    expected = [
+        (1, True, "ex", "key.1", 2, b"a"),
+        (2, False, "", "é", None, b""),
+        (3, True, "ex", "key.1", 2, b"c" * 9000),
+        (4, False, "", "é", None, b"d"),
+    ]
+    assert deliveries(b"".join(encoder.encode(1, *columns, bodies))) == expected
+    assert encoder.encode(1, False, TOPIC, EMPTY, []) == []
+
+
+def test_column_of_the_wrong_length_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        DeliveryEncoder(1, "tag", 4096).encode(1, False, [TOPIC], EMPTY, [b"a", b"b"])
+
+
+def test_caches_are_bounded() -> None:
+    encoder = DeliveryEncoder(3, "tag", 131_072)
+    for size in range(3000):
+        data = b"".join(encoder.encode(1, False, TOPIC, PERSISTENT, [bytes(size)] * 2))
+        assert data.endswith(b"\xce")
+        assert 0 <= encoder.room <= 1024
+    for number in range(3000):
+        encoder.encode(1, False, Topic("/", "", str(number)), PERSISTENT, [b"x"])
+        encoder.encode(1, False, [Topic("/", "", str(number))], PERSISTENT, [b"x"])
+        assert 0 <= encoder.room <= 1024
+    remembered = encoder.room
+    for number in range(10):
+        encoder.encode(1, False, OTHER, encode(Properties(headers={str(number): "x" * 2000})), [b"x"])
+    assert encoder.room >= remembered - 1
+
+
+def test_get_ok() -> None:
+    [(method, properties, body)] = read(b"".join(get_ok(2, 9, True, TOPIC, 5, PERSISTENT, b"x" * 10_000, 4096)))
+    assert isinstance(method, spec.Basic.GetOk)
+    assert (method.delivery_tag, method.redelivered, method.message_count) == (9, True, 5)
+    assert (method.exchange, method.routing_key) == ("ex", "key.1")
+    assert properties.delivery_mode == 2
+    assert body == b"x" * 10_000
+
+
+def test_return() -> None:
+    [(method, _, body)] = read(b"".join(returned(2, 312, "ex", "nowhere", EMPTY, b"", 4096)))
+    assert isinstance(method, spec.Basic.Return)
+    assert (method.reply_code, method.reply_text) == (312, "NO_ROUTE")
+    assert (method.exchange, method.routing_key, body) == ("ex", "nowhere", b"")

@@ -1,0 +1,274 @@
+"""The command line: what commands print, and how they end."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pytest
+import typer
+from pyarrow import parquet
+
+from penstock import __version__
+from penstock.cli import checkup, messages, queues
+from penstock.cli.main import app, main
+from penstock.errors import InvalidArgument
+from penstock.log import Log, LogSettings, OsDisk
+from penstock.records.entries import Control, Publishes, Topic
+from penstock.records.kinds import Kind
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line; gives exit status, output and errors."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run
+
+
+def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    inner: dict[str, click.Command] = getattr(group, "commands", {})
+    if not inner:
+        yield " ".join(path), group
+    for name, command in inner.items():
+        yield from commands(command, (*path, name))
+
+
+ALL = dict(commands(typer.main.get_command(app)))
+
+
+def test_the_tree_of_commands() -> None:
+    assert set(ALL) == {
+        *("serve", "up", "check", "publish", "consume", "expr", "audit", "doctor", "version"),
+        *("queue list", "queue show", "queue declare", "queue peek"),
+        *("log ls", "log show", "log verify"),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_every_command_has_an_example_and_json(name: str, run: Run) -> None:
+    status, out, _ = run(*name.split(), "--help")
+    assert status == 0
+    assert f"Example: penstock {name}" in out
+    if name not in {"serve", "up"}:
+        assert "--json" in out
+
+
+def test_version(run: Run) -> None:
+    assert run("version") == (0, f"penstock {__version__}\n", "")
+    assert json.loads(run("version", "--json")[1])["penstock"] == __version__
+
+
+@pytest.mark.parametrize(
+    ("expression", "bodies", "printed"),
+    [
+        ("/total > 5", ['{"total": 9}', '{"total": 1}', "{}"], "TRUE\nFALSE\nNULL\n"),
+        ("/a + 1", ['{"a": 2}'], "3\n"),
+        ("/name", ['{"name": "Zürich"}'], "Zürich\n"),
+    ],
+)
+def test_expr_prints_values(run: Run, expression: str, bodies: list[str], printed: str) -> None:
+    arguments = [part for body in bodies for part in ("--message", body)]
+    assert run("expr", expression, *arguments)[:2] == (0, printed)
+
+
+def test_expr_points_at_the_mistake(run: Run) -> None:
+    status, out, err = run("expr", "/a >")
+    assert (status, out) == (2, "")
+    assert "\n  /a >\n      ^\n" in err
+    assert "PS200" in err
+    assert json.loads(run("expr", "/a >", "--json")[2])["error"]["code"] == "PS200"
+    assert run("expr", "/a", "--backend", "abacus")[0] == 1
+
+
+def test_expr_reads_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a":1}\n\n{"a":2}\n')))
+    assert run("expr", "/a", "-m", "-", "--json")[1].splitlines() == [
+        '{"expression":"/a","value":1}',
+        '{"expression":"/a","value":2}',
+    ]
+
+
+def test_check_tells_what_is_wrong(run: Run, tmp_path: Path) -> None:
+    good = tmp_path / "good.toml"
+    good.write_text('[[queue]]\nname = "q"\nfilter = "/a > 1"\n')
+    assert run("check", str(good)) == (0, f"{good}: good (1 queue)\n", "")
+    assert json.loads(run("check", str(good), "--json")[1])["declares"]["queue"] == 1
+    bad = tmp_path / "bad.toml"
+    bad.write_text('[[queue]]\nname = "q"\nfilter = "/a >"\n')
+    status, _, err = run("check", str(bad))
+    assert status == 2
+    assert '[[queue]] "q".filter' in err
+    assert run("check", str(tmp_path / "absent.toml"))[0] == 2
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--bogus"], ["nothing"], ["queue", "peek"], ["serve", "--sync", "x"]])
+def test_wrong_usage_ends_with_2(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments)[0] == 2
+
+
+def test_doctor_looks_at_this_machine(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "p.toml"
+    config.write_text(
+        '[listen]\namqp = "127.0.0.1:0"\nhttp = "off"\nflight = "off"\n[log]\nretention = { age = "7d" }\n'
+    )
+    status, out, _ = run("doctor", str(config), "--data", str(tmp_path / "not" / "yet"), "--json")
+    told = json.loads(out)
+    assert status == 0
+    assert {"Python", "disk sync", "free disk", "amqp door", "open files", "Java"} <= {
+        finding["name"] for finding in told["findings"]
+    }
+    assert told["settings"]["log.retention.age"] == {"value": "1w", "from": str(config)}
+    assert told["settings"]["server.data"]["from"] == "option --data"
+    assert not (tmp_path / "not").exists()
+    assert run("doctor", str(config))[0] == 0
+
+
+def test_doctor_finds_a_taken_port() -> None:
+    import socket
+
+    from penstock.config.settings import Address
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        finding = checkup.port("amqp", Address("127.0.0.1", taken.getsockname()[1]))
+    assert finding.verdict == "bad"
+    assert "set listen.amqp" in finding.advice
+
+
+class StillClock:
+    def wall(self) -> int:
+        return 1_700_000_000_000_000
+
+    def mono(self) -> int:
+        return 1
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data folder with a boot record and three messages."""
+    log = Log.open(OsDisk(tmp_path), StillClock(), LogSettings(segment=1 << 20))
+    time = StillClock().wall()
+    boot = Control(Kind.BOOT, "", b"{}", lsn=1, time=time)
+    topic = Topic("/", "", "orders")
+    log.append([boot, Publishes(topic, b"\0\0", [b"one", b"two", b"\xff"], first=2, time=time)])
+    log.flush()
+    log.close()
+    return tmp_path
+
+
+def test_log_commands_read_the_folder(run: Run, data: Path) -> None:
+    [segment] = json.loads(run("log", "ls", "--data", str(data), "--json")[1])
+    assert (segment["first"], segment["rows"]) == (1, 4)
+    assert run("log", "ls", "--data", str(data))[0] == 0
+    rows = [
+        json.loads(line) for line in run("log", "show", "--data", str(data), "--from", "2", "--json")[1].splitlines()
+    ]
+    assert [(row["lsn"], row["kind"], row["name"]) for row in rows] == [(lsn, "publish", "orders") for lsn in (2, 3, 4)]
+    assert [row["body"] for row in rows] == ["one", "two", "�"]
+    assert "orders" in run("log", "show", "--data", str(data), "--to", "2")[1]
+    assert run("log", "verify", "--data", str(data))[1].endswith("every checksum is right\n")
+
+
+def test_log_verify_finds_damage(run: Run, data: Path) -> None:
+    [file] = (data / "log").glob("*.arrows")
+    content = bytearray(file.read_bytes())
+    content[content.index(b"onetwo")] ^= 1
+    file.write_bytes(content)
+    status, out, err = run("log", "verify", "--data", str(data), "--json")
+    assert status == 4
+    assert json.loads(out)["good"] is False
+    assert json.loads(err)["error"]["code"] == "PS503"
+
+
+def test_log_commands_want_a_data_folder(run: Run, tmp_path: Path) -> None:
+    status, _, err = run("log", "verify", "--data", str(tmp_path / "none"))
+    assert status == 1
+    assert "is no data folder" in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_input_files_become_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\r\n\n{"a": 2}')
+    [table] = messages.tables(tmp_path / "a.jsonl", "jsonl")
+    assert table.column("body").to_pylist() == [b'{"a": 1}', b'{"a": 2}']
+    rows = pa.table({"a": list(range(25_000))})
+    parquet.write_table(rows, tmp_path / "a.parquet")
+    with pa.OSFile(str(tmp_path / "a.arrows"), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    (tmp_path / "a.csv").write_text("a\n" + "\n".join(map(str, range(25_000))))
+    for name in ("a.parquet", "a.arrows", "a.arrow", "a.csv"):
+        kind = messages.FORMATS[Path(name).suffix]
+        sizes = [table.num_rows for table in messages.tables(tmp_path / name, kind)]
+        assert sizes == [10_000, 10_000, 5_000], name
+    with pytest.raises(InvalidArgument, match="is no parquet"):
+        list(messages.tables(tmp_path / "a.csv", "parquet"))
+    with pytest.raises(InvalidArgument, match="No such file"):
+        list(messages.tables(tmp_path / "absent.csv", "csv"))
+
+
+class Delivered:
+    """A message that remembers what became of it."""
+
+    topic, lsn, bookmark, attempt = "t", 1, "0|1|", 1
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.end = ""
+
+    def ack(self) -> None:
+        self.end = "ack"
+
+    def release(self) -> None:
+        self.end = "release"
+
+    def retry(self, *, error: str | None = None) -> None:
+        self.end = f"retry: {error}"
+
+
+def test_consume_runs_a_command_for_each_message() -> None:
+    given = [Delivered(b"good"), Delivered(b"bad"), Delivered(b"good"), Delivered(b"beyond")]
+    script = "import sys; sys.exit(sys.stdin.read() == 'bad')"
+    command = shlex.join([sys.executable, "-c", script])
+    assert messages.take(given, 3, command, as_json=False) == (2, 1)
+    assert [message.end.partition(":")[0] for message in given] == ["ack", "retry", "ack", ""]
+    assert "ended with status 1" in given[1].end
+
+
+def test_consume_prints_then_acknowledges(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [Delivered(b"one"), Delivered(b"\xff")]
+    assert messages.take(given, 0, None, as_json=False) == (2, 0)
+    assert capsys.readouterr().out == "one\n�\n"
+    assert {message.end for message in given} == {"ack"}
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("lease_period=30s", ("lease_period", "30s")),
+        ("max-backlog=5", ("max_backlog", 5)),
+        ("retry={ initial = '1s' }", ("retry", {"initial": "1s"})),
+        ("filter=/a = 1", ("filter", "/a = 1")),
+    ],
+)
+def test_settings_on_the_command_line(text: str, read: tuple[str, object]) -> None:
+    assert queues.read_setting(text) == read
+    with pytest.raises(InvalidArgument, match="write KEY=VALUE"):
+        queues.read_setting("lease")

@@ -1,0 +1,127 @@
+"""Queue settings from AMQP arguments and Python keywords."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+
+import pytest
+
+from penstock.config.arguments import queue_settings, queue_settings_from_mapping
+from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, argument_name
+from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.settings import QueueSettings, Retry
+
+
+def test_the_table_has_a_row_for_every_setting() -> None:
+    assert [field.name for field in fields(QueueSettings)] == list(QUEUE_KEYS)
+    assert not LATER_QUEUE_KEYS.intersection(QUEUE_KEYS)
+
+
+def test_no_arguments_give_the_defaults_of_amqp() -> None:
+    assert queue_settings({}) == QueueSettings(fairness_model="round-robin")
+    assert queue_settings({}, over_amqp=False) == QueueSettings()
+
+
+def test_arguments_are_kebab_case_and_milliseconds() -> None:
+    settings = queue_settings(
+        {
+            "x-lease-period": 30_000,
+            "x-message-ttl": 5,
+            "x-expiration": "2h",
+            "x-filter": b"/total > 5",
+            "x-max-backlog": 7,
+            "x-retry": {"initial": 500, "max": "1m", "factor": 3, "attempts": 8},
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "dead",
+            "x-delivery-limit": -1,
+            "x-fairness-model": "fast",
+        }
+    )
+    assert settings == QueueSettings(
+        lease_period=30_000_000,
+        message_ttl=5_000,
+        expiration=7_200_000_000,
+        filter="/total > 5",
+        max_backlog=7,
+        retry=Retry(initial=500_000, factor=3.0, max=60_000_000, attempts=8),
+        dead_letter_exchange="",
+        dead_letter_routing_key="dead",
+        fairness_model="fast",
+    )
+
+
+def test_arguments_that_nobody_knows_are_ignored() -> None:
+    harmless = {"x-team": "billing", "x-queue-type": b"classic", "x-queue-mode": "lazy", "x-queue-version": 2}
+    assert queue_settings(harmless) == queue_settings({})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            {"x-message-ttl": "30s"},
+            "invalid arg 'x-message-ttl' for queue 'q' in vhost '/': '30s' is not a whole number",
+        ),
+        ({"x-message-ttl": -1}, "-1 is not in 0..315360000000"),
+        ({"x-message-ttl": True}, "True is not a whole number"),
+        ({"x-message-ttl": 315_360_000_001}, "is not in 0..315360000000"),
+        ({"x-lease-period": 1.5}, "1.5 is not a whole number"),
+        ({"x-lease-period": "30"}, "'30' needs a unit"),
+        ({"x-filter": 3}, "invalid arg 'x-filter' for queue 'q' in vhost '/': 3 is not text"),
+        ({"x-filter": b"\xff"}, "not UTF-8"),
+        ({"x-leasing": "strickt"}, "'strickt' is not one of sublet, strict; did you mean 'strict'?"),
+        ({"x-delivery-limit": -2}, "-2 is not in -1.."),
+        ({"x-retry": "1s"}, "'1s' is not a table of initial"),
+        ({"x-retry": {"inital": 1}}, "'x-retry.inital'"),
+        ({"x-retry": {"factor": 0.5}}, "0.5 is not in 1..1000"),
+        ({"x-retry": {"jitter": float("nan")}}, "nan is not in 0..1"),
+        ({"x-retry": {"initial": 2000, "max": 1000}}, "shorter than the initial delay"),
+        ({"x-dead-letter-routing-key": "k"}, "routing_key_but_no_dlx_defined"),
+        ({"x-semantics": "at-most-once", "x-fairness-model": "fast"}, "'fast' needs at-least-once"),
+        ({"x-semantics": "at-most-once", "x-deliver": "early"}, "'early' needs at-least-once"),
+        ({"x-semantics": "at-most-once", "x-retry": {}}, "nothing to retry"),
+        ({"x-max-length": 3}, "3 is not supported in this version"),
+        ({"x-overflow": "reject-publish"}, "which allows 'drop-head'"),
+        ({"x-queue-type": "stream"}, "which allows 'classic'"),
+    ],
+)
+def test_what_is_known_is_never_taken_without_effect(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(PreconditionFailed) as caught:
+        queue_settings(arguments, queue="q")
+    assert text in str(caught.value)
+    assert str(caught.value).startswith("invalid arg '")
+
+
+@pytest.mark.parametrize("name", sorted(LATER_QUEUE_KEYS))
+def test_settings_of_later_versions_are_refused(name: str) -> None:
+    with pytest.raises(PreconditionFailed, match="not supported in this version"):
+        queue_settings({argument_name(name): 1})
+    with pytest.raises(InvalidArgument, match="not supported in this version"):
+        queue_settings_from_mapping({name: 1})
+
+
+@pytest.mark.parametrize("lease", ["30s", 30, 30.0, timedelta(seconds=30)])
+def test_python_takes_text_seconds_and_timedelta(lease: object) -> None:
+    assert queue_settings_from_mapping({"lease_period": lease}).lease_period == 30_000_000
+
+
+def test_python_names_the_nearest_key() -> None:
+    with pytest.raises(InvalidArgument, match=r"'lease_perod' is no setting of a queue; did you mean 'lease_period'\?"):
+        queue_settings_from_mapping({"lease_perod": "30s"})
+    with pytest.raises(InvalidArgument, match="lease_period of queue 'q': '30' needs|needs a unit"):
+        queue_settings_from_mapping({"lease_period": "30"}, queue="q")
+    for wrong in (True, [], float("inf"), float("nan")):
+        with pytest.raises(InvalidArgument, match="is not a duration"):
+            queue_settings_from_mapping({"lease_period": wrong})
+
+
+def test_altering_keeps_what_is_not_named() -> None:
+    before = queue_settings_from_mapping({"lease_period": "30s", "max_cancels": 2})
+    after = queue_settings_from_mapping({"lease_period": None, "max_backlog": 5}, base=before)
+    assert after == QueueSettings(max_cancels=2, max_backlog=5)
+
+
+def test_at_most_once_brings_the_only_fairness_and_delivery_it_allows() -> None:
+    settings = queue_settings_from_mapping({"semantics": "at-most-once"})
+    assert (settings.fairness_model, settings.deliver) == ("round-robin", "durable")

@@ -1,0 +1,229 @@
+"""The settings file: defaults, units, overrides, and what each mistake says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from penstock.config.load import LATER_SECTIONS, load_file, load_mapping, load_text
+from penstock.config.settings import Address, Settings
+from penstock.errors import SettingsError
+from penstock.records.settings import Action, Retry
+
+FULL = """
+[server]
+name = "one"
+sync = "interval"
+memory = "64MiB"
+[listen]
+amqp = "[::1]:0"
+http = "off"
+[log]
+segment = "1MiB"
+retention = { age = "7d", bytes = "50GB" }
+[[user]]
+name = "ann"
+password = "secret"
+tags = ["administrator"]
+[[vhost]]
+name = "shop"
+[[exchange]]
+name = "events"
+type = "topic"
+[[topic]]
+name = "revenue"
+[[queue]]
+name = "to-ship"
+vhost = "shop"
+underlying_topic = "^orders\\\\."
+default_publish_target = "orders.new"
+filter = "/status = 'paid'"
+lease_period = "30s"
+retry = { initial = "1s", factor = 2.0, max = "5m", jitter = 0.2, attempts = 8 }
+[[binding]]
+source = "events"
+destination = "to-ship"
+key = "order.*"
+[[action]]
+on = { queue = "to-ship", event = "expire", reason = ["max_deliveries"] }
+do = { publish = { topic = "graveyard", data = '{"why": "{{AMPS_REASON}}"}' } }
+[[pipeline]]
+name = "revenue"
+from = { queue = "to-ship", vhost = "shop" }
+sql = "SELECT region, sum(total) AS total FROM input GROUP BY region"
+to = [{ topic = "revenue" }, { table = "out/revenue" }]
+trigger = "5s"
+expect = [{ that = "total > 0", topic = "bad" }]
+"""
+
+
+def refusal(text: str, **given: dict[str, str]) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_text(text, **given)
+    return str(caught.value)
+
+
+def test_an_empty_file_gives_the_defaults() -> None:
+    settings = load_text("")
+    assert settings == Settings()
+    assert settings.server.sync == "commit"
+    assert settings.listen.amqp == Address("127.0.0.1", 5672)
+    assert settings.vhosts == ("/",)
+    [guest] = settings.users
+    assert (guest.name, guest.loopback_only) == ("guest", True)
+
+
+def test_everything_that_may_be_said() -> None:
+    settings = load_text(FULL)
+    assert settings.server.memory == 64 * 1024 * 1024
+    assert (settings.listen.amqp, settings.listen.http) == (Address("::1", 0), None)
+    assert str(settings.listen.amqp) == "[::1]:0"
+    assert settings.log.retention.age == 7 * 86_400_000_000
+    assert settings.log.retention.bytes == 50 * 10**9
+    assert settings.vhosts == ("/", "shop")
+    [queue] = settings.queue
+    assert queue.settings.lease_period == 30_000_000
+    assert queue.settings.retry == Retry(attempts=8)
+    assert settings.actions == (
+        Action("to-ship", "expire", ("max_deliveries",), "graveyard", '{"why": "{{AMPS_REASON}}"}'),
+    )
+    [pipeline] = settings.pipeline
+    assert pipeline.source.reads == "queue"
+    assert [target.topic or target.table for target in pipeline.to] == ["revenue", "out/revenue"]
+    assert "secret" not in repr(settings)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().server.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[server]\nsync = "comit"', "settings:2: [server] sync: 'comit' is not one of 'commit', 'interval' or 'off'"),
+        ('[server]\nsync = "comit"', "; did you mean 'commit'?"),
+        ("[server]\nmemory = 512", "settings:2: [server] memory: 512 needs a unit: write '512B' if that is meant"),
+        ('[server]\nmemory = "1MiB"', "settings:2: [server] memory: must be greater than or equal to 8388608"),
+        ("[server]\nnmae = 1", "settings:2: [server] nmae: unknown key; did you mean 'name'?"),
+        ("[sever]\nname = 1", "settings:1: [sever]: unknown section; did you mean 'server'?"),
+        ("server = 3", "[server]: 3 is not a table"),
+        ("[queue]\nname = 'q'", "settings:1: [queue]: is a list of tables: write [[queue]]"),
+        ('[listen]\namqp = "5672"', "settings:2: [listen] amqp: '5672' is not an address"),
+        ('[listen]\namqp = "::1:5672"', "write an IPv6 host in brackets"),
+        ('[listen]\namqps = "127.0.0.1:5671"', "settings:2: [listen] amqps: is not supported in this version"),
+        ('[listen]\namqp = "a:1"\nhttp = "a:1"', "amqp and http cannot both listen on a:1"),
+        ('[log]\nretention = { age = "7 days" }', "settings:2: [log] retention.age: duration '7 days'"),
+        ("[log]\n[log.retention]\nbytes = 1", "settings:3: [log] retention.bytes: 1 needs a unit"),
+        ('[[topic]]\nname = "t"\nkey = ["/id"]', 'settings:3: [[topic]] "t" key: is not supported in this version'),
+        ("[[queue]]\nlease_period = '1s'", "settings:1: [[queue]] number 1 name: is missing"),
+        ('[[queue]]\nname = "q"\nlease_period = 30', "30 is not a duration with a unit: write '30s'"),
+        (
+            '[[queue]]\nname = "q"\nring_size = 3',
+            'settings:3: [[queue]] "q" ring_size: is not supported in this version',
+        ),
+        ('[[queue]]\nname = "q"\nunderlying_topic = "a("', "'a(' is no RE2 pattern"),
+        ('[[queue]]\nname = "q"\nunderlying_topic = "^a"\ndefault_publish_target = "b"', "'b' is not among the topics"),
+        ('[[queue]]\nname = "q"\n[[queue]]\nname = "q"', "settings:4: [[queue]] \"q\" name: 'q' is there twice"),
+        ('[[queue]]\nname = "q"\nvhost = "shop"', "settings:3: [[queue]] \"q\" vhost: there is no [[vhost]] 'shop'"),
+        ('[[queue]]\nname = "q"\nsemantics = "at-most-once"\nfairness_model = "fast"', "'fast' needs at-least-once"),
+        ('[[queue]]\nname = "q"\ndead_letter_routing_key = "k"', "needs dead_letter_exchange beside it"),
+        (
+            '[[action]]\non = { queue = "q", event = "ack" }\ndo = { publish = { topic = "t" } }',
+            "'ack' is not 'expire'",
+        ),
+        ('[[user]]\nname = "u"', "either a password or a password_file"),
+        ('[[pipeline]]\nname = "p"\nfrom = { queue = "q" }\nto = [{ topic = "t" }]', "either sql or python"),
+        ('[[pipeline]]\nname = "p"\nfrom = {}\nsql = "s"\nto = []', "from either a queue or a topic"),
+        (
+            '[[pipeline]]\nname = "../p"\nfrom = { topic = "q" }\nsql = "s"\nto = [{ topic = "t" }]',
+            "must match pattern|pattern",
+        ),
+    ],
+)
+def test_a_mistake_names_its_place_and_the_way_out(text: str, message: str) -> None:
+    told = refusal(text)
+    assert any(part in told for part in message.split("|"))
+
+
+@pytest.mark.parametrize("section", sorted(LATER_SECTIONS))
+def test_sections_of_later_versions_are_refused(section: str) -> None:
+    assert f"[{section}]: the section is not supported in this version" in refusal(f"[[{section}]]\nname = 'x'")
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    told = refusal("[server]\nsync = 'x'\n[log]\nsegmet = '1MiB'\n[[queue]]\nname = 'q'\nleasing = 3\nfilter = 4")
+    assert len(told.splitlines()) == 4
+
+
+def test_the_environment_wins_over_the_file_and_options_over_both() -> None:
+    environ = {
+        "PENSTOCK_SERVER__NAME": "123",
+        "PENSTOCK_LOG__RETENTION__AGE": "2d",
+        "PENSTOCK_AMQP__CHANNEL_MAX": "12",
+        "PENSTOCK_URL": "not a setting",
+        "PATH": "/bin",
+    }
+    settings = load_text(
+        '[server]\nname = "file"\nsync = "off"', source="p.toml", environ=environ, options={"server.sync": "commit"}
+    )
+    assert settings.server.name == "123"
+    assert settings.server.sync == "commit"
+    assert settings.amqp.channel_max == 12
+    assert settings.origin("server.name") == "environment variable PENSTOCK_SERVER__NAME"
+    assert settings.origin("server.sync") == "option --sync"
+    assert settings.origin("log.retention.age") == "environment variable PENSTOCK_LOG__RETENTION__AGE"
+    assert settings.origin("server.memory") == "default"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PENSTOCK_SERVER__SYNK", "off", "did you mean 'PENSTOCK_SERVER__SYNC'?"),
+        ("PENSTOCK_QUEUE__NAME", "q", "overrides no single setting"),
+        ("PENSTOCK_SERVER__SYNC", "x", "environment variable PENSTOCK_SERVER__SYNC: 'x' is not one of"),
+        (
+            "PENSTOCK_AMQP__CHANNEL_MAX",
+            "many",
+            "environment variable PENSTOCK_AMQP__CHANNEL_MAX: must be a valid integer",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, value: str, message: str) -> None:
+    assert message in refusal("", environ={variable: value})
+
+
+def test_a_mapping_is_read_and_left_alone() -> None:
+    data: dict[str, object] = {"queue": [{"name": "q", "lease_period": "30s", "max_cancels": 2}]}
+    settings = load_mapping(data)
+    assert settings.queue[0].settings.max_cancels == 2
+    assert data == {"queue": [{"name": "q", "lease_period": "30s", "max_cancels": 2}]}
+
+
+@pytest.mark.parametrize("data", [{"queue": [3]}, {"queue": {"name": "q"}}, {"server": []}, {"topic": "x"}])
+def test_wrong_shapes_are_sentences(data: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match="is not a table|is a list of tables"):
+        load_mapping(data)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read: No such file"):
+        load_file(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("[server\n")
+    with pytest.raises(SettingsError, match=r"bad\.toml: is no TOML: .*line 1"):
+        load_file(tmp_path / "bad.toml")
+    (tmp_path / "latin.toml").write_bytes(b'[server]\nname = "\xe9"\n')
+    with pytest.raises(SettingsError, match="is not UTF-8 text"):
+        load_file(tmp_path / "latin.toml")
+
+
+def test_every_key_has_a_sentence() -> None:
+    def check(model: type[BaseModel]) -> None:
+        for name, field in model.model_fields.items():
+            assert field.description or name == "settings", f"{model.__name__}.{name}"
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                check(field.annotation)
+
+    check(Settings)

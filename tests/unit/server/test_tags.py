@@ -1,0 +1,99 @@
+"""Delivery tags of a channel, against a dict that nobody doubts."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.server.amqp.tags import Settled, Tags, UnknownTag
+
+A, B = cast("Any", "consumer a"), cast("Any", "consumer b")
+
+
+def plain(settled: Settled) -> list[tuple[Any, int]]:
+    return [(consumer, lsn) for consumer, chunk in settled for lsn in chunk]
+
+
+def test_acks_in_order_cut_the_front() -> None:
+    tags = Tags()
+    assert tags.give(A, range(10, 20), True) == 1
+    assert plain(tags.settle(1, 3)) == [(A, 10), (A, 11), (A, 12)]
+    assert tags.count == 7
+    assert plain(tags.settle(0, 5)) == [(A, 13), (A, 14)]
+
+
+def test_zero_and_multiple_settle_everything_even_nothing() -> None:
+    tags = Tags()
+    assert tags.settle(0, 0) == []
+    tags.give(A, range(1, 3), True)
+    tags.give(B, range(5, 6), True)
+    assert plain(tags.settle(0, 0)) == [(A, 1), (A, 2), (B, 5)]
+    assert tags.count == 0
+
+
+def test_a_tag_is_settled_once() -> None:
+    tags = Tags()
+    tags.give(A, range(1, 4), True)
+    tags.settle(2, 2)
+    for low, high in ((2, 2), (0, 2), (4, 4), (0, 9)):
+        with pytest.raises(UnknownTag):
+            tags.settle(low, high)
+    assert plain(tags.settle(0, 3)) == [(A, 1), (A, 3)]
+
+
+def test_tags_without_ack_are_unknown_but_counted() -> None:
+    tags = Tags()
+    tags.give(A, range(1, 3), False)
+    assert tags.give(B, range(7, 8), True) == 3
+    with pytest.raises(UnknownTag):
+        tags.settle(1, 1)
+    assert plain(tags.settle(3, 3)) == [(B, 7)]
+
+
+def test_tags_of_a_lost_queue_are_unknown() -> None:
+    tags = Tags()
+    tags.give(A, range(1, 3), True)
+    tags.give(B, range(7, 9), True)
+    tags.discard(A)
+    assert tags.count == 2
+    with pytest.raises(UnknownTag):
+        tags.settle(1, 1)
+    assert plain(tags.settle(3, 4)) == [(B, 7), (B, 8)]
+
+
+OPERATION = st.one_of(
+    st.tuples(st.just("give"), st.integers(0, 1), st.integers(1, 6), st.booleans()),
+    st.tuples(st.just("one"), st.integers(0, 30), st.integers(0, 3), st.none()),
+    st.tuples(st.just("upto"), st.integers(0, 30), st.none(), st.none()),
+)
+
+
+@given(st.lists(OPERATION, max_size=40))
+def test_any_order_agrees_with_a_dict(operations: list[tuple[str, int, Any, Any]]) -> None:
+    tags, model, lsn = Tags(), dict[int, tuple[Any, int]](), 100
+    for what, a, b, c in operations:
+        if what == "give":
+            consumer = (A, B)[a]
+            first = tags.give(consumer, range(lsn, lsn + b), c)
+            if c:
+                model.update({first + i: (consumer, lsn + i) for i in range(b)})
+            lsn += b
+            continue
+        if what == "one":
+            wanted = range(a + 1, a + 2 + b)
+            known = all(tag in model for tag in wanted)
+            low, high = a + 1, a + 1 + b
+        else:
+            wanted = [tag for tag in model if tag <= a or a == 0]
+            known = a == 0 or a in model
+            low, high = 0, a
+        if known:
+            expected = [model.pop(tag) for tag in sorted(wanted)]
+            assert sorted(plain(tags.settle(low, high)), key=str) == sorted(expected, key=str)
+        else:
+            with pytest.raises(UnknownTag):
+                tags.settle(low, high)
+        assert tags.count == len(model)

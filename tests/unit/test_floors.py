@@ -1,0 +1,175 @@
+"""The house keeps its shape: imports point down, and importing the package stays cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+PLAIN = {"records", "ports", "config", "errors", "units"}
+BELOW_SERVER = PLAIN | {"expr", "core", "log", "memory", "replication", "wire"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "records": PLAIN,
+    "ports": PLAIN,
+    "config": PLAIN,
+    "errors": PLAIN,
+    "units": PLAIN,
+    "expr": PLAIN,
+    "core": {"records", "expr", "errors", "units"},
+    "log": {"records", "ports", "errors", "units"},
+    "memory": {"records", "ports", "errors", "units"},
+    "replication": {"records", "ports", "errors", "units"},
+    "wire": {"records", "errors", "units"},
+    "server": BELOW_SERVER,
+    "client": {"records", "expr", "wire", "errors", "units"},
+    "spark": {"client", "expr", "records", "errors", "units"},
+    "testing": BELOW_SERVER | {"server", "client"},
+    "cli": BELOW_SERVER | {"server", "client", "spark", "testing", "dashboard", "penstock"},
+    "dashboard": BELOW_SERVER | {"server", "client", "spark"},
+    "__main__": {"cli"},
+    "penstock": {"errors", "client"},  # the package itself: its public names
+}
+"""Floor -> the floors it may import; its own is always allowed."""
+
+MAY_IMPORT_BESIDE = {"pyspark_penstock": {"penstock.spark"}}
+"""Top-level packages next to `penstock` -> the modules of ours they may import."""
+
+HEAVY_BELOW = {"asyncio", "socket", "threading", "time", "random.SystemRandom", "subprocess", "selectors"}
+"""What the pure floors never import: they are handed time, chance and the world's answers."""
+
+PURE = {"records", "core", "errors", "units"}
+
+
+def imports(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of every import in a file, those under TYPE_CHECKING and in functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def package_of(file: Path, source: Path) -> str:
+    return ".".join(file.relative_to(source).parent.parts)
+
+
+def floor_of(module: str) -> str:
+    """`penstock.log.writer` is `log`; `penstock` and its own names are `penstock`."""
+    parts = module.split(".")
+    if len(parts) > 1 and parts[1] in MAY_IMPORT:
+        return parts[1]
+    return "penstock"
+
+
+def violations(source: Path) -> list[str]:
+    found: list[str] = []
+    for file in sorted(source.rglob("*.py")):
+        parts = file.relative_to(source).with_suffix("").parts
+        text = file.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for line, name in imports(ast.parse(text), package_of(file, source)):
+            top = name.split(".")[0]
+            shown = f"{file.relative_to(source)}:{line}: {lines[line - 1].strip()}"
+            if parts[0] != "penstock":
+                allowed = MAY_IMPORT_BESIDE.get(parts[0], set())
+                if top == "penstock" and not any(f"{name}.".startswith(f"{one}.") for one in allowed):
+                    found.append(f"{shown}  ({parts[0]} may import {sorted(allowed)})")
+                continue
+            floor = floor_of(".".join(parts))
+            if len(parts) > 1 and parts[1] not in MAY_IMPORT and parts[1:] != ("__init__",):
+                found.append(f"{file.relative_to(source)}: the table of floors has no line for {parts[1]!r}")
+                break
+            if top != "penstock":
+                if floor in PURE and name.split(".")[0] in HEAVY_BELOW:
+                    found.append(f"{shown}  ({floor} is pure)")
+                continue
+            other = floor_of(name)
+            if other == floor == "wire" and wire_of(name) not in {wire_of(".".join(parts)), ""}:
+                found.append(f"{shown}  (one wire does not know another)")
+            if other != floor and other not in MAY_IMPORT[floor]:
+                allowed_here = "anything" if floor == "cli" else ", ".join(sorted(MAY_IMPORT[floor]))
+                found.append(f"{shown}  ({floor} may import {allowed_here})")
+    return found
+
+
+def wire_of(module: str) -> str:
+    """`penstock.wire.amqp.frames` is `amqp`; files of the wire floor itself are ``."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[2] in {"amqp", "flight", "http"} else ""
+
+
+def test_every_import_points_down() -> None:
+    found = violations(SOURCE)
+    assert not found, "imports that point up:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("penstock/core/broker.py", "from penstock.log import Log", "core/broker.py:1: from penstock.log import Log"),
+        ("penstock/core/broker.py", "import asyncio", "core is pure"),
+        ("penstock/wire/amqp/frames.py", "def f():\n    from penstock import server", "frames.py:2:"),
+        ("penstock/wire/amqp/frames.py", "from penstock.wire.http import app", "one wire does not know another"),
+        (
+            "penstock/expr/parse.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from penstock.core.broker import Core",
+            "parse.py:3:",
+        ),
+        ("penstock/log/writer.py", "from ..server import app", "writer.py:1:"),
+        ("penstock/utils/misc.py", "import os", "no line for 'utils'"),
+        ("pyspark_penstock/__init__.py", "import penstock.server", "may import ['penstock.spark']"),
+    ],
+)
+def test_an_import_that_points_up_is_named(tmp_path: Path, file: str, text: str, expected: str) -> None:
+    place = tmp_path / file
+    place.parent.mkdir(parents=True)
+    place.write_text(text)
+    [found] = violations(tmp_path)
+    assert expected in found
+
+
+def fresh_python(code: str) -> str:
+    """What `code` prints in a new interpreter that sees the source folder."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SOURCE)!r}); {code}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+HEAVY = ("pyarrow", "pyspark", "duckdb", "pydantic", "numpy", "starlette", "typer", "asyncio", "lark")
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = set(fresh_python("import penstock; print(*sorted(sys.modules))").split())
+    assert not loaded.intersection(HEAVY)
+    ours = sorted(name for name in loaded if name.startswith("penstock"))
+    assert ours == ["penstock", "penstock.errors"]
+
+
+def test_reading_queue_arguments_loads_no_pydantic() -> None:
+    loaded = set(fresh_python("import penstock.config.arguments; print(*sorted(sys.modules))").split())
+    assert not loaded.intersection(HEAVY)
+
+
+def test_the_package_says_what_it_has() -> None:
+    import penstock
+
+    assert set(penstock.__all__) <= set(dir(penstock))
+    assert issubclass(penstock.Refused, penstock.PenstockError)
+    with pytest.raises(AttributeError, match="no attribute 'conect'"):
+        _ = penstock.conect  # type: ignore[attr-defined]

@@ -1,0 +1,226 @@
+"""The HTTP door: what probes, dashboards and RabbitMQ's tools read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.wire.http import Metrics, QueueMetrics, create_app
+from penstock.wire.http.app import credentials
+
+
+class Facts:
+    """A server that says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.status = "ok"
+        self.open = True
+        self.logins: list[tuple[str, str, str]] = []
+        self.present: list[dict[str, object]] = [
+            {"name": "to-ship", "vhost": "/", "ready": 3, "leased": 2, "delayed": 1, "ready_bytes": 30, "consumers": 1},
+            {"name": "a/b", "vhost": "/", "durable": False, "ready": 9},
+            {"name": "jobs", "vhost": "shop", "settings": {"lease_period": "30s"}},
+        ]
+
+    def health(self) -> Mapping[str, object]:
+        return {"status": self.status, "name": "one", "sync": "commit"}
+
+    def ready(self) -> bool:
+        return self.open
+
+    def overview(self) -> Mapping[str, object]:
+        return {"settings": {"server.sync": {"value": "commit", "from": "default"}}}
+
+    def queues(self) -> Sequence[Mapping[str, object]]:
+        return self.present
+
+    def queue(self, vhost: str, name: str) -> Mapping[str, object] | None:
+        return next((one for one in self.present if (one["vhost"], one["name"]) == (vhost, name)), None)
+
+    def vhosts(self) -> Sequence[str]:
+        return ["/", "shop"]
+
+    def metrics(self) -> Metrics:
+        queues = [QueueMetrics("/", "to-ship", 3, 2, 1, 30, 20, 1), QueueMetrics("shop", 'odd "name"\n', 4)]
+        return Metrics(
+            node="one", version="0.1.0", published=12, dead_lettered={"expired": 5}, broken=True, queues=queues
+        )
+
+    def check_login(self, user: str, password: str, host: str) -> bool:
+        self.logins.append((user, password, host))
+        return (user, password) == ("guest", "guest")
+
+    def tags(self, user: str) -> Sequence[str]:
+        return ["administrator"]
+
+
+class Client:
+    """Asks the application without a socket."""
+
+    def __init__(self, facts: Facts, auth: tuple[str, str] | None) -> None:
+        self._transport = httpx.ASGITransport(create_app(facts), client=("127.0.0.1", 1))
+        self._auth = auth
+
+    def ask(self, method: str, path: str) -> httpx.Response:
+        async def answer() -> httpx.Response:
+            async with httpx.AsyncClient(transport=self._transport, auth=self._auth) as client:
+                return await client.request(method, f"http://server{path}")
+
+        return asyncio.run(answer())
+
+    def get(self, path: str) -> httpx.Response:
+        return self.ask("GET", path)
+
+
+@pytest.fixture
+def facts() -> Facts:
+    return Facts()
+
+
+@pytest.fixture
+def client(facts: Facts) -> Client:
+    return Client(facts, ("guest", "guest"))
+
+
+def test_health_and_readiness_follow_the_server(facts: Facts, client: Client) -> None:
+    assert client.get("/healthz").json()["status"] == "ok"
+    assert client.get("/readyz").status_code == 200
+    facts.status, facts.open = "broken", False
+    assert client.get("/healthz").status_code == 503
+    assert client.get("/readyz").status_code == 503
+    assert facts.logins == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/overview", "/api/queues", "/api/queues/%2F/to-ship", "/api/nothing", "/other", "//healthz"]
+)
+def test_everything_else_asks_for_a_login(facts: Facts, path: str) -> None:
+    answer = Client(facts, None).get(path)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Basic realm=")
+    assert answer.json()["error"] == "not_authorized"
+    assert Client(facts, ("guest", "wrong")).get(path).status_code == 401
+
+
+def test_the_address_of_the_client_decides_too(facts: Facts, client: Client) -> None:
+    client.get("/api/whoami")
+    assert facts.logins == [("guest", "guest", "127.0.0.1")]
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Basic", "Basic !!!", "Basic Z3Vlc3Q=", "Bearer Z3Vlc3Q6Z3Vlc3Q=", "Basic " + "A" * 5000, "Basic /w=="],
+)
+def test_broken_logins_are_no_logins(header: str) -> None:
+    assert credentials(header) is None
+
+
+def test_a_password_may_hold_colons() -> None:
+    assert credentials("Basic dTphOmI=") == ("u", "a:b")
+
+
+def test_a_queue_has_the_fields_that_tools_read(client: Client) -> None:
+    queue = client.get("/api/queues/%2F/to-ship").json()
+    assert queue["messages"] == 6
+    assert queue["messages_ready"] == 3
+    assert queue["messages_unacknowledged"] == 2
+    assert queue["message_bytes_ready"] == 30
+    assert queue["consumers"] == 1
+    assert queue["type"] == "classic"
+    assert queue["node"] == "one"
+    assert queue["penstock"]["delayed"] == 1
+    assert client.get("/api/queues/shop/jobs").json()["penstock"]["settings"] == {"lease_period": "30s"}
+
+
+def test_lists_by_vhost(client: Client) -> None:
+    assert [one["name"] for one in client.get("/api/queues").json()] == ["to-ship", "a/b", "jobs"]
+    assert [one["name"] for one in client.get("/api/queues/%2F").json()] == ["to-ship", "a/b"]
+    assert [one["name"] for one in client.get("/api/queues/shop").json()] == ["jobs"]
+
+
+def test_names_with_slashes_keep_them(client: Client) -> None:
+    assert client.get("/api/queues/%2F/a%2Fb").json()["durable"] is False
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api/queues/nowhere", "/api/queues/%2F/absent", "/api/queues/%2F/a/b", "/api/queues/", "/api/nothing", "/x"],
+)
+def test_what_is_not_there_is_404_in_their_shape(client: Client, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "Object Not Found", "reason": "Not Found"}
+
+
+def test_other_methods_are_refused(client: Client) -> None:
+    assert client.ask("POST", "/api/queues").status_code == 405
+    assert client.ask("DELETE", "/api/queues/%2F/to-ship").json() == {
+        "error": "method_not_allowed",
+        "reason": "Method Not Allowed",
+    }
+
+
+def test_sorting_choosing_and_paging(client: Client) -> None:
+    answer = client.get("/api/queues?sort=messages_ready&sort_reverse=true&columns=name,penstock.delayed").json()
+    assert answer[0] == {"name": "a/b", "penstock": {"delayed": 0}}
+    page = client.get("/api/queues?page=2&page_size=2&columns=name").json()
+    assert page == {
+        "filtered_count": 3,
+        "item_count": 1,
+        "items": [{"name": "jobs"}],
+        "page": 2,
+        "page_count": 2,
+        "page_size": 2,
+        "total_count": 3,
+    }
+    assert client.get("/api/queues?name=SHIP&page=1").json()["filtered_count"] == 1
+    assert [one["name"] for one in client.get("/api/queues?name=^j&use_regex=true").json()] == ["jobs"]
+
+
+@pytest.mark.parametrize("query", ["page=0", "page=x", "page=9", "page=1&page_size=501", "name=(&use_regex=true"])
+def test_a_query_that_cannot_be_used_is_400(client: Client, query: str) -> None:
+    answer = client.get(f"/api/queues?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "bad_request"
+
+
+def test_overview_and_whoami(client: Client) -> None:
+    overview = client.get("/api/overview").json()
+    assert overview["queue_totals"]["messages_ready"] == 7
+    assert overview["object_totals"]["queues"] == 2
+    assert overview["message_stats"]["publish"] == 12
+    assert overview["penstock"]["settings"]["server.sync"]["from"] == "default"
+    assert client.get("/api/whoami").json() == {"name": "guest", "tags": ["administrator"]}
+    assert client.get("/api/vhosts").json() == [{"name": "/"}, {"name": "shop"}]
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_have_the_names_that_dashboards_use(client: Client) -> None:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = samples(answer.text)
+    assert found["rabbitmq_queue_messages_ready", ()] == 7
+    assert found["rabbitmq_queue_messages", ()] == 10
+    assert found["rabbitmq_queues", ()] == 2
+    assert found["rabbitmq_global_messages_received_total", (("protocol", "amqp091"),)] == 12
+    labels = (("dead_letter_strategy", "at_least_once"), ("queue_type", "rabbit_classic_queue"))
+    assert found["rabbitmq_global_messages_dead_lettered_expired_total", labels] == 5
+    assert found["rabbitmq_connections_opened_total", ()] == 0
+    assert found["penstock_broken", ()] == 1
+    assert ("rabbitmq_build_info", (("product_name", "Penstock"), ("product_version", "0.1.0"))) in found
+
+
+def test_metrics_of_each_queue_escape_names(client: Client) -> None:
+    found = samples(client.get("/metrics/per-object").text)
+    assert found["rabbitmq_queue_messages_ready", (("queue", 'odd "name"\n'), ("vhost", "shop"))] == 4
