@@ -319,7 +319,7 @@ def machine() -> dict[str, object]:
 
 def commit() -> str:
     """The commit of the checkout, with `+` when files differ from it; `unknown` outside of one."""
-    git = ["git", "-C", str(ROOT)]
+    git = ["git", "--no-optional-locks", "-C", str(ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     if head.returncode != 0:
         return "unknown"

@@ -40,10 +40,13 @@ class ShiftedClock(SystemClock):
 class FlightHouse:
     """`with FlightHouse(folder) as house:` and `house.url`."""
 
-    def __init__(self, folder: Path, limits: FlightLimits | None = None, memory: int = 64 * 2**20) -> None:
+    def __init__(
+        self, folder: Path, limits: FlightLimits | None = None, memory: int = 64 * 2**20, segment: int = 8 * 2**20
+    ) -> None:
         self.folder = folder
         self.limits = limits
         self.memory = memory
+        self.segment = segment
         self.clock = ShiftedClock()
         self.loop = asyncio.new_event_loop()
         self.engine: Engine
@@ -77,7 +80,7 @@ class FlightHouse:
 
     def _open(self) -> None:
         disk = OsDisk(self.folder)
-        self.log = Log.open(disk, self.clock, LogSettings(segment=8 * 2**20))
+        self.log = Log.open(disk, self.clock, LogSettings(segment=self.segment))
         start = self.log.start_state()
         folding = Fold(DurableState.decode(start[2])) if start is not None else Fold()
         for table in self.log.replay():

@@ -72,7 +72,7 @@ class Model:
         if w.no_ack and w.backlog != 0:
             limit = UNLIMITED
         room = limit - self.used(w)
-        if w.group is not None:
+        if w.group is not None and not w.no_ack:
             room = min(room, self.credit[w.group] - sum(self.used(o) for o in self.workers if o.group == w.group))
         return room
 

@@ -191,6 +191,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(messages=st.lists(message, min_size=1, max_size=6), repeat=st.sampled_from([1, 1, 1, 30]))
     def arrive(self, messages: list[tuple[int, int, int, int]], repeat: int) -> None:
         self.before()
+        if self.queue.is_due(self.now):
+            self.queue.tick(self.now, self.sink)
         messages = messages * repeat
         lsns = list[int]()
         for _, strangers, _, _ in messages:

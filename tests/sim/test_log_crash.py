@@ -139,7 +139,7 @@ class World:
 
 @pytest.mark.parametrize("sync", ["commit", "interval", "off"])
 def test_confirmed_means_found_after_any_end(sync: Sync, effort: int) -> None:
-    for seed in range(60 * effort):
+    for seed in range(25 * effort):
         world = World(seed, sync)
         try:
             for _ in range(6):

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from penstock.errors import InvalidArgument
 from penstock.records.settings import Action
@@ -32,7 +32,7 @@ class Expired:
 
 
 def _moment(expired: Expired) -> bytes:
-    return datetime.fromtimestamp(expired.time // 1_000_000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ").encode()
+    return datetime.fromtimestamp(expired.time // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ").encode()
 
 
 VARIABLES: Mapping[str, Callable[[Expired], bytes]] = {
@@ -75,7 +75,9 @@ class Template:
             else:
                 variable, quoted = part
                 value = variable(expired)
-                out.append(json.dumps(value.decode(errors="replace"), ensure_ascii=False)[1:-1].encode() if quoted else value)
+                if quoted:
+                    value = json.dumps(value.decode(errors="replace"), ensure_ascii=False)[1:-1].encode()
+                out.append(value)
         return b"".join(out)
 
 
@@ -100,7 +102,7 @@ class Actions:
         for action in actions:
             unknown = set(action.reasons) - set(REASONS)
             if unknown:
-                raise InvalidArgument(f"an action knows no reason {sorted(unknown)[0]!r}; there are {', '.join(REASONS)}")
+                raise InvalidArgument(f"an action knows no reason {min(unknown)!r}; there are {', '.join(REASONS)}")
             self._by_queue.setdefault((action.vhost, action.queue), []).append((action, Template(action.data)))
 
     def wants(self, vhost: str, queue: str) -> bool:

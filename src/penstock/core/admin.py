@@ -233,9 +233,10 @@ class Admin:
         while todo:
             name = todo.pop()
             exchange = self._topology.exchanges.get((vhost, name))
-            if exchange is not None and exchange.auto_delete and exchange.used:
-                if not any(True for _ in self._topology.bindings_from(vhost, name)):
-                    todo += sorted(self._delete_exchange(vhost, name))
+            if exchange is None or not exchange.auto_delete or not exchange.used:
+                continue
+            if not any(True for _ in self._topology.bindings_from(vhost, name)):
+                todo += sorted(self._delete_exchange(vhost, name))
 
     # bindings
 
@@ -283,9 +284,7 @@ class Admin:
 
     # topics
 
-    def declare_topic(
-        self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object]
-    ) -> None:
+    def declare_topic(self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object]) -> None:
         """A topic that keeps what no queue takes."""
         if self._topology.exchange(vhost, exchange) is None:
             raise no_exchange(vhost, exchange)
@@ -353,8 +352,8 @@ def _bad_argument(argument: str, where: str, detail: object) -> PreconditionFail
 
 def _locked(vhost: str, name: str) -> ResourceLocked:
     return ResourceLocked(
-        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally declared on "
-        "another connection or the exclusive property value does not match that of the original declaration."
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally declared "
+        "on another connection or the exclusive property value does not match that of the original declaration."
     )
 
 

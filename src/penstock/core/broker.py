@@ -9,6 +9,7 @@ performs the effects that the journal's durability allows.  The work itself is d
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -23,11 +24,11 @@ from penstock.core.holding import Holdings
 from penstock.core.interning import Interning
 from penstock.core.marks import Marks
 from penstock.core.outbox import Outbox
+from penstock.core.positions import packed
 from penstock.core.publishing import Published, Publisher
 from penstock.core.queue import Queue
 from penstock.core.routing import Router
 from penstock.core.sinks import Committed, Sinks
-from penstock.core.positions import packed
 from penstock.core.state import DurableState, Ints, QueueState, StreamState, flat, runs_of, spread
 from penstock.core.streams import Streams
 from penstock.core.timers import Timers
@@ -192,7 +193,7 @@ class Core:
                 continue
             transient = self._publisher.transient
             if transient:
-                lsns = flat(queue.snapshot()[0])
+                lsns = flat(_snapshot(queue)[0])
                 gone = packed(lsns[transient.column(lsns) > 0])
                 if len(gone):
                     self._holdings.forget(queue, gone)
@@ -213,7 +214,7 @@ class Core:
         marks = self._marks()
         marked: dict[str, list[Ints]] = {name: [] for name, _ in marks}
         for number, queue in sorted(self._admin.by_id.items()):
-            waiting, columns = queue.snapshot()
+            waiting, columns = _snapshot(queue)
             if any(some for _, some in marks):
                 lsns = flat(waiting)
                 for name, some in marks:
@@ -313,7 +314,9 @@ class Core:
         if isinstance(batch.properties, bytes):
             refusal = memo[batch.properties].refusal
             return [] if refusal is None else [(row, refusal) for row in range(len(batch))]
-        return [(row, refusal) for row, data in enumerate(batch.properties) if (refusal := memo[data].refusal) is not None]
+        return [
+            (row, refusal) for row, data in enumerate(batch.properties) if (refusal := memo[data].refusal) is not None
+        ]
 
     # -- topology
 
@@ -624,3 +627,8 @@ class Core:
         if shared is not None:
             touched.update(shared.queues())
 
+
+def _snapshot(queue: Queue) -> tuple[list[Chunk], dict[str, array[int]]]:
+    if queue.ready or queue.leased or queue.delayed or queue.dying:
+        return queue.snapshot()
+    return [], {}

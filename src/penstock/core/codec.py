@@ -176,7 +176,9 @@ def _decode(data: bytes) -> DurableState:
             values = array("q")
             piece = data[place : place + 8 * count]
             if len(piece) != 8 * count or column not in COLUMNS:
-                raise ValueError(f"column {column!r} of queue {queue.name!r} is cut or unknown")
+                raise ValueError(
+                    f"the encoded state is cut: column {column!r} of queue {queue.name!r} is short or unknown"
+                )
             values.frombytes(piece)
             queue.columns[column] = values
             place += 8 * count

@@ -104,10 +104,10 @@ class Consumer:
 
     @property
     def room(self) -> int:
-        """How many more it may hold; 0 or less is none."""
+        """How many more it may take; 0 or less is none.  Who never acknowledges uses up no credit."""
         room = self.limit - self.leases.count
         shared = self.shared
-        return room if shared is None else min(room, shared.limit - shared.used)
+        return room if shared is None or self.no_ack else min(room, shared.limit - shared.used)
 
     @property
     def weight(self) -> int:

@@ -75,9 +75,7 @@ class DeadLetters:
             header["dead"] = dead
         self._outbox.record(Kind.EXPIRE, queue.name, header, pack_pairs(queue.id, letter.pairs))
 
-    def _to_exchange(
-        self, now: Now, queue: Queue, rows: Rows, order: Sequence[int], why: str
-    ) -> list[tuple[int, int]]:
+    def _to_exchange(self, now: Now, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> list[tuple[int, int]]:
         settings = queue.settings
         exchange, key = settings.dead_letter_exchange or "", settings.dead_letter_routing_key
         letters = _Letters([], [], [], [], {})
@@ -92,17 +90,14 @@ class DeadLetters:
             death = Death(queue.name, reason, came_by.exchange, (came_by.name, *carbon), self._outbox.time)
             header, history = after_death(rows.properties[i], death, own=self.letters.has(lsn))
             if amqp_reason(reason) != REJECTED:
-                if banned := frozenset(name for name, _ in history if is_cycle(name, history)):
-                    letters.banned[len(letters.causes)] = banned
+                letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
             letters.causes.append(lsn)
             letters.topics.append(topic)
             letters.properties.append(header)
             letters.bodies.append(rows.bodies[i])
         return self._publish(now, letters, carbon=key is None)
 
-    def _to_actions(
-        self, now: Now, queue: Queue, rows: Rows, order: Sequence[int], why: str
-    ) -> list[tuple[int, int]]:
+    def _to_actions(self, now: Now, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> list[tuple[int, int]]:
         letters = _Letters([], [], [], [], {})
         reasons = tuple(why.split(","))
         actions = self._actions.of(queue.vhost, queue.name, reasons)
@@ -113,9 +108,7 @@ class DeadLetters:
                 if topic is None:
                     continue
                 bookmark = f"{self._origin}|{lsn}|"
-                expired = Expired(
-                    queue.name, rows.bodies[i], why, bookmark, self._outbox.time, self._instance
-                )
+                expired = Expired(queue.name, rows.bodies[i], why, bookmark, self._outbox.time, self._instance)
                 letters.causes.append(lsn)
                 letters.topics.append(topic)
                 letters.properties.append(_PERSISTENT_HEADER)

@@ -78,7 +78,7 @@ class Timetable:
         out = np.full(len(lsns), -1, dtype=np.int64)
         for block in self.blocks:
             held, times = block.columns()
-            if held[-1] < lsns[0] or held[0] > lsns[-1]:
+            if not len(lsns) or held[-1] < lsns[0] or held[0] > lsns[-1]:
                 continue
             at = np.minimum(np.searchsorted(held, lsns), len(held) - 1)
             found = held[at] == lsns

@@ -59,7 +59,9 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
 
 
 def _tangled(queue: Queue) -> bool:
-    """Whether two of the consumers share a counter."""
+    """Whether what one consumer takes changes another's room otherwise than by the message."""
+    if queue.settings.max_backlog and any(consumer.no_ack for consumer in queue.roster.all):
+        return True
     if not queue.sharing:
         return False
     seen = [id(consumer.shared) for consumer in queue.roster.all if consumer.shared is not None]
@@ -104,8 +106,8 @@ def _one_by_one(queue: Queue, now: Now, sink: Sink, budget: int) -> None:
     order = [consumer for level in queue.roster.levels for consumer in level if not consumer.paused]
     shares: dict[int, list[Run]] = {}
     main = queue.main
-    given = 0
-    while queue.ready and queue.room - given > 0:
+    given = held = 0
+    while queue.ready and queue.room - held > 0:
         free = [consumer for consumer in order if consumer.room > 0]
         if not free:
             break
@@ -129,6 +131,7 @@ def _one_by_one(queue: Queue, now: Now, sink: Sink, budget: int) -> None:
         given += 1
         # count it at once, for the next pick; `grant` counts for good
         if not consumer.no_ack:
+            held += 1
             consumer.leases.count += 1
             if consumer.shared is not None:
                 consumer.shared.used += 1

@@ -170,7 +170,9 @@ class Fold:
             extra["letter"] = np.isin(lsns[rows], letters).astype(np.int64)
         if table.column("not_before").null_count < table.num_rows:
             extra["not_before"] = _numbers(table, "not_before", 0)[rows]
-        expires = _numbers(table, "expires_at", 0)[rows] if table.column("expires_at").null_count < table.num_rows else None
+        expires = (
+            _numbers(table, "expires_at", 0)[rows] if table.column("expires_at").null_count < table.num_rows else None
+        )
         times: Ints | None = None
         own = lsns if everything else lsns[rows]
         for number, pieces in by_queue.items():
@@ -235,7 +237,9 @@ class Fold:
         lengths = np.diff(offsets)
         if bool(((lengths < 8) | (lengths % 16 != 8)).any()):
             bad = int(np.flatnonzero((lengths < 8) | (lengths % 16 != 8))[0])
-            raise LogDamaged(f"the {Kind(int(kinds[bad])).name} record at LSN {lsns[bad]} has a body of {lengths[bad]} bytes")
+            raise LogDamaged(
+                f"the {Kind(int(kinds[bad])).name} record at LSN {lsns[bad]} has a body of {lengths[bad]} bytes"
+            )
         starts = (offsets[:-1] - offsets[0]) // 8
         is_pair = np.ones(len(values), dtype=bool)
         is_pair[starts] = False
@@ -333,8 +337,14 @@ class Fold:
             case Kind.QUEUE_DECLARE:
                 self._add_queue(
                     QueueState(
-                        lsn, vhost, name, load_settings(header["settings"]), bool(header["durable"]),
-                        bool(header["exclusive"]), bool(header["auto_delete"]), as_table(header["arguments"]),
+                        lsn,
+                        vhost,
+                        name,
+                        load_settings(header["settings"]),
+                        bool(header["durable"]),
+                        bool(header["exclusive"]),
+                        bool(header["auto_delete"]),
+                        as_table(header["arguments"]),
                     )  # fmt: skip
                 )
             case Kind.QUEUE_ALTER:
@@ -571,5 +581,3 @@ def _finished(queue: _Queue) -> QueueState:
         for name in {name for part in parts for name in part if name != "lsn"}
     }
     return QueueState.fill(blank, lsns, columns)
-
-

@@ -97,4 +97,3 @@ class Interning:
         state.routes = {number: queues for queues, number in self._routes.items()}
         state.vias = {number: pair for pair, number in self._vias.items()}
         state.next_route = self._next_route
-

@@ -117,6 +117,17 @@ class Leases:
                 loose[lsn] = run
         self.runs.clear()
 
+    def holding(self, chunk: Chunk, deliveries: int) -> Chunk:
+        """Those of the chunk that are held here since the delivery with this number."""
+        kept = [lsn for lsn in chunk if (run := self.loose.get(lsn)) is not None and run.tally.deliveries == deliveries]
+        found: list[Chunk] = [as_chunk(kept)] if kept else []
+        for run in self.runs:
+            if run.tally.deliveries == deliveries:
+                inside = sift(run.chunk, chunk)[0]
+                if inside is not None:
+                    found.append(inside)
+        return sorted_chunk(found)
+
     def oldest(self) -> Chunk:
         """The first unsettled delivery, alone; empty without one."""
         if self.loose:

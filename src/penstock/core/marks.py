@@ -53,7 +53,9 @@ class Marks:
     def column(self, lsns: Ints) -> Ints:
         """1 for each of the ascending LSNs that has it, else 0."""
         pairs = self.pairs
-        return spread(lsns, array("q", [value for i in range(0, len(pairs), 2) for value in (pairs[i], pairs[i + 1], 1)]))
+        return spread(
+            lsns, array("q", [value for i in range(0, len(pairs), 2) for value in (pairs[i], pairs[i + 1], 1)])
+        )
 
     def reset(self, lsns: Ints) -> None:
         """Of the messages published so far these alone matter any more; ascending."""

@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.core.interning import Interning
 from penstock.core.effects import Effect
+from penstock.core.interning import Interning
 from penstock.core.marks import Marks
 from penstock.core.outbox import Outbox
 from penstock.core.queue import Queue
@@ -147,7 +147,9 @@ class Publisher:
         outcome = (mixed.unroutable, mixed.refused, skip)
         if not rows:
             return Published(0, self._outbox.last_lsn, *outcome)
-        stored, place = (batch, None) if len(rows) == size else (_select(batch, rows), {r: i for i, r in enumerate(rows)})
+        stored, place = (
+            (batch, None) if len(rows) == size else (_select(batch, rows), {r: i for i, r in enumerate(rows)})
+        )
         takers = list[tuple[Queue, "list[int]"]]()
         for queue, taken in mixed.takers.items():
             taken.sort()
@@ -356,5 +358,3 @@ def _select(batch: Publishes, rows: list[int]) -> Publishes:
         size=sum(map(len, bodies))
         + (len(properties) * len(bodies) if isinstance(properties, bytes) else sum(map(len, properties))),
     )
-
-

@@ -334,9 +334,11 @@ class Queue:
         """Grant up to `count` of the oldest messages that the consumer wants; returns how many."""
         if self.is_due(now):
             self.tick(now, sink)
-        count = min(count, self.ready, self.room, consumer.room)
-        if count <= 0:
+        if min(self.room, consumer.room) <= 0 or not self.ready:
             return 0
+        count = min(count, self.ready, consumer.room)
+        if not consumer.no_ack:
+            count = min(count, self.room)
         runs = list[Run]()
         if consumer.targets is None:
             runs = self.take_ready(count)

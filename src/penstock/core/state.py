@@ -111,7 +111,9 @@ def spread(lsns: Ints, runs: array[int] | Sequence[int]) -> Ints:
     ends = np.searchsorted(lsns, ordered[:, 1])
     lengths = ends - starts
     if bool((starts[1:] >= ends[:-1]).all()):
-        where = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths) + np.arange(int(lengths.sum()))
+        where = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths) + np.arange(
+            int(lengths.sum())
+        )
         out[where] = np.repeat(ordered[:, 2], lengths)
         return out
     starts, ends = np.searchsorted(lsns, triples[:, 0]), np.searchsorted(lsns, triples[:, 1])
@@ -133,7 +135,9 @@ class QueueState:
     auto_delete: bool = False
     arguments: dict[str, object] = field(default_factory=dict[str, object])
     waiting: list[Chunk] = field(default_factory=list["Chunk"])  # ascending
-    columns: dict[str, array[int]] = field(default_factory=dict[str, "array[int]"])  # name of COLUMNS -> runs; none empty
+    columns: dict[str, array[int]] = field(
+        default_factory=dict[str, "array[int]"]
+    )  # name of COLUMNS -> runs; none empty
 
     @property
     def count(self) -> int:

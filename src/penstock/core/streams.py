@@ -145,7 +145,9 @@ class Streams:
         """Whether `settle` would do it; raises what it would raise."""
         state = self._fenced(name, epoch, "queue")
         if batch > state.planned:
-            raise PreconditionFailed(f"stream '{name}' has planned {state.planned} batches; batch {batch} cannot be settled")
+            raise PreconditionFailed(
+                f"stream '{name}' has planned {state.planned} batches; batch {batch} cannot be settled"
+            )
         self._queue(name, state)
         return state
 

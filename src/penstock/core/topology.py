@@ -47,7 +47,9 @@ class Topology:
 
     def __init__(self) -> None:
         self.version = 0  # rises with each change
-        self.touched: set[tuple[str, str]] = set()  # (vhost, exchange) whose bindings or type changed since routing looked
+        self.touched: set[tuple[str, str]] = (
+            set()
+        )  # (vhost, exchange) whose bindings or type changed since routing looked
         self.exchanges: dict[tuple[str, str], ExchangeState] = {}  # declared ones, by (vhost, name)
         self.by_source: dict[tuple[str, str], dict[Binding, None]] = {}
         self.by_destination: dict[tuple[str, str, str], dict[Binding, None]] = {}  # (vhost, type, name)

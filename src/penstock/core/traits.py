@@ -20,7 +20,7 @@ LONGEST_EXPIRATION_MS = 315_360_000_000
 """Ten years, RabbitMQ's limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Traits:
     """One header, read.  Times in microseconds; None: not asked for."""
 

@@ -72,8 +72,9 @@ def check(tree: Node, text: str) -> Checked:
                 cost += 1
         if cost > COST_LIMIT:
             raise ExpressionError(
-                f"the expression is too large: it costs more than {COST_LIMIT} (1 a field or operator, {PATH_COST} "
-                f"a field of several steps, {CALL_COST} a function or regular expression, {REPLACE_COST} REGEXP_REPLACE)",
+                f"the expression is too large, it costs over {COST_LIMIT} (1 a field or operator, "
+                f"{PATH_COST} a field of several steps, {CALL_COST} a function or regular expression, "
+                f"{REPLACE_COST} REGEXP_REPLACE)",
                 text=text,
                 place=node.place,
             )

@@ -27,7 +27,7 @@ from typing import assert_never, cast
 
 import orjson
 
-from penstock.expr import texts, values
+from penstock.expr import arithmetic, texts, values
 from penstock.expr.fields import NOTHING, header_tables, root, walk
 from penstock.expr.functions import FUNCTIONS
 from penstock.expr.meter import TooMuchWork, meter
@@ -94,8 +94,8 @@ class Program:
 def compile_tree(tree: Node, mode: OneOf["filter", "value"], metered: bool) -> Program:
     """A function (bodies, properties, topics, lsns, times, origin, now) -> list, one element a body.
 
-    `mode` filter: bools, is the tree TRUE; value: scalars, None for NULL.  The tree must have passed `check`.  `metered`:
-    a message that takes more work than `meter` allows is False or None.
+    `mode` filter: bools, is the tree TRUE; value: scalars, None for NULL.  The tree must have passed `check`.
+    `metered`: a message that takes more work than `meter` allows is False or None.
     """
     return _Writer(tree, metered).program(mode)
 
@@ -144,10 +144,12 @@ class _Writer:
             "ends": texts.ends,
         }
         for name in (
-            *("eq", "ne", "lt", "le", "gt", "ge", "one_of", "first", "number", "negate", "is_null", "is_nan"),
-            *("is_true", "is_false", "conjunction", "disjunction", "negation", *_ARITHMETIC.values()),
+            *("eq", "ne", "lt", "le", "gt", "ge", "one_of", "first", "number", "is_null", "is_nan"),
+            *("is_true", "is_false", "conjunction", "disjunction", "negation"),
         ):
             self.names[name] = getattr(values, name)
+        for name in ("negate", *_ARITHMETIC.values()):
+            self.names[name] = getattr(arithmetic, name)
         counts = Counter(node for node in walk_tree(tree) if isinstance(node, Field))
         self.shared = {field: f"f{at}" for at, field in enumerate(field for field, n in counts.items() if n > 1)}
         self.sources = {field.source for field in counts}
@@ -174,7 +176,7 @@ class _Writer:
             nothing = "False" if mode == "filter" else "None"
             steps += ("try:", *lines, "except TooMuchWork:", f"    append({nothing})")
         else:
-            steps.append(f"append({result})")
+            steps += (*loads, f"append({result})")
         columns = {"bodies": "body"}
         for column, plural, one in (
             ("properties", "headers_in", "header"),

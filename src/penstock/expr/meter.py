@@ -2,8 +2,8 @@
 the machine.
 
 A filter of a thousand comparisons and a body with a hundred thousand elements are each harmless; together they would
-hold the loop for half a minute.  A message that needs more than its allowance is NULL as a whole: no filter matches it.  Expressions of a few predicates
-are not metered.
+hold the loop for half a minute.  A message that needs more than its allowance is NULL as a whole: no filter matches it.
+Expressions of a few predicates are not metered.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Nothing here knows the tree or the message.  Scalars are those of `tree.Scalar`; an array is a Python list as the JSON
 parser made it: elements may be scalars, lists (they flatten) or objects (no scalar: NULL).  Numbers are signed 64-bit
-integers, unsigned ones above the signed maximum, and doubles; an integer result outside becomes a double.
+integers, unsigned ones above the signed maximum, and doubles.
 
 Comparisons answer True, False or None (NULL).  Strings compare as bytes: code point order of `str` is byte order of
 UTF-8, so only strings with escaped bytes (U+DC80..U+DCFF) need to be encoded for it, and never when one side is ASCII.
@@ -11,7 +11,6 @@ NaN compared with anything is NULL, as are NULL, the empty string and an object.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, cast
@@ -349,64 +348,3 @@ def is_null(value: Value) -> bool:
 def is_nan(value: Value) -> bool:
     """`IS NAN`: a NaN, or an array with one in it."""
     return any(isinstance(item, float) and item != item for item in flatten(value))
-
-
-def add(left: Value, right: Value) -> int | float | None:
-    """`left + right`: NULL if any is, else NaN if any is, else a double if any is, else an integer."""
-    a, b = number(left), number(right)
-    if a is None or b is None:
-        return None
-    found = a + b
-    return fit(found) if isinstance(found, int) else found
-
-
-def subtract(left: Value, right: Value) -> int | float | None:
-    """`left - right`."""
-    a, b = number(left), number(right)
-    if a is None or b is None:
-        return None
-    found = a - b
-    return fit(found) if isinstance(found, int) else found
-
-
-def multiply(left: Value, right: Value) -> int | float | None:
-    """`left * right`."""
-    a, b = number(left), number(right)
-    if a is None or b is None:
-        return None
-    found = a * b
-    return fit(found) if isinstance(found, int) else found
-
-
-def divide(left: Value, right: Value) -> int | float | None:
-    """`left / right`: integers give an integer, cut toward zero; NaN by zero."""
-    a, b = number(left), number(right)
-    if a is None or b is None:
-        return None
-    if b == 0:
-        return NAN
-    if isinstance(a, int) and isinstance(b, int):
-        whole = abs(a) // abs(b)
-        return fit(whole if (a < 0) == (b < 0) else -whole)
-    return a / b
-
-
-def modulo(left: Value, right: Value) -> int | float | None:
-    """`left % right`: the sign is that of the left side; NaN by zero."""
-    a, b = number(left), number(right)
-    if a is None or b is None:
-        return None
-    if b == 0:
-        return NAN
-    if isinstance(a, int) and isinstance(b, int):
-        rest = abs(a) % abs(b)
-        return -rest if a < 0 else rest
-    return NAN if math.isinf(a) else math.fmod(a, b)
-
-
-def negate(value: Value) -> int | float | None:
-    """`-value`."""
-    found = number(value)
-    if found is None:
-        return None
-    return fit(-found) if isinstance(found, int) else -found

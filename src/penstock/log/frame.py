@@ -146,7 +146,10 @@ class Layout:
         """Whether this header has its numbers at the same places."""
         if len(header) != len(self.header):
             return False
-        return all(header[stretch] == content for stretch, content in self.still)
+        for stretch, content in self.still:  # a plain loop: a generator takes twice the time
+            if header[stretch] != content:
+                return False
+        return True
 
     def frame(self, header: bytes, offset: int) -> Frame:
         """The numbers of a header that `reads` accepted.  NotAFrame when they cannot be."""

@@ -21,14 +21,16 @@ from time import perf_counter
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import LogBroken, LogDamaged, PenstockError
 from penstock.log import checkpoints
 from penstock.log.frame import STOPPED
 from penstock.log.index import Catalog, Segment
-from penstock.log.reader import Reader, Vias, column, decode
+from penstock.log.reader import Reader, Vias, check
 from penstock.log.recover import Recovery, newest_base, open_segments
 from penstock.log.retention import base_group, base_parts
 from penstock.log.room import Room
@@ -115,6 +117,8 @@ class Log:
         )
         self._gathered = list[Entry]()
         self._gathered_bytes = 0
+        self._gathered_rows = 0
+        self._gathered_base = False
         self._urgent = False
         self._must_sync = False
         self._lazy_since = 0  # mono microseconds when the oldest entry that nobody waits for came
@@ -175,16 +179,15 @@ class Log:
         after = 0
         if self._start is not None:
             after = self._start[1] if self._start[0] == "checkpoint" else self._start[1] - 1
-        held, rows = list[pa.RecordBatch](), 0
-        for batch in self._stored(after):
-            self._learn(batch)
-            held.append(batch)
-            rows += batch.num_rows
+        held, rows = list[pa.Table](), 0
+        for table in self._stored(after):
+            held.append(table)
+            rows += table.num_rows
             if rows >= _REPLAY_ROWS:
-                yield pa.Table.from_batches(held, COLUMNS)
+                yield self._learned(pa.concat_tables(held))
                 held, rows = [], 0
         if held:
-            yield pa.Table.from_batches(held, COLUMNS)
+            yield self._learned(pa.concat_tables(held))
 
     def _find_start(self) -> None:
         """Choose checkpoint or base, and judge whether they fit the log."""
@@ -206,32 +209,42 @@ class Log:
         elif base is not None:
             self._start = ("base", base.floor, base.state)
 
-    def _stored(self, after: int) -> Iterator[pa.RecordBatch]:
-        """Batches with rows above `after`, read in blocks."""
+    def _stored(self, after: int) -> Iterator[pa.Table]:
+        """Rows above `after`, a table a block of adjacent batches."""
+        schema = COLUMNS.serialize().to_pybytes()
         for segment in list(self._catalog.segments):
-            number, n = max(0, segment.batch_of(after + 1)), len(segment.lsns)
             if segment.last <= after:
                 continue
+            number, n = max(0, segment.batch_of(after + 1)), len(segment.lsns)
             while number < n:
                 upto, start = number + 1, segment.offsets[number]
                 while upto < n and segment.offsets[upto] + segment.lengths[upto] - start <= _REPLAY_BLOCK:
                     upto += 1
                 end = segment.offsets[upto - 1] + segment.lengths[upto - 1]
-                block = memoryview(segment.file.pread(end - start, start))
+                block = segment.file.pread(end - start, start)
+                view = memoryview(block)
                 for at in range(number, upto):
                     begin = segment.offsets[at] - start
-                    batch = decode(segment, at, block[begin : begin + segment.lengths[at]])
-                    if segment.lsns[at] <= after:
-                        batch = batch.slice(int(np.searchsorted(column(batch, "lsn", "<i8"), after + 1)))
-                    if batch.num_rows:
-                        yield batch
+                    check(segment, at, view[begin : begin + segment.lengths[at]])
+                with pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(schema + block))) as reader:
+                    table = reader.read_all()
+                if segment.lsns[number] <= after:
+                    lsns = cast("npt.NDArray[np.int64]", table.column("lsn").to_numpy())
+                    table = table.slice(int(np.searchsorted(lsns, after + 1)))
+                if table.num_rows:
+                    yield table
                 number = upto
 
-    def _learn(self, batch: pa.RecordBatch) -> None:
-        kinds = column(batch, "kind", "<i1")
-        for row in np.flatnonzero(kinds == int(Kind.VIA)).tolist():
-            header = cast("bytes", batch.column(9)[row].as_py())
-            self.vias.learn(cast("int", batch.column(3)[row].as_py()), header)
+    def _learned(self, table: pa.Table) -> pa.Table:
+        """The table, once its VIA records are known."""
+        mask = pc.equal(table.column("kind"), pa.scalar(int(Kind.VIA), pa.int8()))
+        if pc.any(mask).as_py():
+            found = table.filter(mask)
+            for via, header in zip(
+                found.column("via").to_pylist(), found.column("properties").to_pylist(), strict=True
+            ):
+                self.vias.learn(cast("int", via), cast("bytes", header))
+        return table
 
     # --- appending -----------------------------------------------------------------------------------------------
 
@@ -256,9 +269,10 @@ class Log:
             return
         if self._closed:
             raise LogBroken("the log is closed")
-        size = 0
+        size = rows = 0
         for entry in entries:
             size += size_of(entry)
+            rows += len(entry)
             if isinstance(entry, Control):
                 self._notice(entry)
             elif isinstance(entry, Group):
@@ -267,6 +281,7 @@ class Log:
                         self._notice(part)
         self._gathered += entries
         self._gathered_bytes += size
+        self._gathered_rows += rows
         self.appended = last_of(entries[-1])
         if sync:
             self._must_sync = True
@@ -348,6 +363,7 @@ class Log:
         if kind in MUST_SYNC:
             self._must_sync = True
             if kind == Kind.BASE:
+                self._gathered_base = True
                 header = cast("dict[str, int]", orjson.loads(control.header))
                 if header["part"] == header["parts"] - 1:
                     self._bases.append((control.lsn, header["floor"]))
@@ -361,8 +377,9 @@ class Log:
         if policy == "interval" and not sync:
             sync = self._clock.mono() >= self._sync_due()
         commit = Commit(self._gathered, self.synced, sync, size=self._gathered_bytes)
-        self._gathered, self._gathered_bytes = [], 0
-        self._urgent = self._must_sync = False
+        commit.rows, commit.base = self._gathered_rows, self._gathered_base
+        self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
+        self._urgent = self._must_sync = self._gathered_base = False
         self._lazy_since = 0
         self._run(commit)
 
@@ -421,7 +438,7 @@ class Log:
         if self.broken:
             return
         self.broken = f"the log cannot be written: {error}"
-        self._gathered, self._gathered_bytes, self._urgent = [], 0, False
+        self._gathered, self._gathered_bytes, self._gathered_rows, self._urgent = [], 0, 0, False
         logger.error("%s; nothing is confirmed until the server is restarted", self.broken)
         failure = LogBroken(self.broken)
         failure.__cause__ = error

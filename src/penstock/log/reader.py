@@ -59,12 +59,38 @@ def column(batch: pa.RecordBatch, name: str, dtype: str) -> npt.NDArray[Any]:
     return data[array.offset : array.offset + len(array)]
 
 
+class _PlainTopics(dict[str, Topic]):
+    """Topics of the default exchange by key; forgets all when there are too many."""
+
+    def __missing__(self, name: str) -> Topic:
+        if len(self) >= _TOPICS_KEPT:
+            self.clear()
+        topic = self[name] = Topic("/", "", name)
+        return topic
+
+
+class _Topics(dict[tuple[int, str], Topic]):
+    """The same for all others, by via and key."""
+
+    def __init__(self, known: dict[int, tuple[str, str]]) -> None:
+        super().__init__()
+        self.known = known
+
+    def __missing__(self, key: tuple[int, str]) -> Topic:
+        vhost, exchange = self.known[key[0]]
+        if len(self) >= _TOPICS_KEPT:
+            self.clear()
+        topic = self[key] = Topic(vhost, exchange, key[1], key[0])
+        return topic
+
+
 class Vias:
     """What each via id stands for, and topics made from it; fed by VIA records, checkpoints and bases."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[str, str]] = {NO_VIA: ("/", "")}
-        self._topics = dict[tuple[int, str], Topic]()
+        self._plain = _PlainTopics()
+        self._topics = _Topics(self.known)
 
     def learn(self, via: int, header: bytes) -> None:
         """A VIA record."""
@@ -80,15 +106,13 @@ class Vias:
         """All ids but the default one, for JSON."""
         return {str(via): list(names) for via, names in self.known.items() if via != NO_VIA}
 
-    def topic(self, via: int, name: str) -> Topic:
-        """The topic of a row.  KeyError for an id that no record explained."""
-        topic = self._topics.get((via, name))
-        if topic is None:
-            vhost, exchange = self.known[via]
-            if len(self._topics) >= _TOPICS_KEPT:
-                self._topics.clear()
-            topic = self._topics[via, name] = Topic(vhost, exchange, name, via)
-        return topic
+    def topics(self, vias: list[int | None] | None, names: list[str]) -> list[Topic]:
+        """The topics of rows; `vias` None: all of the default exchange.  KeyError for an id that no record explained."""
+        plain = self._plain
+        if vias is None:
+            return [plain[name] for name in names]
+        other = self._topics
+        return [plain[name] if via is None else other[via, name] for via, name in zip(vias, names, strict=True)]
 
 
 class Reader:
@@ -196,12 +220,8 @@ class Reader:
         """Rows of messages, appended."""
         names = cast("list[str]", batch.column(_AT["name"]).to_pylist())
         via = batch.column(_AT["via"])
-        topic_of = self._vias.topic
-        if via.null_count == len(names) and names.count(names[0]) == len(names):
-            out.topics += [topic_of(NO_VIA, names[0])] * len(names)
-        else:
-            vias = [NO_VIA if item is None else item for item in cast("list[int | None]", via.to_pylist())]
-            out.topics += map(topic_of, vias, names)
+        vias = None if via.null_count == len(names) else cast("list[int | None]", via.to_pylist())
+        out.topics += self._vias.topics(vias, names)
         out.lsns += column(batch, "lsn", "<i8").tolist()
         out.properties += cast("list[bytes]", batch.column(_AT["properties"]).to_pylist())
         out.bodies += cast("list[bytes]", batch.column(_AT["body"]).to_pylist())
@@ -214,22 +234,26 @@ class Reader:
             out.expires_at += cast("list[int]", expires.cast(pa.int64()).fill_null(0).to_pylist())
 
 
-def decode(segment: Segment, number: int, data: bytes | memoryview) -> pa.RecordBatch:
-    """One batch from its bytes, its CRC checked unless this process has done so.  LogDamaged when it is wrong."""
+def check(segment: Segment, number: int, data: bytes | memoryview) -> None:
+    """Believe a batch's bytes: length, and the CRC unless this process has checked it.  LogDamaged when wrong."""
+    where = (segment.name, number, segment.offsets[number], segment.lsns[number])
     if len(data) != segment.lengths[number]:
-        raise damaged(segment.name, number, segment.offsets[number], segment.lsns[number], "has been cut off")
-    if not segment.checked[number]:
-        try:
-            header = bytes(data[: 8 + int.from_bytes(data[4:8], "little")])
-            frame = _frames.header(header, segment.offsets[number])
-            good = sound(frame, data) and frame.lsn == segment.lsns[number]
-        except NotAFrame:
-            good = False
-        if not good:
-            raise damaged(
-                segment.name, number, segment.offsets[number], segment.lsns[number], "is not what was written"
-            )
-        segment.checked[number] = 1
+        raise damaged(*where, "has been cut off")
+    if segment.checked[number]:
+        return
+    try:
+        frame = _frames.header(bytes(data[: 8 + int.from_bytes(data[4:8], "little")]), segment.offsets[number])
+        good = sound(frame, data) and frame.lsn == segment.lsns[number]
+    except NotAFrame:
+        good = False
+    if not good:
+        raise damaged(*where, "is not what was written")
+    segment.checked[number] = 1
+
+
+def decode(segment: Segment, number: int, data: bytes | memoryview) -> pa.RecordBatch:
+    """One batch from its bytes, after `check`."""
+    check(segment, number, data)
     return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), COLUMNS)
 
 

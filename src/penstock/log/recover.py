@@ -104,6 +104,9 @@ def open_segments(disk: Disk, catalog: Catalog, *, origin: int, new_first: int, 
             raise LogDamaged(f"{name} belongs to another data folder (origin {header.origin}, not {recovery.origin})")
         if at and header.previous != catalog.segments[-1].last:
             raise _gap(catalog.segments[-1], header)
+        if last_one and torn_roll and repair:
+            file.close()
+            file = _open(disk, name, writable=True)
         segment = Segment(name, header, start, file)
         if last_one:
             _open_last(disk, segment, frames, recovery, torn_roll, repair)
@@ -121,16 +124,21 @@ def open_segments(disk: Disk, catalog: Catalog, *, origin: int, new_first: int, 
 
 
 def newest_base(oldest: Segment, recovery: Recovery) -> Base | None:
-    """The newest complete base.  LogDamaged when the oldest segment needs one and none covers what came before it."""
+    """The complete base with the highest floor, of equal ones the newest.
+
+    LogDamaged when the oldest segment needs one and none covers what came before it.
+    """
     base: Base | None = None
-    for segment, number in reversed(recovery.base_batches):
+    for segment, number in recovery.base_batches:
         data = segment.file.pread(segment.lengths[number], segment.offsets[number])
-        base = read_base(decode(segment, number, data))
-        if base is not None:
-            break
+        found = read_base(decode(segment, number, data))
+        if found is not None and (base is None or found.floor >= base.floor):
+            base = found
     previous = oldest.header.previous
     if previous and (base is None or base.floor <= previous):
-        raise LogDamaged(f"segments before {oldest.name} are missing: it follows LSN {previous}, and no base covers that")
+        raise LogDamaged(
+            f"segments before {oldest.name} are missing: it follows LSN {previous}, and no base covers that"
+        )
     return base
 
 
@@ -156,14 +164,18 @@ def _gap(before: Segment, header: SegmentHeader) -> LogDamaged:
     return LogDamaged(f"{name} follows LSN {header.previous}, but {before.name} goes up to LSN {before.last}")
 
 
+def _open(disk: Disk, name: str, *, writable: bool) -> File:
+    try:
+        return disk.open(name, readonly=not writable)
+    except PermissionError as error:
+        what = "writing" if writable else "reading"
+        raise LogDamaged(f"{name} cannot be opened for {what}: {error.strerror}") from None
+
+
 def _header(disk: Disk, first: int, last_one: bool, repair: bool) -> tuple[SegmentHeader, int, File] | None:
     """Header, its size and the open file; None for a last file that never became a segment."""
     name = segment_name(first)
-    try:
-        file: File = disk.open(name, readonly=not (last_one and repair))
-    except PermissionError as error:
-        what = "writing" if last_one and repair else "reading"
-        raise LogDamaged(f"{name} cannot be opened for {what}: {error.strerror}") from None
+    file = _open(disk, name, writable=last_one and repair)
     try:
         header, size = read_header(file)
     except NotASegment as error:
@@ -193,15 +205,16 @@ def _scan(segment: Segment, frames: FrameReader, recovery: Recovery, *, check: b
         if frame.rows and (frame.lsn <= segment.last or frame.lsn < segment.header.first):
             scan.stop = f"does not follow LSN {segment.last}"
             return scan
-        if (check or not frame.rows) and not sound(frame, file.pread(frame.length, at)):
+        message = window.read(at, frame.length) if check or not frame.rows else b""
+        if message and not sound(frame, message):
             scan.stop = "is not what was written"
             return scan
         if frame.rows:
-            last = _last_lsn(file, frame)
+            last = _last_lsn(window, frame)
             if last - frame.lsn < frame.rows - 1:
                 scan.stop = "has rows out of order"
                 return scan
-            if frame.rows <= 4096 and _is_base(file, frame):
+            if frame.rows <= 4096 and _is_base(window, frame):
                 recovery.base_batches.append((segment, len(segment.lsns)))
             segment.add(frame.lsn, last, at, frame.length, frame.rows, check)
         at += frame.length
@@ -211,15 +224,15 @@ def _scan(segment: Segment, frames: FrameReader, recovery: Recovery, *, check: b
         scan.claimed = max(scan.claimed, frame.durable)
 
 
-def _last_lsn(file: File, frame: Frame) -> int:
+def _last_lsn(window: Window, frame: Frame) -> int:
     """The last value of the first column."""
     at = frame.offset + frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
-    return int.from_bytes(file.pread(8, at), "little", signed=True)
+    return int.from_bytes(window.read(at, 8), "little", signed=True)
 
 
-def _is_base(file: File, frame: Frame) -> bool:
+def _is_base(window: Window, frame: Frame) -> bool:
     """Whether the first row is a part of a base: the first byte of the second column."""
-    return file.pread(1, frame.offset + frame.header + frame.buffers[6]) == b"\5"
+    return window.read(frame.offset + frame.header + frame.buffers[6], 1) == b"\5"
 
 
 def _open_last(
@@ -247,7 +260,21 @@ def _open_last(
         for at in range(end, stray, _BLOCK):
             file.pwrite(bytes(min(_BLOCK, stray - at)), at)
     if repair:
-        file.sync()  # what a killed process wrote may be in the kernel's memory alone, and will count as durable now
+        _write_again(disk, segment, scan)
+
+
+def _write_again(disk: Disk, segment: Segment, scan: _Scan) -> None:
+    """Make sure of what no batch claims as synced: from now on it counts as durable.
+
+    The last process may have been killed before its sync, or after one that failed.  Then the kernel can hold pages that
+    it calls clean although the disk never got them; only writing them anew makes a sync mean something.
+    """
+    number = segment.batch_of(scan.claimed)
+    start = segment.offsets[number] if number >= 0 else 0
+    for at in range(start, scan.end, _BLOCK):
+        segment.file.pwrite(segment.file.pread(min(_BLOCK, scan.end - at), at), at)
+    segment.file.sync()
+    disk.sync_folder(FOLDER)
 
 
 def _after(segment: Segment, frames: FrameReader, end: int, size: int) -> tuple[int, int]:

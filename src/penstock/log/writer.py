@@ -19,7 +19,8 @@ from penstock.log.index import Segment
 from penstock.log.room import Room, out_of_space
 from penstock.log.segment import FOLDER, SegmentHeader, segment_name
 from penstock.ports import Disk
-from penstock.records.entries import Control, Entry, Publishes
+from penstock.records.entries import Control, Entry, Group, Publishes
+from penstock.records.kinds import Kind
 
 Placed: TypeAlias = "tuple[Segment, int, int, int, int, int]"
 """A written batch: segment, first LSN, last LSN, offset, length, rows."""
@@ -34,6 +35,8 @@ class Commit:
     sync: bool
     mark: int = -1  # write a mark: the next LSN, or STOPPED; -1: none
     size: int = 0  # bytes, as gathered
+    rows: int = 0
+    base: bool = False  # there is a base among the entries
     placed: list[Placed] = field(default_factory=list["Placed"])
     end: int = 0  # where the segment ends after a mark
     error: BaseException | None = None
@@ -75,12 +78,20 @@ def slice_of(batch: Publishes, a: int, b: int) -> Publishes:
     return replace(batch, bodies=batch.bodies[a:b], first=batch.first + a, size=0, **changed)  # type: ignore[arg-type]
 
 
+def _is_base(entry: Entry) -> bool:
+    """Whether an entry is a base, or a part of one."""
+    if isinstance(entry, Group):
+        entry = entry.entries[0] if entry.entries else entry
+    return isinstance(entry, Control) and entry.kind == Kind.BASE
+
+
 def cut(entries: Sequence[Entry], rows: int, size: int) -> Iterator[list[Entry]]:
     """The batches of a commit: at most `rows` rows and about `size` bytes each, unless one group alone is larger."""
     batch, have_rows, have_bytes = list[Entry](), 0, 0
     for entry in entries:
         n, weight = len(entry), size_of(entry)
-        if have_rows and (have_rows + n > rows or have_bytes + weight > size):
+        base = _is_base(entry)  # alone in its batch, so that recovery finds it by the first row
+        if have_rows and (have_rows + n > rows or have_bytes + weight > size or base):
             yield batch
             batch, have_rows, have_bytes = [], 0, 0
         if isinstance(entry, Publishes) and (n > rows or weight > size):
@@ -94,7 +105,7 @@ def cut(entries: Sequence[Entry], rows: int, size: int) -> Iterator[list[Entry]]
             entry, n, weight = slice_of(entry, a, n), n - a, held
         if n:
             batch.append(entry)
-            have_rows, have_bytes = have_rows + n, have_bytes + weight
+            have_rows, have_bytes = have_rows + (rows if base else n), have_bytes + weight
     if batch:
         yield batch
 
@@ -121,7 +132,9 @@ class Appender:
         try:
             if self._room.failure is not None:
                 raise self._room.failure
-            for entries in cut(commit.entries, self._rows, self._bytes):
+            small = commit.rows <= self._rows and commit.size <= self._bytes and not commit.base and commit.rows
+            batches = [commit.entries] if small else cut(commit.entries, self._rows, self._bytes)
+            for entries in batches:
                 made = self.encoder.encode(entries, commit.synced)
                 if self._offset + len(made.data) > self._limit and self._offset > self.segment.start:
                     self._roll(made)

@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from penstock.server.amqp.door import AmqpDoor
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
+from penstock.server.flight.door import FlightDoor
 from penstock.server.house import apply_settings, open_core
 from penstock.server.http import HttpDoor
 from penstock.server.keeper import Keeper
@@ -86,7 +87,7 @@ class Server:
         self.failure: BaseException | None = None  # why the process must stop
         self.recovered_records = 0
         self.recovered_seconds = 0.0
-        self.http: HttpDoor | None = None
+        self.http: HttpDoor
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="penstock-read")
         self._tick_timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
@@ -94,6 +95,7 @@ class Server:
         self.log: Log
         self.engine: Engine
         self.amqp: AmqpDoor
+        self.flight: FlightDoor
         self.keeper: Keeper
 
     async def start(self) -> Ready:
@@ -105,7 +107,8 @@ class Server:
             data.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SettingsError(f"data folder {data}: {error.strerror}") from error
-        self.log = Log.open(OsDisk(data), self.clock, self._log_settings())
+        disk = OsDisk(data)
+        self.log = Log.open(disk, self.clock, self._log_settings())
         try:
             recovered = open_core(self.log, self.clock, settings, seed=secrets.randbits(64))
             self.engine = Engine(
@@ -132,6 +135,10 @@ class Server:
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
             self.amqp = AmqpDoor(self.engine, self.users.check, frozenset(settings.vhosts), self.counters, limits)
             amqp = await self._listen(settings.listen.amqp, self.amqp.listen, "amqp")
+            self.flight = FlightDoor(
+                self.engine, self.users.check, frozenset(settings.vhosts), disk, wake=loop.call_soon_threadsafe
+            )
+            flight = await self._listen(settings.listen.flight, self.flight.listen, "flight")
             self.http = HttpDoor(self, __version__)
             http = await self._listen(settings.listen.http, self.http.listen, "http")
         except BaseException:
@@ -142,7 +149,7 @@ class Server:
         self.engine.on_turn = self._schedule_tick
         self._beat()
         self._schedule_tick()
-        return Ready(os.getpid(), amqp, http, None, recovered.records, recovered.seconds)
+        return Ready(os.getpid(), amqp, http, flight, recovered.records, recovered.seconds)
 
     async def _boot_durable(self) -> None:
         """No door opens before the boot record is on disk."""
@@ -153,12 +160,13 @@ class Server:
 
     @staticmethod
     async def _listen(
-        address: Address | None, listen: Callable[[str, int], object], name: str
+        address: Address | None, listen: Callable[[str, int], tuple[str, int] | Awaitable[tuple[str, int]]], name: str
     ) -> str | None:
         if address is None:
             return None
         try:
-            host, port = await listen(address.host, address.port)  # type: ignore[misc]
+            bound = listen(address.host, address.port)
+            host, port = await bound if isinstance(bound, Awaitable) else bound
         except OSError as error:
             raise SettingsError(f"listen.{name}: cannot bind {address}: {error.strerror}") from error
         return f"{host}:{port}"
@@ -214,6 +222,7 @@ class Server:
 
     def _beat(self) -> None:
         self.amqp.beat()
+        self.flight.beat()
         self.keeper.beat()
         self._beat_timer = self.loop.call_later(1.0, self._beat)
 
@@ -224,11 +233,13 @@ class Server:
         self.serving = False
         self.amqp.stop_listening()
         self.amqp.close_all("the server stops")
+        self.flight.stop()
         for timer in (self._tick_timer, self._beat_timer):
             if timer is not None:
                 timer.cancel()
-        if self.http is not None:
-            await self.http.close()
+        await self.loop.run_in_executor(None, self.flight.close)
+        self.flight.shut()
+        await self.http.close()
         if self.failure is None:
             self.engine.finish_turn()
             await self.keeper.last_checkpoint()

@@ -158,7 +158,7 @@ class Engine:
                 effect.consumer.holder.cancelled(effect.consumer)
 
     def _flush(self) -> None:
-        if self.on_flush:
+        while self.on_flush:  # confirms that are flushed make their sessions dirty
             flushes, self.on_flush = self.on_flush, []
             for flush in flushes:
                 flush()
@@ -204,7 +204,8 @@ class Engine:
 
     def _deliver_still_held(self, effect: Deliver, chunk: Chunk, rows: Rows) -> None:
         """Nothing is delivered after its removal: what was settled or returned during the read is left out."""
-        held = effect.queue.held(effect.consumer, chunk) if effect.holds else chunk
+        consumer = effect.consumer
+        held = chunk if consumer.no_ack else consumer.leases.holding(chunk, effect.attempt)
         if len(held) < len(chunk):
             keep = set(held)
             places = [place for place, lsn in enumerate(rows.lsns) if lsn in keep]

@@ -55,7 +55,9 @@ def commits(draw: st.DrawFn) -> list[Entry]:
         if draw(st.booleans()):
             part: Publishes | Control = draw(publishes(lsn))
         else:
-            part = Control(draw(st.sampled_from(Kind)), draw(st.text()), draw(st.binary()), draw(st.binary()), lsn, 5, 2)
+            part = Control(
+                draw(st.sampled_from(Kind)), draw(st.text()), draw(st.binary()), draw(st.binary()), lsn, 5, 2
+            )
         entries.append(Group([part]) if draw(st.booleans()) else part)
         lsn += len(part)
     return entries

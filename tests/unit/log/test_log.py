@@ -65,7 +65,9 @@ def test_columns_of_every_kind_come_back() -> None:
     commit(
         log,
         Control(Kind.VIA, "", b'{"vhost":"v","exchange":"x"}', b"", 1, T0, 3),
-        Publishes([ORDERS, other, ORDERS], [b"", b"p", b"q"], [b"1", b"2", b"3"], 2, T0, 1, [0, 5, 0], None, [0, 9, 255]),
+        Publishes(
+            [ORDERS, other, ORDERS], [b"", b"p", b"q"], [b"1", b"2", b"3"], 2, T0, 1, [0, 5, 0], None, [0, 9, 255]
+        ),
     )
     rows = log.read([2, 4])
     assert (rows.expires_at, rows.priority) == ([0, 0], [0, 255])

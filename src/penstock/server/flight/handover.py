@@ -148,10 +148,15 @@ class Handover:
     def _run(self) -> None:
         self._pending = False
         waiting = self._waiting
-        while waiting:
-            self.jobs += 1
-            waiting.popleft()()
-        self.engine.arm()
+        try:
+            while waiting:
+                self.jobs += 1
+                waiting.popleft()()
+        finally:
+            if waiting:  # a job failed: the others still get their turn
+                self._pending = True
+                self._wake(self._run)
+            self.engine.arm()
 
     def _guarded(self, job: Callable[[Answer[T]], None], answer: Answer[T]) -> None:
         if self._closed is not None:

@@ -1,0 +1,288 @@
+"""The same client for asyncio: every call of `penstock.Client` as a coroutine, consumers as async iterators.
+
+    async with penstock.aio.connect("penstock://localhost") as client:
+        async for message in client.consume("to-ship"):
+            async with message:
+                await ship(message.json())
+
+Calls run in a few threads of the client's own, so the event loop never waits for the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from penstock.client import client as blocking
+from penstock.client import consumer as blocking_consumer
+from penstock.client import messages as blocking_messages
+from penstock.client.client import CONNECT_TIMEOUT
+from penstock.client.messages import Duration, Receipt, Refusal, TableReceipt, Values
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+__all__ = ["Client", "Consumer", "Message", "Receipt", "Refusal", "TableReceipt", "connect"]
+
+THREADS = 8
+"""Calls of one client that may wait for the server at once; further ones wait for these."""
+
+
+class Message(Values):
+    """A message of an async consumer; settle it once."""
+
+    __slots__ = ("_inner", "_run")
+
+    def __init__(self, inner: blocking_messages.Message, run: Callable[[Callable[[], object]], Awaitable[object]]) -> None:
+        super().__init__(*inner.place)
+        self._inner = inner
+        self._run = run
+
+    @property
+    def outcome(self) -> str | None:
+        """How this holder settled it: ack, release, retry or reject; None so far."""
+        return self._inner.outcome
+
+    async def ack(self) -> None:
+        """Done: it will not come again."""
+        await self._run(self._inner.ack)
+
+    async def release(self) -> None:
+        """Back to its place at once, not counted as a failure."""
+        await self._run(self._inner.release)
+
+    async def retry(self, *, delay: Duration | None = None, error: str | None = None) -> None:
+        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
+        await self._run(partial(self._inner.retry, delay=delay, error=error))
+
+    async def reject(self, *, reason: str | None = None) -> None:
+        """Refused for good: a dead letter, where the queue has a place for them."""
+        await self._run(partial(self._inner.reject, reason=reason))
+
+    cancel = retry
+    expire = reject
+
+    async def extend(self, period: Duration) -> None:
+        """Hold it until `period` from now at least."""
+        await self._run(partial(self._inner.extend, period))
+
+    async def __aenter__(self) -> Message:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ack; retry after an exception, release when the task is cancelled; nothing if it was settled within."""
+        await self._run(partial(self._inner.__exit__, kind, error, trace))
+
+
+class Consumer:
+    """An async iterator of messages.  Made by `Client.consume`."""
+
+    def __init__(self, start: Callable[[], Awaitable[blocking_consumer.Consumer]]) -> None:
+        self._start = start
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="penstock-aio-consumer")
+        self._consumer: blocking_consumer.Consumer | None = None
+        self._entered = False
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def _open(self) -> blocking_consumer.Consumer:
+        if self._consumer is None:
+            self._consumer = await self._start()
+        return self._consumer
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        try:
+            while (message := await self.take()) is not None:
+                yield message
+        finally:
+            if not self._entered:
+                await self.close()
+
+    async def take(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when none came for so many seconds, or when the consumer is closed."""
+        consumer = await self._open()
+        message = consumer.take_ready()
+        if message is None:
+            message = await self._run(partial(consumer.take, timeout))
+        return None if message is None else Message(message, self._run)
+
+    async def flush(self) -> None:
+        """Wait until everything settled so far is durable."""
+        if self._consumer is not None:
+            await self._run(self._consumer.flush)
+
+    async def close(self) -> None:
+        """Give back what is not settled, and wait until what is settled is durable."""
+        if self._consumer is not None:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._consumer.close))
+        self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Consumer:
+        self._entered = True
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _awaited(
+    method: Callable[Concatenate[blocking.Client, P], T],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """A method of the blocking client as a coroutine."""
+
+    @wraps(method)
+    async def call(self: Client, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.run(partial(method, await self.blocking(), *args, **kwargs))
+
+    return call
+
+
+class Client:
+    """An open connection, or one that opens at its first use.  Made by `connect`."""
+
+    def __init__(self, open_: Callable[[], blocking.Client]) -> None:
+        self._open = open_
+        self._client: blocking.Client | None = None
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
+        self._opening = asyncio.Lock()
+
+    declare = _awaited(blocking.Client.declare)
+    alter = _awaited(blocking.Client.alter)
+    delete = _awaited(blocking.Client.delete)
+    purge = _awaited(blocking.Client.purge)
+    declare_exchange = _awaited(blocking.Client.declare_exchange)
+    delete_exchange = _awaited(blocking.Client.delete_exchange)
+    declare_topic = _awaited(blocking.Client.declare_topic)
+    bind = _awaited(blocking.Client.bind)
+    unbind = _awaited(blocking.Client.unbind)
+    publish = _awaited(blocking.Client.publish)
+    publish_table = _awaited(blocking.Client.publish_table)
+    health = _awaited(blocking.Client.health)
+    queues = _awaited(blocking.Client.queues)
+    queue = _awaited(blocking.Client.queue)
+    stats = queue
+    peek = _awaited(blocking.Client.peek)
+    action = _awaited(blocking.Client.action)
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        backlog: int = 32,
+        prefetch: int | None = None,
+        filter: str | None = None,
+        name: str = "",
+        no_ack: bool = False,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        heartbeat: Duration = "30s",
+    ) -> Consumer:
+        """Messages of a queue; the arguments are those of `penstock.Client.consume`."""
+
+        async def start() -> blocking_consumer.Consumer:
+            client = await self.blocking()
+            return await self.run(
+                lambda: client.consume(
+                    queue,
+                    backlog=backlog,
+                    prefetch=prefetch,
+                    filter=filter,
+                    name=name,
+                    no_ack=no_ack,
+                    priority=priority,
+                    timeout=timeout,
+                    heartbeat=heartbeat,
+                )
+            )
+
+        return Consumer(start)
+
+    async def replay(
+        self,
+        topic: str | None = None,
+        bookmark: str | datetime = "EPOCH",
+        *,
+        pattern: str | None = None,
+        exchange: str = "",
+        filter: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[blocking_messages.Message]:
+        """Messages of a topic after a bookmark; the arguments are those of `penstock.Client.replay`."""
+        batches = self.replay_batches(topic, bookmark, pattern=pattern, exchange=exchange, filter=filter, limit=limit)
+        async for batch in batches:
+            rows = blocking_messages.Rows(batch)
+            for row in range(len(rows)):
+                yield blocking_messages.Message(rows, row)
+
+    async def replay_batches(
+        self,
+        topic: str | None = None,
+        bookmark: str | datetime = "EPOCH",
+        *,
+        pattern: str | None = None,
+        exchange: str = "",
+        filter: str | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """The same as Arrow batches."""
+        client = await self.blocking()
+        batches: Iterator[pa.RecordBatch] = client.replay_batches(
+            topic, bookmark, pattern=pattern, exchange=exchange, filter=filter, limit=limit, columns=columns
+        )
+        while (batch := await self.run(partial(next, batches, None))) is not None:
+            yield batch
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work` in a thread of this client."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def blocking(self) -> blocking.Client:
+        """The blocking client within, connected."""
+        async with self._opening:
+            if self._client is None:
+                self._client = await self.run(self._open)
+            return self._client
+
+    async def close(self) -> None:
+        """Close the consumers, which waits until what they settled is durable, then the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.get_running_loop().run_in_executor(None, client.close)
+        self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Client:
+        await self.blocking()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self.__aenter__().__await__()
+
+
+def connect(
+    url: str = "penstock://localhost",
+    *,
+    user: str | None = None,
+    password: str | None = None,
+    timeout: Duration | None = CONNECT_TIMEOUT,
+) -> Client:
+    """A client that connects when it is entered, awaited or first used; arguments and errors as `penstock.connect`."""
+    return Client(lambda: blocking.connect(url, user=user, password=password, timeout=timeout))

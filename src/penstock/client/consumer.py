@@ -1,0 +1,272 @@
+"""One consumer: an iterator of messages over a Flight exchange.
+
+Settles are gathered and sent together: when half the backlog is waiting, when nothing more has come, and at the latest
+after ten milliseconds.  One thread reads what comes, one sends heartbeats and what was gathered.  The iterator ends
+when it is closed; it raises when the server ends it or the connection breaks.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+import pyarrow as pa
+
+from penstock.client.link import Link, rebuilt
+from penstock.client.messages import Message, Rows
+from penstock.errors import LogBroken, PenstockError, Unavailable
+from penstock.wire.flight.schemas import SETTLE
+
+if TYPE_CHECKING:
+    from penstock.client.client import Client
+
+FLUSH_S = 0.01
+"""A settle is sent at the latest so long after it was asked for."""
+
+CLOSE_S = 30.0
+"""How long `close` waits for the server to say that the settles are durable."""
+
+
+class _End:
+    """The stream has ended; `error` None: as it should."""
+
+    def __init__(self, error: PenstockError | None) -> None:
+        self.error = error
+
+
+class Consumer:
+    """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left."""
+
+    def __init__(
+        self, client: Client, link: Link, command: bytes, *, backlog: int, heartbeat: float, timeout: float | None
+    ) -> None:
+        """`heartbeat`: seconds after which the server gives up a silent consumer.  `timeout`: see `Client.consume`."""
+        self.stale = 0
+        """Settles that had no effect, for somebody else held the message by then; complete after `flush` or `close`."""
+        self._client = client
+        self._timeout = timeout
+        self._beat = heartbeat / 3
+        self._half = max(1, backlog // 2) if backlog else 1000
+        self._incoming: queue.SimpleQueue[Rows | _End] = queue.SimpleQueue()
+        self._here: Iterator[Message] = iter(())
+        self._gathered: list[tuple[int, int, str, int | None, str | None]] = []
+        self._lock = threading.Lock()  # of what is gathered and of the writer
+        self._work = threading.Event()  # something was gathered, or it ends
+        self._answered = threading.Condition()
+        self._asked = self._heard = 0  # numbers of settles: sent, answered
+        self._ended: _End | None = None  # the reading thread has stopped
+        self._over: _End | None = None  # and the caller has taken all that came before
+        self._entered = False
+        self._closing = False
+        self._closed = False
+        self._failures: deque[PenstockError] = deque()  # settles that will never be durable
+        self._writer, self._reader = link.exchange(command)
+        try:
+            self._writer.begin(SETTLE)
+        except pa.ArrowException as error:
+            raise rebuilt(error) from None
+        self._sent_at = time.monotonic()
+        self._threads = [
+            threading.Thread(target=self._read, name="penstock-consumer-read", daemon=True),
+            threading.Thread(target=self._send, name="penstock-consumer-send", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # -- the caller's thread
+
+    def __iter__(self) -> Iterator[Message]:
+        try:
+            while (message := self.take()) is not None:
+                yield message
+        finally:
+            if not self._entered:
+                self.close()
+
+    def take(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when none came for so many seconds, or when the consumer is closed."""
+        for message in self._here:
+            return message
+        if self._closed or self._over is not None:
+            return None
+        if timeout is None:
+            timeout = self._timeout
+        if self._incoming.empty():
+            self._flush()
+        try:
+            item = self._incoming.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(item, _End):
+            self._over = item
+            if item.error is not None and not self._closing:
+                self._abandon()
+                raise item.error
+            return None
+        self._here = (Message(item, row, self) for row in range(len(item)))
+        return next(self._here, None)
+
+    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> None:
+        """Gather one settle.  (Messages call this.)"""
+        if self._closed:
+            raise Unavailable("the consumer is closed; the server has given the message back")
+        with self._lock:
+            self._gathered.append((message.lsn, message.attempt, verb, delay, reason))
+            full = len(self._gathered) >= self._half
+        if full:
+            self._flush()
+        else:
+            self._work.set()
+
+    def flush(self, timeout: float = CLOSE_S) -> None:
+        """Wait until everything settled so far is durable.
+
+        Raises Unavailable when it takes longer or the connection breaks, LogBroken when it never will be.
+        """
+        self._flush()
+        deadline = time.monotonic() + timeout
+        with self._answered:
+            while self._heard < self._asked and self._ended is None:
+                if not self._answered.wait(max(0.0, deadline - time.monotonic())):
+                    raise Unavailable(f"the server did not say within {timeout:g} s that the settles are durable")
+            if self._heard < self._asked and self._ended is not None:
+                raise self._ended.error or Unavailable("the stream ended before the settles were durable")
+        if self._failures:
+            raise self._failures[0]
+
+    def close(self) -> None:
+        """Give back what is not settled, and wait until what is settled is durable.  Twice does no harm.
+
+        Raises LogBroken when the server cannot make the settles durable.
+        """
+        if self._closed:
+            return
+        self._closing = True
+        try:
+            self._flush()
+            with self._lock:
+                self._writer.done_writing()
+        except (PenstockError, pa.ArrowException):
+            pass  # the stream is gone; the reading thread says why
+        self._closed = True
+        self._work.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_S)
+        self._client.forget(self)
+        if self._threads[0].is_alive():
+            self._reader.cancel()
+        try:
+            self._writer.close()
+        except pa.ArrowException:
+            pass  # it was broken before
+        if self._failures:
+            raise self._failures[0]
+
+    def take_ready(self) -> Message | None:
+        """The next message if it has come already; never waits."""
+        message = next(self._here, None)
+        if message is None and not self._incoming.empty():
+            message = self.take(0.0)
+        return message
+
+    def _abandon(self) -> None:
+        """The server has ended the stream."""
+        self._closed = True
+        self._work.set()
+        self._client.forget(self)
+        try:
+            self._writer.close()
+        except pa.ArrowException:
+            pass  # says again what `take` raises
+
+    def __enter__(self) -> Consumer:
+        self._entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- both
+
+    def _flush(self) -> None:
+        """Send what is gathered."""
+        with self._lock:
+            gathered, self._gathered = self._gathered, []
+            if not gathered or self._closed:
+                return
+            columns = zip(*gathered, strict=True)
+            arrays = [
+                pa.array(values, kind)
+                for values, kind in zip(columns, [field.type for field in SETTLE], strict=True)
+            ]
+            self._asked += 1
+            try:
+                self._writer.write_with_metadata(
+                    pa.RecordBatch.from_arrays(cast("Any", arrays), schema=SETTLE),
+                    orjson.dumps({"number": self._asked}),
+                )
+            except pa.ArrowException as error:
+                raise rebuilt(error) from None
+            self._sent_at = time.monotonic()
+
+    # -- threads
+
+    def _read(self) -> None:
+        error: PenstockError | None = None
+        try:
+            while True:
+                chunk: Any = self._reader.read_chunk()
+                if chunk.app_metadata is not None:
+                    self._hear(chunk.app_metadata.to_pybytes())
+                if chunk.data is not None and chunk.data.num_rows:
+                    self._incoming.put(Rows(chunk.data))
+        except StopIteration:
+            if not self._closing:
+                error = Unavailable("the server ended the stream")
+        except pa.ArrowException as failure:
+            error = rebuilt(failure)
+        end = _End(error)
+        with self._answered:
+            self._ended = end
+            self._answered.notify_all()
+        self._incoming.put(end)
+        self._work.set()
+
+    def _hear(self, metadata: bytes) -> None:
+        said = cast("dict[str, Any]", orjson.loads(metadata))
+        number = said.get("answer")
+        if number is None:
+            return
+        with self._answered:
+            self._heard = number
+            self.stale += said.get("stale", 0)
+            if "broken" in said:
+                self._failures.append(LogBroken(f"the log is broken: {said['broken']}"))
+            self._answered.notify_all()
+
+    def _send(self) -> None:
+        while not self._closed and self._ended is None:
+            self._work.wait(self._beat)
+            self._work.clear()
+            if self._closed or self._ended is not None:
+                return
+            try:
+                if self._gathered:
+                    time.sleep(FLUSH_S)
+                    self._flush()
+                elif time.monotonic() - self._sent_at >= self._beat:
+                    with self._lock:
+                        if not self._closed:
+                            self._writer.write_metadata(b'{"heartbeat":true}')
+                            self._sent_at = time.monotonic()
+            except (PenstockError, pa.ArrowException):
+                return  # the reading thread says why

@@ -1,0 +1,248 @@
+"""Messages as the client gives them, and receipts of what was published.
+
+A message is a row of the Arrow batch it came in: its values are looked up when they are asked for, so taking a thousand
+messages and looking at their bodies makes no dictionary of headers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+import pyarrow as pa
+
+from penstock.errors import PreconditionFailed, Refused
+from penstock.units import to_micros
+from penstock.wire.flight.bookmarks import format_bookmark
+
+if TYPE_CHECKING:
+    from penstock.client.consumer import Consumer
+
+Duration = str | float | timedelta
+"""Text with a unit (`"30s"`), seconds, or a timedelta."""
+
+
+class Rows:
+    """The columns of one batch as lists, made when first asked for."""
+
+    __slots__ = ("_batch", "_lists")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._lists = dict[str, list[Any]]()
+
+    def __len__(self) -> int:
+        return self._batch.num_rows
+
+    def value(self, column: str, row: int) -> Any:
+        """One value; None when there is no such column."""
+        values = self._lists.get(column)
+        if values is None:
+            names = self._batch.schema.names
+            values = self._batch.column(column).to_pylist() if column in names else [None] * len(self)
+            self._lists[column] = values
+        return values[row]
+
+
+class Values:
+    """What a message says."""
+
+    __slots__ = ("_row", "_rows")
+
+    def __init__(self, rows: Rows, row: int) -> None:
+        self._rows = rows
+        self._row = row
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic!r}, {self.bookmark!r}, {len(self.body)} bytes, attempt {self.attempt})"
+
+    @property
+    def place(self) -> tuple[Rows, int]:
+        """The batch it came in, and its row there."""
+        return self._rows, self._row
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that were published."""
+        return cast("bytes", self._rows.value("body", self._row))
+
+    def json(self) -> Any:
+        """The body parsed as JSON.  Raises ValueError when it is none."""
+        return orjson.loads(self.body)
+
+    def text(self) -> str:
+        """The body as UTF-8.  Raises UnicodeDecodeError when it is none."""
+        return self.body.decode()
+
+    @property
+    def lsn(self) -> int:
+        """Its place in the server's log."""
+        return cast("int", self._rows.value("lsn", self._row))
+
+    @property
+    def bookmark(self) -> str:
+        """`<origin>|<lsn>|`: a replay from here starts with the next message."""
+        return cast("str", self._rows.value("bookmark", self._row)) or format_bookmark(0, self.lsn)
+
+    @property
+    def topic(self) -> str:
+        """The key it was published under."""
+        return cast("str", self._rows.value("topic", self._row))
+
+    @property
+    def exchange(self) -> str:
+        """The exchange it was published to; empty for the default one."""
+        return cast("str", self._rows.value("exchange", self._row)) or ""
+
+    @property
+    def time(self) -> datetime:
+        """When the server stored it, in UTC."""
+        return cast("datetime", self._rows.value("time", self._row))
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, from 1; 0 for a message that was not delivered yet."""
+        return cast("int | None", self._rows.value("attempt", self._row)) or 0
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether somebody may have seen it before."""
+        return bool(self._rows.value("redelivered", self._row))
+
+    @property
+    def lease_until(self) -> datetime | None:
+        """When the lease ends unless it is extended; None: it does not end by time."""
+        return cast("datetime | None", self._rows.value("lease_until", self._row))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers as text."""
+        return dict(self._rows.value("headers", self._row) or ())
+
+    @property
+    def priority(self) -> int | None:
+        """0 to 255, or None."""
+        return cast("int | None", self._rows.value("priority", self._row))
+
+    @property
+    def content_type(self) -> str | None:
+        """As published."""
+        return cast("str | None", self._rows.value("content_type", self._row))
+
+    @property
+    def message_id(self) -> str | None:
+        """As published."""
+        return cast("str | None", self._rows.value("message_id", self._row))
+
+    @property
+    def correlation_id(self) -> str | None:
+        """As published."""
+        return cast("str | None", self._rows.value("correlation_id", self._row))
+
+    @property
+    def reply_to(self) -> str | None:
+        """As published."""
+        return cast("str | None", self._rows.value("reply_to", self._row))
+
+    @property
+    def state(self) -> str | None:
+        """ready, leased or delayed, when it was looked at in a queue."""
+        return cast("str | None", self._rows.value("state", self._row))
+
+
+class Message(Values):
+    """One message.  Those of `consume` must be settled; those of `replay` and `peek` cannot be."""
+
+    __slots__ = ("_consumer", "outcome")
+
+    def __init__(self, rows: Rows, row: int, consumer: Consumer | None = None) -> None:
+        super().__init__(rows, row)
+        self._consumer = consumer
+        self.outcome: str | None = None
+        """How this holder settled it: ack, release, retry or reject; None so far."""
+
+    def ack(self) -> None:
+        """Done: it will not come again."""
+        self._settle("ack")
+
+    def release(self) -> None:
+        """Back to its place at once, not counted as a failure."""
+        self._settle("release")
+
+    def retry(self, *, delay: Duration | None = None, error: str | None = None) -> None:
+        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
+        self._settle("retry", delay, error)
+
+    def reject(self, *, reason: str | None = None) -> None:
+        """Refused for good: a dead letter, where the queue has a place for them."""
+        self._settle("reject", None, reason)
+
+    cancel = retry
+    expire = reject
+
+    def extend(self, period: Duration) -> None:
+        """Hold it until `period` from now at least."""
+        self._holder().settle(self, "extend", to_micros(period), None)
+
+    def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> None:
+        holder = self._holder()
+        if self.outcome is not None:
+            raise PreconditionFailed(f"{self!r} was settled already: {self.outcome}")
+        holder.settle(self, verb, None if delay is None else to_micros(delay), reason)
+        self.outcome = verb
+
+    def _holder(self) -> Consumer:
+        if self._consumer is None:
+            raise Refused(f"{self!r} is not leased: only messages of `consume` are settled")
+        return self._consumer
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ack, or retry after an exception, unless it was settled within."""
+        if self.outcome is None and self._consumer is not None:
+            if error is None:
+                self.ack()
+            elif isinstance(error, Exception):
+                self.retry(error=f"{type(error).__name__}: {error}"[:500])
+            else:
+                self.release()  # the process is told to stop: not the message's fault
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of one published message.  It is durable when you hold this."""
+
+    outcome: str  # stored, duplicate (stored before), or unroutable (no queue and no declared topic wanted it)
+    lsn: int = 0
+    bookmark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One row of a table that the server refused."""
+
+    row: int
+    code: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableReceipt:
+    """What became of the rows of a table.  `stored` rows are durable; their LSNs lie in first..last."""
+
+    rows: int
+    stored: int
+    duplicates: int = 0
+    unroutable: int = 0
+    refused_rows: int = 0
+    first: int = 0
+    last: int = 0
+    refused: tuple[Refusal, ...] = field(default=(), repr=False)  # the first thousand of each batch

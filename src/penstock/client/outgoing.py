@@ -1,0 +1,134 @@
+"""What a caller publishes, as Arrow batches: bodies of any kind, tables of any maker.
+
+A table with a column `body` is taken as it is, its other columns being those of a publish; of any other table each row
+becomes a JSON object.  pandas and polars frames are turned into Arrow without importing either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, cast
+
+import orjson
+import pyarrow as pa
+
+from penstock.client.messages import Duration
+from penstock.errors import InvalidArgument
+from penstock.units import to_micros
+from penstock.wire.flight.fields import nearest
+from penstock.wire.flight.schemas import PUBLISH
+
+JSON = "application/json"
+BATCH_ROWS = 10_000
+BATCH_BYTES = 16 * 2**20
+
+
+def body_of(body: object) -> tuple[bytes, str | None]:
+    """Bytes and content type: bytes and text as they are, anything else as JSON."""
+    if isinstance(body, bytes):
+        return body, None
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body), None
+    if isinstance(body, str):
+        return body.encode(), None
+    return to_json(body), JSON
+
+
+def to_json(value: object) -> bytes:
+    """JSON text.  InvalidArgument for what JSON cannot hold."""
+    try:
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError as error:
+        raise InvalidArgument(f"a body of type {type(value).__name__} does not become JSON: {error}") from None
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, set | frozenset | tuple):
+        return list(cast("Iterable[object]", value))
+    return str(value)
+
+
+def moment(value: datetime | int | None, after: Duration | None, what: str) -> int | None:
+    """Microseconds since the epoch of a time (datetime or microseconds), or of so long from now."""
+    if value is not None and after is not None:
+        raise InvalidArgument(f"{what}: give either a time or how long from now")
+    if after is not None:
+        return time.time_ns() // 1000 + to_micros(after)
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1_000_000)
+    return value
+
+
+def one_row(columns: Mapping[str, object]) -> pa.RecordBatch:
+    """A batch of one message; columns that are None are left out."""
+    given = {name: value for name, value in columns.items() if value is not None}
+    fields = [PUBLISH.field(name) for name in given]
+    arrays = [pa.array([value], fields[place].type) for place, value in enumerate(given.values())]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def batches_of(table: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """A table of any maker as batches of a publish, of at most 10,000 rows and about 16 MiB each."""
+    reader = _reader(table)
+    schema = reader.schema
+    if "body" in schema.names:
+        for name in schema.names:
+            if name not in PUBLISH.names:
+                raise InvalidArgument(
+                    f"a table with a column 'body' may have no column {name!r}{nearest(name, PUBLISH.names)}"
+                )
+        wanted = pa.schema([PUBLISH.field(name) for name in schema.names])
+        return wanted, (part for batch in reader for part in _parts(_cast(batch, wanted)))
+    wanted = pa.schema([PUBLISH.field("body"), PUBLISH.field("content_type")])
+    return wanted, (_rows_as_json(part, wanted) for batch in reader for part in _parts(batch))
+
+
+def _reader(table: Any) -> pa.RecordBatchReader:
+    if isinstance(table, pa.RecordBatchReader):
+        return table
+    if isinstance(table, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(table.schema, [table])
+    if isinstance(table, pa.Table):
+        return table.to_reader()
+    if hasattr(table, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(table)
+    if hasattr(table, "to_arrow"):  # polars
+        return cast("pa.Table", table.to_arrow()).to_reader()
+    if type(table).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(table, preserve_index=False).to_reader()
+    raise InvalidArgument(f"a {type(table).__name__} is no table: give pyarrow, pandas or polars")
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = batch.num_rows
+    step = BATCH_ROWS
+    if rows and batch.nbytes > BATCH_BYTES:
+        step = max(1, min(step, BATCH_BYTES * rows // batch.nbytes))
+    for start in range(0, rows, step):
+        yield batch.slice(start, step)
+
+
+def _cast(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    columns: list[pa.Array[Any]] = []
+    for name in wanted.names:
+        column: Any = batch.column(name)
+        kind = wanted.field(name).type
+        if column.type != kind:
+            try:
+                if pa.types.is_dictionary(column.type):
+                    column = column.dictionary_decode()
+                column = column.cast(kind)
+            except pa.ArrowException as error:
+                raise InvalidArgument(f"column {name!r} cannot be {kind}: {error}") from None
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _rows_as_json(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    bodies = [to_json(row) for row in batch.to_pylist()]
+    kind = pa.repeat(pa.scalar(JSON, pa.string()), len(bodies))
+    return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary()), cast("pa.Array[Any]", kind)], schema=wanted)

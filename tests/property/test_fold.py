@@ -1,0 +1,251 @@
+"""Folding the log gives the state that living through it gave, for any history."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.core.codec import canonical
+from penstock.core.consumers import Consumer
+from penstock.core.effects import Verb
+from penstock.core.fold import Fold
+from penstock.core.queue import Queue
+from penstock.core.state import DurableState
+from penstock.core.topology import table_of
+from penstock.errors import PenstockError, Refused
+from penstock.records.entries import Publishes
+from penstock.records.settings import Action, QueueSettings, Retry
+from unit.core.world import World, header
+
+NAMES = ("a", "b", "c")
+KINDS: tuple[dict[str, object], ...] = (
+    {},
+    {"retry": Retry(initial=2_000_000, attempts=3)},
+    {"message_ttl": 3_000_000},
+    {"expiration": 4_000_000, "expiration_model": "earliest", "lease_period": 2_000_000},
+    {"max_deliveries": 2, "dead_letter_exchange": "", "dead_letter_routing_key": "a"},
+    {"message_ttl": 2_000_000, "dead_letter_exchange": ""},
+    {"semantics": "at-most-once", "fairness_model": "round-robin"},
+    {"underlying_topic": "^[ab]$", "default_publish_target": "a", "lease_period": 3_000_000, "max_cancels": 2},
+    {"filter": "/n > 2"},
+)
+HEADERS = (
+    header(),
+    header(delivery_mode=1),
+    header(expiration="2000"),
+    header(headers={"x-delay": 2500}),
+    header(headers={"x-delay": 1000, "x-death": []}, expiration="5000", delivery_mode=1),
+    header(headers={"CC": ["b"]}),
+)
+ACTIONS = (Action("b", "expire", (), "c", '{"why": "{{AMPS_REASON}}", "data": {{AMPS_DATA}}}'),)
+
+
+class History:
+    """Any sequence of small numbers is a history: each step takes what it needs from them."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+        self.world = World(actions=ACTIONS)
+        self.consumers: list[Consumer] = []
+        self.epochs: dict[str, int] = {}
+        self.checkpoint: tuple[int, bytes] | None = None
+
+    def next(self, below: int) -> int:
+        return self.numbers.pop() % below if self.numbers else 0
+
+    def queue(self) -> Queue | None:
+        queues = self.world.core.queues()
+        return queues[self.next(len(queues))] if queues else None
+
+    def run(self) -> None:
+        often = (
+            self.publish,
+            self.publish_mixed,
+            self.subscribe,
+            self.settle,
+            self.settle,
+            self.wait,
+            self.pull,
+            self.stream,
+        )
+        seldom = (
+            self.declare, self.unsubscribe, self.delete_and_redeclare, self.bind, self.bind, self.purge, self.alter,
+            self.restart, self.save, self.sink, self.exchange, self.stream,
+        )  # fmt: skip
+        for name in NAMES:
+            self.declare(name)
+        while self.numbers:
+            try:
+                steps = often if self.next(4) else seldom
+                steps[self.next(len(steps))]()
+            except Refused:
+                pass
+            if self.next(3):
+                self.world.turn()
+        self.world.turn()
+
+    def declare(self, name: str = "") -> None:
+        kind = KINDS[self.next(len(KINDS))]
+        flags = ({}, {}, {"durable": False}, {"exclusive_to": self})[self.next(4)]
+        core = self.world.core
+        core.declare_queue(self.world.now, "/", name or NAMES[self.next(3)], QueueSettings(**kind), by=self, **flags)  # type: ignore[arg-type]
+
+    def publish(self) -> None:
+        world = self.world
+        exchange = ("", "", "amq.fanout", "amq.headers", "x")[self.next(5)]
+        topic = world.core.topic("/", exchange, NAMES[self.next(3)])
+        bodies = [b'{"n": %d}' % n for n in range(self.next(6) + 1)]
+        world.core.publish(world.now, Publishes(topic, HEADERS[self.next(len(HEADERS))], bodies))
+
+    def publish_mixed(self) -> None:
+        world = self.world
+        count = self.next(8) + 1
+        topics = [
+            world.core.topic("/", ("", "amq.fanout", "amq.headers")[self.next(3)], NAMES[self.next(3)])
+            for _ in range(count)
+        ]
+        headers = [HEADERS[self.next(len(HEADERS))] for _ in range(count)]
+        batch = Publishes(topics, headers, [b'{"n": %d}' % n for n in range(count)])
+        if self.next(2):
+            world.core.publish(world.now, batch, publisher="p", sequence=self.next(30))
+        else:
+            world.core.publish(world.now, batch)
+
+    def subscribe(self) -> None:
+        if (queue := self.queue()) is not None:
+            consumer = self.world.core.subscribe(
+                self.world.now, queue, tag="t", holder=self, max_backlog=(None, 1, 3)[self.next(3)],
+                no_ack=self.next(4) == 3, passive=self.next(4) == 3,
+            )  # fmt: skip
+            self.consumers.append(consumer)
+
+    def pull(self) -> None:
+        for consumer in self.consumers:
+            if consumer.passive:
+                self.world.core.pull(self.world.now, consumer, self.next(4))
+
+    def settle(self) -> None:
+        if not self.consumers:
+            return
+        consumer = self.consumers[self.next(len(self.consumers))]
+        held = [lsn for run in consumer.leases.held() for lsn in run.chunk]
+        verb = (Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.EXPIRE, Verb.RELEASE)[self.next(5)]
+        chosen = sorted(lsn for lsn in held if self.next(2))
+        delay = (None, 1_500_000)[self.next(2)] if verb in (Verb.CANCEL, Verb.RELEASE) else None
+        chunks = [range(lsn, lsn + 1) for lsn in chosen]
+        self.world.core.settle(self.world.now, consumer.queue, chunks, verb, by=consumer, delay=delay)
+
+    def unsubscribe(self) -> None:
+        if self.consumers:
+            consumer = self.consumers.pop(self.next(len(self.consumers)))
+            self.world.core.unsubscribe(self.world.now, consumer, requeue=bool(self.next(4)), lost=bool(self.next(2)))
+
+    def wait(self) -> None:
+        self.world.turn()
+        self.world.advance((0.5, 1, 2, 5)[self.next(4)])
+
+    def delete_and_redeclare(self) -> None:
+        if (queue := self.queue()) is not None:
+            self.world.core.delete_queue(self.world.now, queue)
+            if self.next(2):
+                self.world.core.declare_queue(self.world.now, "/", queue.name, queue.settings)
+                self.publish()
+
+    def exchange(self) -> None:
+        core, now = self.world.core, self.world.now
+        if self.next(3):
+            core.declare_exchange(now, "/", "x", ("fanout", "topic")[self.next(2)], durable=bool(self.next(3)),
+                                  auto_delete=bool(self.next(2)))  # fmt: skip
+        else:
+            core.delete_exchange(now, "/", "x")
+
+    def bind(self) -> None:
+        core, now = self.world.core, self.world.now
+        present = sorted(core.durable_state().bindings, key=str)
+        if present and self.next(4) == 3:
+            b = present[self.next(len(present))]
+            return core.unbind(now, b.vhost, b.source, b.destination, b.destination_type, b.key, table_of(b.arguments))
+        source = ("amq.fanout", "amq.headers", "x", "amq.topic")[self.next(4)]
+        arguments = {"x-match": "any", "x-death": []} if source == "amq.headers" else {}
+        name, kind = ("x", "exchange") if self.next(3) == 2 else (NAMES[self.next(3)], "queue")
+        return core.bind(now, "/", source, name, kind, NAMES[self.next(3)], arguments)
+
+    def purge(self) -> None:
+        if (queue := self.queue()) is not None:
+            self.world.core.purge_queue(self.world.now, queue)
+
+    def alter(self) -> None:
+        if (queue := self.queue()) is not None:
+            self.world.core.alter_queue(self.world.now, queue, QueueSettings(**KINDS[self.next(len(KINDS))]))  # type: ignore[arg-type]
+
+    def stream(self) -> None:
+        queue, now = self.queue(), self.world.now
+        streams = self.world.core.streams
+        name = f"s{self.next(2)}"
+        match self.next(5):
+            case 0 if queue is not None:
+                self.epochs[name] = streams.open(now, name, queue).epoch
+            case 1 | 2 if name in self.epochs:
+                streams.plan(now, name, self.epochs[name], streams.state(name).planned, self.next(4) + 1)
+            case 3 if name in self.epochs:
+                streams.settle(now, name, self.epochs[name], streams.state(name).planned - self.next(2))
+            case 4 if name in self.epochs:
+                streams.release(now, name)
+
+    def sink(self) -> None:
+        world = self.world
+        topic = world.core.topic("/", "", NAMES[self.next(3)])
+        stream = f"s{self.next(2)}"
+        settle = None
+        if stream in self.epochs and self.next(2):
+            settle = (stream, self.epochs[stream], world.core.streams.state(stream).planned)
+        world.core.sink_commit(world.now, "query", self.next(20), [Publishes(topic, header(), [b"{}", b"1"])], settle)
+
+    def restart(self) -> None:
+        if self.next(3) == 0:
+            self.consumers, self.epochs = [], {}
+            self.world.restart(clean=bool(self.next(2)))
+
+    def save(self) -> None:
+        self.world.turn()
+        self.checkpoint = (len(self.world.tables), self.world.core.durable_state().encode())
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.lists(st.integers(0, 255), min_size=30, max_size=500), st.integers(1, 9))
+def test_fold_equals_life(numbers: list[int], tables: int) -> None:
+    history = History(numbers)
+    history.run()
+    world = history.world
+    live = canonical(world.core.durable_state())
+    for queue in world.core.queues():
+        if queue.ready or queue.leased or queue.delayed or queue.dying:
+            queue.check()
+    assert world.folded(1_000_000) == live
+    assert world.folded(tables) == live
+    assert DurableState.decode(live.encode()) == live
+    if history.checkpoint is not None:
+        done, saved = history.checkpoint
+        fold = Fold(DurableState.decode(saved))
+        for i in range(done, len(world.tables), tables):
+            fold.feed(pa.concat_tables(world.tables[i : i + tables]))
+        assert fold.finish() == live
+
+
+def test_a_refusal_changes_nothing() -> None:
+    world = World()
+    before = canonical(world.core.durable_state())
+    for wrong in (
+        lambda: world.core.queue("/", "none"),
+        lambda: world.core.bind(world.now, "/", "none", "q", "queue", ""),
+        lambda: world.core.declare_exchange(world.now, "/", "amq.x", "direct"),
+        lambda: world.core.streams.plan(world.now, "none", 1, 0, 1),
+    ):
+        try:
+            wrong()
+        except PenstockError:
+            continue
+        raise AssertionError("nothing was refused")
+    assert canonical(world.core.durable_state()) == before
+    assert not world.core.journal

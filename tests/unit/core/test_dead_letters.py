@@ -1,0 +1,239 @@
+"""Dead letters by exchange and by action: where they go, what their headers say, and that it is one step."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.core.codec import canonical
+from penstock.core.effects import Verb
+from penstock.core.queue import Queue
+from penstock.errors import InvalidArgument
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
+from penstock.records.properties import decode
+from penstock.records.settings import Action, Retry
+from penstock.records.tables import Timestamp
+from unit.core.world import START, World, header
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def reject(world: World, queue: Queue, *, times: int = 1) -> None:
+    """A consumer takes one message and refuses it for good, so many times."""
+    consumer = world.subscribe(queue, max_backlog=1)
+    for _ in range(times):
+        lsn = world.inbox[consumer][-1]
+        world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.EXPIRE, by=consumer)
+        world.turn()
+    world.core.unsubscribe(world.now, consumer, requeue=True)
+    world.turn()
+
+
+def only(world: World, queue: Queue) -> int:
+    [lsn] = [lsn for chunk in queue.snapshot()[0] for lsn in chunk]
+    return lsn
+
+
+def test_rejected_to_an_exchange(world: World) -> None:
+    work = world.declare("work", dead_letter_exchange="amq.topic")
+    dead = world.declare("dead")
+    world.core.bind(world.now, "/", "amq.topic", "dead", "queue", "work")
+    cause = world.publish("work", b"bad", properties=header(headers={"CC": ["x"], "mine": 1}, message_id="m")).first
+    reject(world, work)
+    lsn = only(world, dead)
+    headers = world.headers(lsn)
+    assert headers["mine"] == 1
+    assert headers["CC"] == ["x"]
+    assert headers["x-death"] == [{
+        "count": 1, "reason": "rejected", "queue": "work", "time": Timestamp(START // 1_000_000), "exchange": "",
+        "routing-keys": ["work", "x"],
+    }]  # fmt: skip
+    for which in ("first", "last"):
+        assert [headers[f"x-{which}-death-{what}"] for what in ("reason", "queue", "exchange")] == [
+            "rejected",
+            "work",
+            "",
+        ]
+    batch, row = world.rows[lsn]
+    assert decode(batch.properties_of(row)).message_id == "m"
+    assert batch.topic_of(row).exchange == "amq.topic"
+    assert batch.topic_of(row).name == "work"
+    [expire] = [e for e in world.entries if isinstance(e, Control) and e.kind is Kind.EXPIRE]
+    told = json.loads(expire.header)
+    assert told["reason"] == "forced_expire"
+    assert told["dead"] == [[cause, lsn]]
+    assert told["by"]
+    assert canonical(world.core.durable_state()) == world.folded() == world.folded(100)
+
+
+def test_expired_keeps_its_expiration_in_the_history_alone(world: World) -> None:
+    world.declare("short", dead_letter_exchange="", dead_letter_routing_key="dead")
+    dead = world.declare("dead")
+    world.publish("short", b"x", properties=header(expiration="1500"))
+    world.advance(1)
+    assert dead.ready == 0
+    world.advance(1)
+    lsn = only(world, dead)
+    batch, row = world.rows[lsn]
+    assert decode(batch.properties_of(row)).expiration is None
+    [death] = world.headers(lsn)["x-death"]  # type: ignore[misc]
+    assert death["original-expiration"] == "1500"
+    assert death["reason"] == "expired"
+    world.advance(100)
+    assert dead.ready == 1
+
+
+def test_limits_are_delivery_limit(world: World) -> None:
+    queue = world.declare("q", max_deliveries=1, dead_letter_exchange="", dead_letter_routing_key="dead")
+    dead = world.declare("dead")
+    consumer = world.subscribe(queue)
+    lsn = world.publish("q", b"x").first
+    world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.CANCEL, by=consumer)
+    world.turn()
+    assert world.headers(only(world, dead))["x-first-death-reason"] == "delivery_limit"
+
+
+def test_a_queue_that_rejects_to_itself_counts(world: World) -> None:
+    queue = world.declare("q", dead_letter_exchange="")
+    world.publish("q", b"x")
+    reject(world, queue, times=3)
+    [death] = world.headers(only(world, queue))["x-death"]  # type: ignore[misc]
+    assert death["count"] == 3  # type: ignore[index,call-overload]
+
+
+def test_two_timeouts_into_each_other_make_one_trip(world: World) -> None:
+    a = world.declare("a", message_ttl=1_000_000, dead_letter_exchange="", dead_letter_routing_key="b")
+    b = world.declare("b", message_ttl=1_000_000, dead_letter_exchange="", dead_letter_routing_key="a")
+    world.publish("a", b"x")
+    world.advance(1)
+    assert (a.ready, b.ready) == (0, 1)
+    world.advance(1)
+    assert (a.ready, b.ready) == (0, 0)
+    assert canonical(world.core.durable_state()) == world.folded()
+
+
+def test_a_rejection_in_between_lets_it_go_round(world: World) -> None:
+    a = world.declare("a", message_ttl=1_000_000, dead_letter_exchange="", dead_letter_routing_key="b")
+    b = world.declare("b", dead_letter_exchange="", dead_letter_routing_key="a")
+    world.publish("a", b"x")
+    for _ in range(5):
+        world.advance(1)
+        assert (a.ready, b.ready) == (0, 1)
+        reject(world, b)
+        assert (a.ready, b.ready) == (1, 0)
+    reasons = [(d["queue"], d["count"]) for d in world.headers(only(world, a))["x-death"]]  # type: ignore[union-attr,index,call-overload]
+    assert reasons == [("b", 5), ("a", 5)]
+
+
+def test_a_clients_own_history_starts_from_nothing(world: World) -> None:
+    queue = world.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead")
+    dead = world.declare("dead")
+    forged = {"x-death": [{"queue": "q", "reason": "rejected", "count": 99}], "x-first-death-queue": "other"}
+    world.publish("q", b"x", properties=header(headers=forged))
+    reject(world, queue)
+    headers = world.headers(only(world, dead))
+    assert [d["count"] for d in headers["x-death"]] == [1]  # type: ignore[union-attr,index,call-overload]
+    assert headers["x-first-death-queue"] == "q"
+
+
+def test_a_history_survives_a_restart(world: World) -> None:
+    world.declare("q", dead_letter_exchange="")
+    world.publish("q", b"x")
+    reject(world, world.core.queue("/", "q"))
+    world.restart(clean=False)
+    queue = world.core.queue("/", "q")
+    reject(world, queue)
+    assert [d["count"] for d in world.headers(only(world, queue))["x-death"]] == [2]  # type: ignore[union-attr,index,call-overload]
+
+
+def test_a_missing_exchange_drops_and_creating_it_repairs(world: World) -> None:
+    queue = world.declare("q", dead_letter_exchange="later")
+    dead = world.declare("dead")
+    world.publish("q", b"1")
+    reject(world, queue)
+    assert queue.dying == queue.ready == 0
+    world.core.declare_exchange(world.now, "/", "later", "fanout", internal=True)
+    world.core.bind(world.now, "/", "later", "dead", "queue", "")
+    world.publish("q", b"2")
+    reject(world, queue)
+    assert world.contents(dead) == [b"2"]
+
+
+def test_letters_leave_in_the_order_they_died(world: World) -> None:
+    queue = world.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead")
+    dead = world.declare("dead")
+    consumer = world.subscribe(queue)
+    first = world.publish("q", *(b"%d" % n for n in range(6))).first
+    chunks = [range(first + 4, first + 6), range(first, first + 2), range(first + 2, first + 4)]
+    for chunk in chunks:
+        world.core.settle(world.now, queue, [chunk], Verb.EXPIRE, by=consumer)
+    world.turn()
+    assert world.contents(dead) == [b"4", b"5", b"0", b"1", b"2", b"3"]
+
+
+def test_a_long_chain_does_not_recurse(world: World) -> None:
+    count = 200
+    for n in range(count):
+        world.declare(f"q{n}", message_ttl=0, dead_letter_exchange="", dead_letter_routing_key=f"q{n + 1}")
+    last = world.declare(f"q{count}")
+    world.publish("q0", b"x")
+    world.advance(0)
+    assert world.contents(last) == [b"x"]
+    assert len(world.headers(only(world, last))["x-death"]) == count  # type: ignore[arg-type]
+
+
+def test_actions_render_templates() -> None:
+    template = '{"why": "{{AMPS_REASON}}", "raw": {{AMPS_DATA}}, "text": "{{AMPS_DATA}}", "n": {{AMPS_DATA_LENGTH}}}'
+    limits = Action("q", "expire", ("max_deliveries", "max_cancels"), "graveyard", template)
+    every = Action(
+        "q", "expire", (), "log", "{{AMPS_TOPIC}} {{AMPS_BOOKMARK}} {{AMPS_DATETIME}} {{AMPS_INSTANCE_NAME}}"
+    )
+    world = World(actions=[limits, every])
+    queue = world.declare("q", max_deliveries=1, max_cancels=1, retry=Retry())
+    graveyard, log = world.declare("graveyard"), world.declare("log")
+    consumer = world.subscribe(queue)
+    body = b'{"a": "\\"x\\"\\n"}'
+    lsn = world.publish("q", body).first
+    world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.CANCEL, by=consumer)
+    world.turn()
+    [rendered] = world.contents(graveyard)
+    value = json.loads(rendered)
+    assert set(value["why"].split(",")) == {"max_cancels", "max_deliveries"}
+    assert value["raw"] == json.loads(body)
+    assert value["text"] == body.decode()
+    assert value["n"] == len(body)
+    assert world.contents(log) == [b"q 7|%d| 2023-11-14T22:13:20Z penstock-1" % lsn]
+    [expire] = [e for e in world.entries if isinstance(e, Control) and e.kind is Kind.EXPIRE]
+    assert [pair[0] for pair in json.loads(expire.header)["dead"]] == [lsn, lsn]
+    lsn = world.publish("q", b"2").first
+    world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.EXPIRE, by=consumer)
+    world.turn()
+    assert len(world.contents(graveyard)) == 1
+    assert len(world.contents(log)) == 2
+    assert canonical(world.core.durable_state()) == world.folded()
+
+
+def test_actions_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="no variable {{AMPS_DATUM}}"):
+        World(actions=[Action("q", "expire", (), "t", "{{AMPS_DATUM}}")])
+    with pytest.raises(InvalidArgument, match="no reason 'boredom'"):
+        World(actions=[Action("q", "expire", ("boredom",), "t", "")])
+
+
+def test_dying_messages_die_after_a_crash_too(world: World) -> None:
+    queue = world.declare("q", max_deliveries=1, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.declare("dead")
+    consumer = world.subscribe(queue)
+    lsn = world.publish("q", b"x").first
+    world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.CANCEL, by=consumer)
+    assert queue.dying == 1
+    world.core.take_effects()  # the process stops before the body is read
+    world.restart(clean=False)
+    world.advance(0)
+    assert world.contents(world.core.queue("/", "dead")) == [b"x"]
+    assert world.contents(world.core.queue("/", "q")) == []

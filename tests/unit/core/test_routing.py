@@ -1,0 +1,210 @@
+"""Which queues a message reaches: the rules of each exchange type, of exchanges bound to exchanges, and of alternates."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.codec import canonical
+from penstock.errors import AccessRefused, NotFound, PreconditionFailed
+from penstock.records.tables import FieldValue
+from unit.core.world import World, header
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def bind(world: World, source: str, name: str, key: str = "", kind: str = "queue", **arguments: object) -> None:
+    table = {argument.replace("_", "-"): value for argument, value in arguments.items()}
+    world.core.bind(world.now, "/", source, name, kind, key, table)
+
+
+def reached(world: World, exchange: str, key: str, headers: dict[str, FieldValue] | None = None) -> set[str]:
+    """Names of the queues that take one message."""
+    before = {queue.name: queue.ready for queue in world.core.queues()}
+    world.publish(key, b"x", exchange=exchange, properties=header(headers=headers) if headers is not None else header())
+    return {queue.name for queue in world.core.queues() if queue.ready > before[queue.name]}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("#", ["", "a", "a.b", "..."], []),
+        ("*", ["a"], ["", "a.b"]),
+        ("*.*", ["a.b", "a."], ["a", "a.b.c"]),
+        ("a.#.b", ["a.b", "a.x.b", "a.x.y.b"], ["a", "b", "a.b.c"]),
+        ("a.*.b", ["a.x.b", "a..b"], ["a.b", "a.x.y.b"]),
+        ("#.b", ["b", "a.b", "x.y.b"], ["b.a", ""]),
+        ("a.#", ["a", "a.b.c"], ["b", "", "ab"]),
+        ("simply#carrots", ["simply#carrots"], ["simply", "simply.x.carrots", "simplyxcarrots"]),
+        ("a*", ["a*"], ["ab"]),
+        ("#.#", ["", "a", "a.b"], []),
+        ("#.*.#", ["a", "a.b"], [""]),
+        ("A", ["A"], ["a"]),
+    ],
+)
+def test_topic_patterns(world: World, pattern: str, matching: list[str], other: list[str]) -> None:
+    world.declare("q")
+    bind(world, "amq.topic", "q", pattern)
+    for key in matching:
+        assert reached(world, "amq.topic", key) == {"q"}, key
+    for key in other:
+        assert reached(world, "amq.topic", key) == set(), key
+
+
+def test_many_hashes_do_not_explode(world: World) -> None:
+    world.declare("q")
+    bind(world, "amq.topic", "q", ".".join(["#"] * 20) + ".end")
+    assert reached(world, "amq.topic", ".".join(["a"] * 60)) == set()
+
+
+def test_direct_and_fanout(world: World) -> None:
+    for name in ("a", "b", "c"):
+        world.declare(name)
+        bind(world, "amq.fanout", name, "ignored")
+    bind(world, "amq.direct", "a", "k")
+    bind(world, "amq.direct", "b", "k")
+    bind(world, "amq.direct", "c", "K")
+    assert reached(world, "amq.fanout", "any") == {"a", "b", "c"}
+    assert reached(world, "amq.direct", "k") == {"a", "b"}
+    assert reached(world, "amq.direct", "none") == set()
+
+
+def test_however_many_bindings_match_a_queue_takes_a_message_once(world: World) -> None:
+    queue = world.declare("q")
+    for key in ("a.*", "#", "a.b"):
+        bind(world, "amq.topic", "q", key)
+    assert reached(world, "amq.topic", "a.b") == {"q"}
+    assert queue.ready == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "expected"),
+    [
+        ({"x-match": "all", "a": 1, "b": "x"}, {"a": 1, "b": "x", "c": 2}, True),
+        ({"a": 1, "b": "x"}, {"a": 1}, False),
+        ({"x-match": "any", "a": 1, "b": "x"}, {"b": "x"}, True),
+        ({"x-match": "any", "a": 1}, {"a": 2}, False),
+        ({"x-match": "all"}, {}, True),
+        ({"x-match": "any"}, {"a": 1}, False),
+        ({"x-match": "all", "a": 1}, {"a": "1"}, False),
+        ({"x-match": "all", "a": 1}, {"a": True}, False),
+        ({"x-match": "all", "a": None}, {"a": "whatever"}, True),
+        ({"x-match": "all", "a": None}, {"b": 1}, False),
+        ({"x-match": "all", "x-ignored": 1}, {}, True),
+        ({"x-match": "any", "x-ignored": 1}, {"x-ignored": 1}, False),
+        ({"x-match": "all-with-x", "x-kept": 1}, {}, False),
+        ({"x-match": "any-with-x", "x-kept": 1}, {"x-kept": 1}, True),
+    ],
+)
+def test_headers(world: World, arguments: dict[str, object], headers: dict[str, FieldValue], expected: bool) -> None:
+    world.declare("q")
+    world.core.bind(world.now, "/", "amq.headers", "q", "queue", "", arguments)
+    assert (reached(world, "amq.headers", "k", headers) == {"q"}) is expected
+
+
+def test_headers_part_a_batch_of_one_topic(world: World) -> None:
+    even, odd = world.declare("even"), world.declare("odd")
+    bind(world, "amq.match", "even", x_match="all", parity=0)
+    bind(world, "amq.match", "odd", x_match="all", parity=1)
+    topic = world.core.topic("/", "amq.match", "k")
+    world.publish_all(*((topic, header(headers={"parity": n % 2}), b"%d" % n) for n in range(6)))
+    assert world.contents(even) == [b"0", b"2", b"4"]
+    assert world.contents(odd) == [b"1", b"3", b"5"]
+    assert canonical(world.core.durable_state()) == world.folded()
+
+
+def test_a_wrong_x_match_is_refused(world: World) -> None:
+    world.declare("q")
+    with pytest.raises(PreconditionFailed, match="x-match"):
+        bind(world, "amq.headers", "q", x_match="most")
+
+
+def test_exchanges_bound_to_exchanges_with_a_cycle(world: World) -> None:
+    for name in ("x", "y", "z"):
+        world.core.declare_exchange(world.now, "/", name, "fanout")
+    for source, destination in (("x", "y"), ("y", "z"), ("z", "x")):
+        bind(world, source, destination, kind="exchange")
+    for name in ("a", "b"):
+        world.declare(name)
+    bind(world, "y", "a")
+    bind(world, "z", "b")
+    bind(world, "z", "a")
+    assert reached(world, "x", "k") == reached(world, "z", "k") == {"a", "b"}
+    world.core.unbind(world.now, "/", "y", "z", "exchange", "")
+    assert reached(world, "x", "k") == {"a"}
+
+
+def test_alternate_exchanges_chain_and_do_not_loop(world: World) -> None:
+    def declare(name: str, alternate: str) -> None:
+        world.core.declare_exchange(world.now, "/", name, "direct", arguments={"alternate-exchange": alternate})
+
+    declare("first", "second")
+    declare("second", "third")
+    declare("third", "first")
+    declare("lost", "missing")
+    for name in ("a", "b"):
+        world.declare(name)
+    bind(world, "first", "a", "a")
+    bind(world, "third", "b", "b")
+    assert reached(world, "first", "a") == {"a"}
+    assert reached(world, "first", "b") == {"b"}
+    assert reached(world, "first", "c") == set()
+    assert reached(world, "lost", "a") == set()
+
+
+def test_an_alternate_is_used_for_those_messages_only_that_found_nothing(world: World) -> None:
+    arguments = {"alternate-exchange": "amq.fanout"}
+    world.core.declare_exchange(world.now, "/", "x", "headers", arguments=arguments)
+    main, rest = world.declare("main"), world.declare("rest")
+    bind(world, "x", "main", x_match="all", good=1)
+    bind(world, "amq.fanout", "rest")
+    topic = world.core.topic("/", "x", "k")
+    world.publish_all((topic, header(headers={"good": 1}), b"1"), (topic, header(), b"2"))
+    assert world.contents(main) == [b"1"]
+    assert world.contents(rest) == [b"2"]
+
+
+def test_the_default_exchange_follows_queues(world: World) -> None:
+    assert reached(world, "", "q") == set()
+    queue = world.declare("q")
+    assert reached(world, "", "q") == {"q"}
+    world.core.delete_queue(world.now, queue)
+    assert reached(world, "", "q") == set()
+
+
+def test_a_view_of_another_exchange(world: World) -> None:
+    view = world.declare("view", underlying_topic="eu\\..*", exchange="amq.topic", default_publish_target="eu.x")
+    assert reached(world, "amq.topic", "eu.de") == {"view"}
+    assert reached(world, "", "eu.de") == set()
+    bind(world, "amq.topic", "view", "#")
+    assert reached(world, "amq.topic", "eu.de") == {"view"}
+    world.core.alter_queue(world.now, view, type(view.settings)(underlying_topic="us", exchange="amq.topic"))
+    world.core.unbind(world.now, "/", "amq.topic", "view", "queue", "#")
+    assert reached(world, "amq.topic", "eu.de") == set()
+    assert reached(world, "amq.topic", "us") == {"view"}
+
+
+def test_missing_and_internal_exchanges(world: World) -> None:
+    with pytest.raises(NotFound, match="no exchange 'none' in vhost '/'"):
+        world.core.topic("/", "none", "k")
+    world.core.declare_exchange(world.now, "/", "inner", "fanout", internal=True)
+    with pytest.raises(AccessRefused, match="internal exchange 'inner'"):
+        world.core.topic("/", "inner", "k")
+    world.declare("q")
+    bind(world, "inner", "q")
+    bind(world, "amq.fanout", "inner", kind="exchange")
+    assert reached(world, "amq.fanout", "k") == {"q"}
+
+
+def test_a_cached_topic_follows_the_topology(world: World) -> None:
+    topic = world.core.topic("/", "amq.direct", "k")
+    version = world.core.topology_version
+    a = world.declare("a")
+    assert world.core.topology_version != version
+    bind(world, "amq.direct", "a", "k")
+    world.publish_all((topic, header(), b"1"))
+    world.core.unbind(world.now, "/", "amq.direct", "a", "queue", "k")
+    world.publish_all((topic, header(), b"2"))
+    assert world.contents(a) == [b"1"]

@@ -1,0 +1,213 @@
+"""The durable state as bytes, and what the fold says about records it cannot read."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core import codec
+from penstock.core.codec import canonical
+from penstock.core.fold import Fold
+from penstock.core.marks import Marks
+from penstock.core.plain import as_table, dump, load, load_settings, unwrap, wrap
+from penstock.core.state import (
+    Binding,
+    DurableState,
+    ExchangeState,
+    QueueState,
+    StreamState,
+    chunked,
+    flat,
+    ints,
+    runs_of,
+    spread,
+)
+from penstock.errors import LogDamaged
+from penstock.records.chunks import pack_pairs
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
+from penstock.records.settings import QueueSettings, Retry
+from penstock.records.tables import Timestamp
+from unit.core.world import World, to_table
+
+LSNS = st.lists(st.integers(1, 2**52), unique=True, max_size=60).map(sorted)
+GAPS = st.lists(st.sampled_from([1, 1, 1, 2, 100, 65_535, 65_536, 2**32 - 1, 2**32, 2**40]), max_size=200)
+
+
+@given(GAPS, st.integers(1, 2**40))
+def test_chunks_round_trip_in_every_form(gaps: list[int], first: int) -> None:
+    lsns = np.cumsum([first, *gaps])
+    state = DurableState(queues={1: QueueState(1, "/", "q", waiting=[array("q", lsns.tolist())])})
+    back = DurableState.decode(state.encode())
+    assert flat(back.queues[1].waiting).tolist() == lsns.tolist()
+    assert back.encode() == state.encode()
+
+
+@pytest.mark.parametrize(
+    ("lsns", "form"),
+    [
+        (range(5, 100_000), 0),
+        ([*range(1, 40), *range(50, 90)], 1),
+        ([3 * n for n in range(1, 100)], 2),
+        ([70_000 * n for n in range(1, 100)], 3),
+        ([2**33 * n for n in range(1, 100)], 4),
+    ],
+)
+def test_the_smallest_form_is_taken(lsns: list[int], form: int) -> None:
+    [piece] = codec._pack_all(chunked(np.array(lsns, dtype=np.int64)))
+    assert piece[0] == form
+    chunk, end = codec._unpack(piece, 0)
+    assert list(chunk) == list(lsns)
+    assert end == len(piece)
+
+
+def test_ten_million_waiting_are_a_few_bytes_and_half_of_them_two_each() -> None:
+    dense = DurableState(queues={1: QueueState(1, "/", "q", waiting=[range(1, 10_000_000)])})
+    assert len(dense.encode()) < 1000
+    lsns = np.flatnonzero(np.random.default_rng(1).random(200_000) < 0.5)
+    assert len(DurableState(queues={1: QueueState(1, "/", "q", waiting=chunked(lsns))}).encode()) < 2.1 * len(lsns)
+
+
+def full() -> DurableState:
+    queue = QueueState(
+        4, "v", "q", QueueSettings(retry=Retry(), filter="/a = 1"), True, False, True, {"x-a": 1, "x-b": [b"\xff", 1.5]}
+    )  # fmt: skip
+    QueueState.fill(
+        queue, np.array([9, 10, 12]), {"deliveries": np.array([1, 1, 3]), "expires_at": np.array([0, 0, 5])}
+    )
+    return DurableState(
+        last_lsn=99, unclean=5,
+        exchanges={("v", "x"): ExchangeState("topic", False, True, True, {"alternate-exchange": "y"}, True)},
+        bindings={Binding("v", "x", "q", "queue", "k", '{"a":1}'), Binding("v", "x", "y", "exchange", "")},
+        topics={("v", "", "t"): {"key": ["/id"]}}, queues={4: queue}, vias={0: ("v", "x")}, routes={3: (4,)}, next_route=7,
+        publishers={"p": 8}, streams={"s": StreamState(4, 2, "queue", 1, 2, {1: array("q", [9, 11]), 2: array("q")})},
+        sinks={"query": 3},
+    )  # fmt: skip
+
+
+def test_everything_round_trips() -> None:
+    assert DurableState.decode(full().encode()) == full()
+    assert Fold(full()).finish() == full()
+
+
+def test_cut_or_foreign_bytes_are_refused_in_a_sentence() -> None:
+    data = full().encode()
+    for cut in range(len(data)):
+        with pytest.raises(ValueError, match="state"):
+            DurableState.decode(data[:cut])
+    with pytest.raises(ValueError, match="too many"):
+        DurableState.decode(data + b"x")
+    with pytest.raises(ValueError, match="no encoded state"):
+        DurableState.decode(b"P" + data)
+    with pytest.raises(ValueError, match="version 2, this server reads version 1"):
+        DurableState.decode(data[:8] + b"\x02" + data[9:])
+
+
+@given(LSNS, st.data())
+def test_runs_and_columns(lsns: list[int], data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.integers(0, 3), min_size=len(lsns), max_size=len(lsns)))
+    column = np.array(values, dtype=np.int64)
+    there = np.array(lsns, dtype=np.int64)
+    assert spread(there, runs_of(there, column)).tolist() == values
+
+
+def test_later_runs_win_where_they_overlap() -> None:
+    assert spread(np.arange(10), array("q", [0, 8, 1, 2, 4, 5])).tolist() == [1, 1, 5, 5, 1, 1, 1, 1, 0, 0]
+    assert spread(np.arange(4), array("q", [2, 4, 7, 0, 1, 9])).tolist() == [9, 0, 7, 7]
+
+
+def test_marks() -> None:
+    marks = Marks()
+    marks.add(5, 8)
+    marks.add(10, 11)  # only control records between
+    marks.part()
+    marks.add(20, 21)
+    assert marks.pairs.tolist() == [5, 11, 20, 21]
+    assert [lsn for lsn in range(30) if marks.has(lsn)] == [*range(5, 11), 20]
+    marks.reset(np.array([6, 20]))
+    assert marks.column(np.array([5, 6, 20, 21])).tolist() == [0, 1, 1, 0]
+    assert ints(marks.pairs).tolist() == [6, 7, 20, 21]
+
+
+def test_tables_keep_their_types() -> None:
+    table = {
+        "t": Timestamp(5),
+        "b": b"\x00\xff",
+        "f": 1.5,
+        "n": None,
+        "i": 2**63,
+        "l": [1, True, "x"],
+        "$odd": {"$b": 1},
+    }
+    back = as_table(load(dump({"arguments": wrap(table)}))["arguments"])
+    assert back == table
+    assert isinstance(back["t"], Timestamp)
+    with pytest.raises(TypeError):
+        wrap(object())
+    with pytest.raises(ValueError, match=r"\$what"):
+        unwrap({"$what": 1})
+    with pytest.raises(ValueError, match="unknown keys colour"):
+        load_settings({"colour": 1})
+
+
+def control(lsn: int, kind: int, **columns: object) -> pa.Table:
+    return to_table([Control(Kind.MARK, "", lsn=lsn, **columns)]).set_column(1, "kind", pa.array([kind], pa.int8()))  # type: ignore[arg-type]
+
+
+def test_the_fold_names_the_lsn_of_what_it_cannot_read() -> None:
+    with pytest.raises(LogDamaged, match="LSN 7 has the unknown kind 99"):
+        Fold().feed(control(7, 99))
+    with pytest.raises(LogDamaged, match="QUEUE_DECLARE record at LSN 8 cannot be read"):
+        Fold().feed(control(8, Kind.QUEUE_DECLARE, header=b"{}"))
+    with pytest.raises(LogDamaged, match="BIND record at LSN 9 cannot be read"):
+        Fold().feed(control(9, Kind.BIND, header=b"nonsense"))
+    with pytest.raises(LogDamaged, match="SETTLE record at LSN 10 has a body of 16 bytes"):
+        Fold().feed(control(10, Kind.SETTLE, body=pack_pairs(1, [2])))
+    world = World()
+    world.declare("q")
+    world.publish("q")
+    with pytest.raises(LogDamaged, match="names route 0, which was never told"):
+        Fold().feed(world.tables[-1].slice(world.tables[-1].num_rows - 1))
+
+
+def test_records_folded_already_are_passed_over() -> None:
+    world = World()
+    world.declare("q")
+    world.publish("q", b"1", b"2")
+    fold = Fold(world.core.durable_state())
+    world.publish("q", b"3")
+    for table in world.tables:
+        fold.feed(table)
+    fold.feed(pa.table([[] for _ in range(11)], schema=world.tables[0].schema))
+    assert fold.finish() == canonical(world.core.durable_state())
+
+
+def test_a_base_and_the_records_after_it() -> None:
+    world = World()
+    queue = world.declare("q")
+    world.publish("q", b"1", b"2")
+    base = world.core.durable_state().encode()
+    kept = len(world.tables)
+    consumer = world.subscribe(queue)
+    world.publish("q", b"3")
+    world.core.settle(
+        world.now, queue, [range(world.inbox[consumer][0], world.inbox[consumer][0] + 1)], _ack(), by=consumer
+    )
+    world.core._out.record(Kind.BASE, "", {"part": 0, "parts": 1, "floor": 1}, base)
+    world.turn()
+    fold = Fold(DurableState.decode(base))
+    for table in world.tables[kept:]:
+        fold.feed(table)
+    assert fold.finish() == canonical(world.core.durable_state()) == world.folded()
+    assert fold.records == sum(table.num_rows for table in world.tables[kept:])
+
+
+def _ack() -> object:
+    from penstock.core.effects import Verb
+
+    return Verb.ACK

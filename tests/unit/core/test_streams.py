@@ -1,0 +1,240 @@
+"""Streams and sinks: the same answer to the same question, whatever crashed in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.codec import canonical
+from penstock.core.effects import Verb
+from penstock.core.streams import Plan
+from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
+from penstock.records.entries import Group, Publishes
+from penstock.records.kinds import Kind
+from unit.core.world import DURABLE, World
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.declare("q", lease_period=1_000_000, max_deliveries=3)
+    world.publish("q", *(b"%d" % n for n in range(10)))
+    return world
+
+
+def opened(world: World, name: str = "s") -> int:
+    return world.core.streams.open(world.now, name, world.core.queue("/", "q"), "driver-1").epoch
+
+
+def plan(world: World, epoch: int, start: int, rows: int = 4, name: str = "s") -> Plan:
+    answer = world.core.streams.plan(world.now, name, epoch, start, rows)
+    world.turn()
+    return answer
+
+
+def bodies(world: World, answer: Plan) -> list[bytes]:
+    return [world.rows[lsn][0].bodies[world.rows[lsn][1]] for chunk in answer.chunks for lsn in chunk]
+
+
+def test_plan_settles_and_grants(world: World) -> None:
+    epoch = opened(world)
+    first = plan(world, epoch, 0)
+    assert first.batch == 1
+    assert bodies(world, first) == [b"0", b"1", b"2", b"3"]
+    queue = world.core.queue("/", "q")
+    assert (queue.ready, queue.leased) == (6, 4)
+    second = plan(world, epoch, 1)
+    assert second.batch == 2
+    assert bodies(world, second) == [b"4", b"5", b"6", b"7"]
+    assert (queue.ready, queue.leased, queue.acked) == (2, 4, 4)
+    assert world.deliveries == []
+    assert canonical(world.core.durable_state()) == world.folded() == world.folded(100)
+
+
+def test_planned_twice_is_the_same_whatever_the_limit(world: World) -> None:
+    epoch = opened(world)
+    assert plan(world, epoch, 0, 4) == plan(world, epoch, 0, 1) == plan(world, epoch, 0, 100)
+
+
+def test_a_settled_batch_is_still_known_for_a_replay(world: World) -> None:
+    epoch = opened(world)
+    first, second = plan(world, epoch, 0), plan(world, epoch, 1)
+    assert plan(world, epoch, 0) == first
+    assert world.core.streams.batch("s", 1) == first.chunks
+    assert plan(world, epoch, 1) == second
+
+
+def test_nothing_ready_gives_the_start_again(world: World) -> None:
+    epoch = opened(world)
+    assert plan(world, epoch, 0, 100).batch == 1
+    empty = plan(world, epoch, 1)
+    assert empty == Plan(1, ())
+    assert world.core.streams.state("s").floor == 1
+    world.publish("q", b"new")
+    assert bodies(world, plan(world, epoch, 1)) == [b"new"]
+
+
+def test_an_older_epoch_is_fenced(world: World) -> None:
+    old = opened(world)
+    new = opened(world)
+    with pytest.raises(Fenced, match="stream 's' is now read by driver-1 under epoch 2; epoch 1 is over"):
+        plan(world, old, 0)
+    plan(world, new, 0)
+    with pytest.raises(Fenced):
+        world.core.streams.settle(world.now, "s", old, 1)
+
+
+def test_a_start_beyond_what_was_planned_settles_nothing(world: World) -> None:
+    epoch = opened(world)
+    plan(world, epoch, 0)
+    before = world.core.last_lsn
+    with pytest.raises(PreconditionFailed, match="has planned 1 batches, and was asked to go on after batch 2"):
+        plan(world, epoch, 2)
+    with pytest.raises(PreconditionFailed, match="batch 2 cannot be settled"):
+        world.core.streams.settle(world.now, "s", epoch, 2)
+    assert world.core.last_lsn == before
+    assert world.core.streams.state("s").floor == 0
+
+
+def test_an_old_checkpoint_is_told_where_to_go_on(world: World) -> None:
+    epoch = opened(world)
+    for start in range(4):
+        plan(world, epoch, start, 2)
+    with pytest.raises(PreconditionFailed, match="is at batch 0, the stream at 3.*to go on at 4"):
+        plan(world, epoch, 0)
+    with pytest.raises(NotFound, match="knows no batch 1"):
+        world.core.streams.batch("s", 1)
+
+
+def test_planned_batches_have_no_deadline(world: World) -> None:
+    epoch = opened(world)
+    first = plan(world, epoch, 0)
+    world.advance(3600)
+    assert world.core.queue("/", "q").leased == 4
+    assert plan(world, epoch, 0) == first
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_holds_what_was_planned(world: World, clean: bool) -> None:
+    epoch = opened(world)
+    first = plan(world, epoch, 0)
+    world.restart(clean=clean)
+    queue = world.core.queue("/", "q")
+    assert (queue.ready, queue.leased) == (6, 4)
+    queue.check()
+    competitor = world.subscribe(queue)
+    assert not set(world.inbox[competitor]) & {lsn for chunk in first.chunks for lsn in chunk}
+    assert world.core.streams.plan(world.now, "s", epoch, 0, 1) == first
+    world.core.streams.settle(world.now, "s", epoch, 1)
+    world.turn()
+    assert queue.leased == 6
+    assert canonical(world.core.durable_state()) == world.folded()
+
+
+def test_release_gives_back_and_fences(world: World) -> None:
+    epoch = opened(world)
+    plan(world, epoch, 0)
+    assert world.core.streams.release(world.now, "s") == 4
+    world.turn()
+    queue = world.core.queue("/", "q")
+    assert (queue.ready, queue.leased) == (10, 0)
+    with pytest.raises(Fenced):
+        plan(world, epoch, 0)
+    again = plan(world, opened(world), 0)
+    assert again.batch == 2
+    assert bodies(world, again) == [b"0", b"1", b"2", b"3"]
+    assert world.core.streams.batch("s", 1) == ()
+    assert canonical(world.core.durable_state()) == world.folded()
+
+
+def test_competitors_share_the_queue(world: World) -> None:
+    queue = world.core.queue("/", "q")
+    consumer = world.subscribe(queue, max_backlog=3)
+    epoch = opened(world)
+    assert bodies(world, plan(world, epoch, 0)) == [b"3", b"4", b"5", b"6"]
+    world.core.settle(
+        world.now, queue, [range(world.inbox[consumer][0], world.inbox[consumer][0] + 1)], Verb.CANCEL, by=consumer
+    )
+    world.turn()
+    queue.check()
+
+
+def test_a_stream_belongs_to_one_queue_and_ends_with_it(world: World) -> None:
+    opened(world)
+    other = world.declare("other")
+    with pytest.raises(PreconditionFailed, match="stream 's' reads queue 'q'"):
+        world.core.streams.open(world.now, "s", other)
+    world.core.delete_queue(world.now, world.core.queue("/", "q"))
+    world.turn()
+    with pytest.raises(NotFound, match="no stream 's'"):
+        world.core.streams.state("s")
+    assert world.folded().streams == {}
+    with pytest.raises(InvalidArgument):
+        world.core.streams.open(world.now, "", other)
+
+
+def test_log_mode_answers_the_same_end(world: World) -> None:
+    streams = world.core.streams
+    epoch = streams.open(world.now, "log", None, mode="log").epoch
+    assert streams.plan_range(world.now, "log", epoch, 0, 100) == 100
+    assert streams.plan_range(world.now, "log", epoch, 0, 250) == 100
+    assert streams.plan_range(world.now, "log", epoch, 100, 100) == 100
+    for start in range(100, 1000, 100):
+        assert streams.plan_range(world.now, "log", epoch, start, start + 100) == start + 100
+    assert len(streams.state("log").plans) == 2
+    world.turn()
+    world.restart(clean=False)
+    assert world.core.streams.plan_range(world.now, "log", epoch, 900, 5000) == 1000
+    with pytest.raises(InvalidArgument, match="is read in mode 'log'"):
+        world.core.streams.plan(world.now, "log", epoch, 0, 1)
+
+
+# sinks
+
+
+def commit(world: World, batch: int, *rows: bytes, settle: tuple[str, int, int] | None = None) -> bool:
+    topic = world.core.topic("/", "", "out")
+    answer = world.core.sink_commit(world.now, "query", batch, [Publishes(topic, DURABLE, list(rows))], settle)
+    world.turn()
+    return answer.already
+
+
+def test_a_batch_is_committed_once(world: World) -> None:
+    out = world.declare("out")
+    assert commit(world, 0, b"a") is False
+    assert commit(world, 0, b"a") is True
+    assert commit(world, 1, b"b") is False
+    with pytest.raises(PreconditionFailed, match="query 'query' has committed batch 1; batch 0 comes too late"):
+        commit(world, 0, b"a")
+    world.restart(clean=False)
+    assert commit(world, 1, b"b") is True
+    assert world.contents(world.core.queue("/", "out")) == [b"a", b"b"]
+    assert out is not None
+
+
+def test_outputs_and_settlement_are_one_group(world: World) -> None:
+    world.declare("out")
+    epoch = opened(world)
+    plan(world, epoch, 0)
+    topics = [world.core.topic("/", "", name) for name in ("out", "q")]
+    outputs = [Publishes(topic, DURABLE, [b"x", b"y"]) for topic in topics]
+    answer = world.core.sink_commit(world.now, "query", 0, outputs, ("s", epoch, 1))
+    assert (answer.already, answer.stored) == (False, 4)
+    [group] = world.core.journal
+    assert isinstance(group, Group)
+    kinds = [entry.kind for entry in group.entries if not isinstance(entry, Publishes)]
+    assert {Kind.SINK_COMMIT, Kind.PLAN_SETTLE, Kind.SETTLE} <= set(kinds)
+    world.turn()
+    assert world.core.queue("/", "q").leased == 0
+    assert canonical(world.core.durable_state()) == world.folded()
+
+
+def test_a_refused_settlement_leaves_nothing_of_the_commit(world: World) -> None:
+    world.declare("out")
+    epoch = opened(world)
+    before = world.core.last_lsn
+    with pytest.raises(Fenced):
+        commit(world, 0, b"x", settle=("s", epoch - 1, 0))
+    with pytest.raises(PreconditionFailed):
+        commit(world, 0, b"x", settle=("s", epoch, 1))
+    assert world.core.last_lsn == before
+    assert world.core.sink_state("query") is None

@@ -1,0 +1,126 @@
+"""The real disk, and the thread that commits on it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import DataFolderInUse
+from penstock.log import Log, LogSettings, OsDisk
+from penstock.log.verify import segments, verify
+from sim.logkit import commit, content, messages, note, opened
+
+QUICK = LogSettings(origin=7, ahead=1 << 16, reserve=1 << 14, low_space=0)
+
+
+class RealClock:
+    def wall(self) -> int:
+        return time.time_ns() // 1000
+
+    def mono(self) -> int:
+        return time.monotonic_ns() // 1000
+
+
+def test_files_and_names(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path / "deep" / "folder")
+    disk.mkdir("log")
+    disk.mkdir("log")
+    file = disk.open("log/a", create=True)
+    with pytest.raises(FileExistsError):
+        disk.open("log/a", create=True)
+    file.pwrite(b"hello", 3)
+    file.sync()
+    assert (file.pread(99, 0), file.size()) == (b"\0\0\0hello", 8)
+    file.truncate(4)
+    assert file.pread(10, 3) == b"h"
+    file.close()
+    file.close()
+    disk.rename("log/a", "log/b")
+    disk.sync_folder("log")
+    assert (disk.list("log"), disk.list("none")) == (["b"], [])
+    disk.remove("log/b")
+    assert disk.list("log") == []
+    assert disk.free() > 0
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    log = opened(OsDisk(tmp_path), QUICK)
+    code = (
+        "from penstock.errors import DataFolderInUse\nfrom penstock.log import OsDisk\n"
+        f"try: OsDisk({str(tmp_path)!r}).lock()\nexcept DataFolderInUse as error: print(error)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, env={"PYTHONPATH": str(Path(__file__).parents[3] / "src")},
+    ).stdout  # fmt: skip
+    assert str(tmp_path) in said
+    assert "in use" in said
+    with pytest.raises(DataFolderInUse):
+        OsDisk(tmp_path).lock()
+    log.close()
+    opened(OsDisk(tmp_path), QUICK).close()
+
+
+def test_a_log_on_the_real_disk(tmp_path: Path) -> None:
+    log = opened(OsDisk(tmp_path), replace(QUICK, segment=20_000))
+    for at in range(30):
+        commit(log, messages(log.appended + 1, b"x" * 1_000, b"%d" % at))
+    expected = content(log)
+    log.close(clean=False)
+    log = opened(OsDisk(tmp_path), QUICK)
+    assert content(log) == expected
+    assert verify(OsDisk(tmp_path)).good
+    assert len(segments(OsDisk(tmp_path))) == len(log.segments()) > 1
+    log.close()
+
+
+async def test_the_thread_confirms_on_the_loop(tmp_path: Path) -> None:
+    log = Log.open(OsDisk(tmp_path), RealClock(), replace(QUICK, segment=30_000))
+    loop = asyncio.get_running_loop()
+    heard, done = list[int](), asyncio.Event()
+
+    def on_durable(lsn: int) -> None:
+        assert asyncio.get_running_loop() is loop
+        heard.append(lsn)
+        if lsn >= 400:
+            done.set()
+
+    log.on_durable = on_durable
+    log.start_thread(loop.call_soon_threadsafe, loop.call_later)
+    for lsn in range(1, 401, 2):
+        log.append([messages(lsn, b"x" * 300, b"y")])
+        if lsn % 20 == 1:
+            await asyncio.sleep(0)
+    assert log.waiting_since > 0
+    await asyncio.wait_for(done.wait(), 20)
+    assert heard == sorted(set(heard))
+    assert (log.durable, log.pending_bytes, log.waiting_since) == (400, 0, 0)
+    assert log.commits < 200
+    assert len(log.segments()) > 1
+    log.append([note(401)], urgent=False)  # its time comes by the loop's own timer
+    while log.durable < 401:
+        await asyncio.sleep(0.01)
+    log.append([note(402)], urgent=False)
+    log.close()
+    again = opened(OsDisk(tmp_path), QUICK)
+    assert (again.recovery.clean, again.recovery.last_lsn) == (True, 402)
+    again.close()
+
+
+async def test_a_failure_in_the_thread_is_told_on_the_loop(tmp_path: Path) -> None:
+    log = Log.open(OsDisk(tmp_path), RealClock(), QUICK)
+    loop = asyncio.get_running_loop()
+    broken: asyncio.Future[BaseException] = loop.create_future()
+    log.on_broken = broken.set_result
+    log.start_thread(loop.call_soon_threadsafe, loop.call_later)
+    log._appender.segment.file.close()  # pyright: ignore[reportPrivateUsage]
+    log.append([messages(1, b"x")])
+    assert "cannot be written" in str(await asyncio.wait_for(broken, 20))
+    assert log.durable == 0
+    log.close()

@@ -1,0 +1,104 @@
+"""Full disks: publishes are to be refused, what was accepted and the acks still get on the disk."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+from penstock.log import LogSettings, SimDisk
+from penstock.log.room import RESERVE
+from sim.logkit import SMALL, FakeClock, commit, content, messages, note, opened
+
+ROOMY = replace(SMALL, ahead=8_000, reserve=6_000)
+
+
+def test_zeros_are_kept_ahead_and_end_a_stream() -> None:
+    disk = SimDisk()
+    log = opened(disk, ROOMY)
+    size = len(disk.files()["log/00000000000000000001.arrows"])
+    assert size >= log.segments()[0].bytes + 8_000
+    for _ in range(10):
+        commit(log, messages(log.appended + 1, b"x" * 500))
+    grown = len(disk.files()["log/00000000000000000001.arrows"])
+    assert grown >= log.segments()[0].bytes + 4_000
+    assert len(disk.files()[RESERVE]) == 6_000
+
+
+def test_a_full_disk_refuses_publishes_and_takes_acks() -> None:
+    disk, clock = SimDisk(), FakeClock()
+    log = opened(disk, ROOMY, clock)
+    disk.capacity = disk.used() + 1_000
+    while not log.full:
+        commit(log, messages(log.appended + 1, b"x" * 500))
+    assert not log.broken
+    for _ in range(5):  # beyond the zeros, into the reserve
+        commit(log, note(log.appended + 1, b"ack"))
+    assert not log.broken
+    assert RESERVE not in disk.files()
+    last = log.durable
+    disk.capacity += 1 << 20
+    clock.pass_by(2_000_000)
+    log.tick()
+    assert not log.full
+    assert len(disk.files()[RESERVE]) == 6_000
+    commit(log, messages(last + 1, b"again"))
+    disk.crash()
+    assert content(opened(disk, ROOMY))[-1] == (last + 1, b"again")
+
+
+def test_when_nothing_is_left_the_log_breaks() -> None:
+    disk = SimDisk()
+    log = opened(disk, ROOMY)
+    disk.capacity = disk.used()
+    for _ in range(60):
+        commit(log, note(log.appended + 1, b"ack" * 50))
+    assert "No space" in log.broken
+    safe = log.durable
+    disk.crash()
+    disk.capacity *= 10
+    assert content(opened(disk, ROOMY))[-1][0] >= safe
+
+
+def test_little_space_is_seen_before_it_is_none() -> None:
+    disk = SimDisk(capacity=1 << 20)
+    log = opened(disk, replace(ROOMY, low_space=1 << 19))
+    assert not log.full
+    disk.capacity = disk.used() + (1 << 18)
+    log.check_space()
+    assert log.full
+    disk.capacity = 1 << 20
+    log.check_space()
+    assert not log.full
+
+
+def test_a_roll_on_a_full_disk_goes_on_in_the_old_file() -> None:
+    disk = SimDisk()
+    log = opened(disk, replace(ROOMY, segment=5_000))
+    commit(log, messages(1, b"x" * 2_000))
+    disk.capacity = disk.used()
+    for _ in range(3):
+        commit(log, messages(log.appended + 1, b"y" * 1_000))
+    assert log.full
+    assert not log.broken
+    assert len(log.segments()) == 1
+    disk.capacity *= 10
+    log.check_space()
+    commit(log, messages(log.appended + 1, b"z"))
+    assert len(log.segments()) == 2
+    disk.crash()
+    assert [body[:1] for _, body in content(opened(disk, ROOMY))] == [b"x", b"y", b"y", b"y", b"z"]
+
+
+def test_an_error_ahead_of_the_log_breaks_it() -> None:
+    disk = SimDisk()
+    log = opened(disk, ROOMY)
+    commit(log, messages(1, b"x"))
+    disk.fail_next("write", after=1, error=errno.EIO)
+    commit(log, messages(2, b"x" * 5_000))  # the batch is written; the zeros after it are not
+    commit(log, messages(3, b"y"))
+    assert log.broken
+
+
+def test_the_defaults_hold_room_for_acks() -> None:
+    assert LogSettings().reserve > 0
+    assert LogSettings().ahead > 0
