@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from penstock.log import Log, LogSettings, OsDisk
@@ -74,7 +75,7 @@ def encoding(fast: bool) -> None:
     tell("template in use", encoder.uses_template, "bool")
     for rows in (1, 10, 100, 1_000, 10_000):
         for kind, batch in (("uniform", uniform(1, rows)), ("varied", varied(1, rows))):
-            seconds = best(lambda batch=batch: encoder.encode([batch], 0), 20 if fast else 300)  # type: ignore[misc]
+            seconds = best(partial(encoder.encode, [batch], 0), 20 if fast else 300)
             budget = {1: 20.0, 1_000: 200.0}.get(rows)
             tell(f"encode {rows} {kind}", seconds * 1e6, "us a batch", budget, row_us=round(seconds * 1e6 / rows, 3))
     size = len(encoder.encode([uniform(1, 1_000)], 0).data) / 1_000
@@ -168,7 +169,7 @@ def replay(folder: Path, fast: bool) -> None:
             log.append([batch])
             log.flush()
         tell(
-            f"append {rows}-row commits, synced every 100 ms", (time.process_time() - cpu) * 1e6 / wanted, "us CPU a row",
+            f"append {rows}-row commits, sync interval", (time.process_time() - cpu) * 1e6 / wanted, "us CPU a row",
             seconds=round(time.perf_counter() - start, 2),
         )  # fmt: skip
         log.close(clean=False)
@@ -182,9 +183,8 @@ def replay(folder: Path, fast: bool) -> None:
              million_rows_a_second=round(wanted / seconds / 1e6, 2))  # fmt: skip
         at = min(20_000, wanted // 2)
         for run in (1, 50, 1_000):
-            rounds = 200
-            seconds = best(lambda run=run, at=at: [log.read(range(at, at + run)) for _ in range(rounds)], 3)  # type: ignore[misc]
-            tell(f"read {run} of {rows}-row batches, warm", seconds * 1e6 / rounds / run, "us a message")
+            seconds = best(partial(log.read, range(at, at + run)), 200)
+            tell(f"read {run} of {rows}-row batches, warm", seconds * 1e6 / run, "us a message")
         span = wanted // 5
         start = time.perf_counter()
         for a in range(1, span, 500):

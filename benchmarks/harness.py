@@ -132,7 +132,7 @@ class Server:
     def output(self) -> str:
         """What the server has printed, for an error message."""
         path = self.folder / "server.out"
-        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+        return path.read_text(errors="replace")[-1500:] if path.exists() else ""
 
     def start(self) -> None:
         """Start it and wait for its ready file.  Raises Wrong with its output when it does not come up."""

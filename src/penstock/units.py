@@ -39,7 +39,9 @@ def _quantity(text: str, units: dict[str, int], what: str, example: str) -> int:
     number, unit = match.groups()
     if unit not in units:
         known = " ".join(units)
-        raise ValueError(f"{what} {text!r} {'has the unknown unit ' + repr(unit) if unit else 'needs a unit'}: use one of {known}")
+        raise ValueError(
+            f"{what} {text!r} {'has the unknown unit ' + repr(unit) if unit else 'needs a unit'}: use one of {known}"
+        )
     whole, _, fraction = number.partition(".")
     value = int(whole) * units[unit]
     if fraction:

@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -40,7 +40,9 @@ class Message(Values):
 
     __slots__ = ("_inner", "_run")
 
-    def __init__(self, inner: blocking_messages.Message, run: Callable[[Callable[[], object]], Awaitable[object]]) -> None:
+    def __init__(
+        self, inner: blocking_messages.Message, run: Callable[[Callable[[], object]], Awaitable[object]]
+    ) -> None:
         super().__init__(*inner.place)
         self._inner = inner
         self._run = run
@@ -73,7 +75,7 @@ class Message(Values):
         """Hold it until `period` from now at least."""
         await self._run(partial(self._inner.extend, period))
 
-    async def __aenter__(self) -> Message:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -108,7 +110,7 @@ class Consumer:
             if not self._entered:
                 await self.close()
 
-    async def take(self, timeout: float | None = None) -> Message | None:
+    async def take(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109 - same name as in `Consumer`
         """The next message; None when none came for so many seconds, or when the consumer is closed."""
         consumer = await self._open()
         message = consumer.take_ready()
@@ -127,7 +129,7 @@ class Consumer:
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._consumer.close))
         self._pool.shutdown(wait=False)
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         self._entered = True
         await self._open()
         return self
@@ -143,10 +145,10 @@ def _awaited(
 ) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
     """A method of the blocking client as a coroutine."""
 
-    @wraps(method)
-    async def call(self: Client, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.run(partial(method, await self.blocking(), *args, **kwargs))
 
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
     return call
 
 
@@ -159,8 +161,6 @@ class Client:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
         self._opening = asyncio.Lock()
 
-    declare = _awaited(blocking.Client.declare)
-    alter = _awaited(blocking.Client.alter)
     delete = _awaited(blocking.Client.delete)
     purge = _awaited(blocking.Client.purge)
     declare_exchange = _awaited(blocking.Client.declare_exchange)
@@ -175,7 +175,25 @@ class Client:
     queue = _awaited(blocking.Client.queue)
     stats = queue
     peek = _awaited(blocking.Client.peek)
-    action = _awaited(blocking.Client.action)
+
+    async def declare(
+        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False, **settings: object
+    ) -> dict[str, Any]:
+        """Make a queue, or find it as asked; as `penstock.Client.declare`."""
+        client = await self.blocking()
+        return await self.run(
+            lambda: client.declare(queue, durable=durable, auto_delete=auto_delete, passive=passive, **settings)
+        )
+
+    async def alter(self, queue: str, **settings: object) -> None:
+        """Change settings of a queue; those that are not named stay."""
+        client = await self.blocking()
+        await self.run(lambda: client.alter(queue, **settings))
+
+    async def action(self, name: str, **fields: object) -> dict[str, Any]:
+        """The answer of a server action by its name; fields that are None are left out."""
+        client = await self.blocking()
+        return await self.run(lambda: client.action(name, with_vhost=True, **fields))
 
     def consume(
         self,
@@ -264,7 +282,7 @@ class Client:
             await asyncio.get_running_loop().run_in_executor(None, client.close)
         self._pool.shutdown(wait=False)
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         await self.blocking()
         return self
 
@@ -273,7 +291,7 @@ class Client:
     ) -> None:
         await self.close()
 
-    def __await__(self) -> Generator[Any, None, Client]:
+    def __await__(self) -> Generator[Any, None, Self]:
         return self.__aenter__().__await__()
 
 

@@ -6,13 +6,17 @@
 Thread-safe but for consumers, each of which belongs to one thread.  Every error is a `penstock.PenstockError`.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import orjson
 import pyarrow as pa
@@ -165,7 +169,7 @@ class Client:
         """Publish one message and wait until it is durable.
 
         body         bytes and text as they are; anything else becomes JSON
-        delay, not_before        how long from now, or when (datetime, microseconds since the epoch), it may be delivered
+        delay, not_before        how long from now, or when (datetime, or microseconds), it may be delivered first
         expiration, expires_at   how long from now, or when, it ends undelivered
         publisher, sequence      a name and a rising number: a number that was stored before is a duplicate
         Errors: what the server refused the message for (QueueFull, NotFound for the exchange, DiskFull ...).
@@ -479,7 +483,7 @@ class Client:
         if failure is not None:
             raise failure
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

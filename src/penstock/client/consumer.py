@@ -5,6 +5,10 @@ after ten milliseconds.  One thread reads what comes, one sends heartbeats and w
 when it is closed; it raises when the server ends it or the connection breaks.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import queue
@@ -13,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import orjson
 import pyarrow as pa
@@ -186,7 +190,7 @@ class Consumer:
         except pa.ArrowException:
             pass  # says again what `take` raises
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         self._entered = True
         return self
 
@@ -254,7 +258,7 @@ class Consumer:
             self._answered.notify_all()
 
     def _send(self) -> None:
-        while not self._closed and self._ended is None:
+        while True:
             self._work.wait(self._beat)
             self._work.clear()
             if self._closed or self._ended is not None:

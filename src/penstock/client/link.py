@@ -1,9 +1,13 @@
 """The connection: pyarrow's Flight client, with logins, and with the server's errors as our own."""
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -15,9 +19,12 @@ from penstock.client.urls import Address
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.wire.flight.failures import decode_error, lost
 
+KEEPALIVE_MS = 300_000
+"""A silent connection is probed so often; gRPC servers refuse clients that do it more often."""
+
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated() -> Generator[None, None, None]:
     """Errors of Flight as ours."""
     try:
         yield
@@ -49,12 +56,12 @@ class Link:
         self.address = address
         self.closed = False
         secret = base64.b64encode(f"{address.user}:{address.password}".encode())
-        headers = [(b"authorization", b"Basic " + secret)]
+        headers: Any = [(b"authorization", b"Basic " + secret)]  # the stubs want text, gRPC takes bytes
         self.options = flight.FlightCallOptions(headers=headers)
         self._timed = flight.FlightCallOptions(headers=headers, timeout=timeout)
         with translated():
             self.client: Any = flight.FlightClient(
-                address.location, generic_options=[("grpc.keepalive_time_ms", 20_000)]
+                address.location, generic_options=[("grpc.keepalive_time_ms", KEEPALIVE_MS)]
             )
 
     def act(self, name: str, fields: Mapping[str, object]) -> dict[str, Any]:

@@ -4,12 +4,16 @@ A message is a row of the Arrow batch it came in: its values are looked up when 
 messages and looking at their bodies makes no dictionary of headers.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import orjson
 import pyarrow as pa
@@ -57,7 +61,8 @@ class Values:
         self._row = row
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.topic!r}, {self.bookmark!r}, {len(self.body)} bytes, attempt {self.attempt})"
+        what = f"{self.topic!r}, {self.bookmark!r}, {len(self.body)} bytes, attempt {self.attempt}"
+        return f"{type(self).__name__}({what})"
 
     @property
     def place(self) -> tuple[Rows, int]:
@@ -199,7 +204,7 @@ class Message(Values):
             raise Refused(f"{self!r} is not leased: only messages of `consume` are settled")
         return self._consumer
 
-    def __enter__(self) -> Message:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -4,6 +4,10 @@ A table with a column `body` is taken as it is, its other columns being those of
 becomes a JSON object.  pandas and polars frames are turned into Arrow without importing either.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import time

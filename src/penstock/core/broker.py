@@ -10,7 +10,7 @@ performs the effects that the journal's durability allows.  The work itself is d
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -37,7 +37,7 @@ from penstock.core.traits import Refusal
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr import Filter
 from penstock.records.chunks import Chunk, Now
-from penstock.records.entries import Entry, Publishes, Rows, Topic
+from penstock.records.entries import Entry, Group, Publishes, Rows, Topic
 from penstock.records.kinds import Kind
 from penstock.records.schema import LOG_VERSION
 from penstock.records.settings import Action, QueueSettings
@@ -119,7 +119,7 @@ class Core:
         return self._out.take_effects()
 
     @contextmanager
-    def group(self) -> Iterator[None]:
+    def group(self) -> Generator[None]:
         """What is decided inside lies in one group: a crash keeps or loses all of it.
 
         The caller makes sure that nothing inside is refused (`judge`): what was written before a refusal stays.
@@ -236,6 +236,21 @@ class Core:
         state.publishers = dict(self.publishers)
         return state
 
+    def floor(self) -> int:
+        """No message below this LSN is in a queue, and no stream may ask for one again."""
+        floor = min((queue.floor() for queue in self._admin.by_id.values()), default=self._out.next_lsn)
+        for stream in self.streams.states.values():
+            floor = min([floor, *(pairs[0] for pairs in stream.plans.values() if pairs)])
+        return min(floor, self._out.next_lsn)
+
+    def write_base(self, now: Now, parts: int, build: Callable[[int, int], Group]) -> int:
+        """Write a base of so many records, built from its first LSN and time; returns its last LSN."""
+        self._at(now)
+        first = self._out.next_lsn
+        self._out.next_lsn = first + parts
+        self._out.journal.append(build(first, self._out.time))
+        return first + parts - 1
+
     # -- topics and publishing
 
     @property
@@ -282,8 +297,9 @@ class Core:
     ) -> Published:
         """Store a batch and let it arrive.  Rows nobody wants, and refused ones, are not stored.
 
-        refuse: refuse every row for this reason.  publisher, sequence: the first row has this sequence, each further row
-        the next; rows at or below the publisher's highest are duplicates, confirmed and not stored again.
+        refuse: refuse every row for this reason.
+        publisher, sequence: the first row has this sequence, each further row the next; rows
+            at or below the publisher's highest are duplicates, confirmed and not stored again.
         persistent: overrides the delivery mode of the headers.
         """
         size = len(batch.bodies)
@@ -415,8 +431,8 @@ class Core:
     ) -> Queue:
         """Declare a queue, or find an equal one.
 
-        exclusive_to: the connection that alone may use it.  by: the connection that asks.  server_named: the server made
-        the name, which may then begin with `amq.`.
+        exclusive_to: the connection that alone may use it.  by: the connection that asks.
+        server_named: the server made the name, which may then begin with `amq.`.
         """
         return self._admin.declare_queue(
             self._at(now), vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
@@ -432,7 +448,7 @@ class Core:
             self._touch(queue)
 
     def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue; returns how many messages were ready.  Errors: PreconditionFailed when in use or not empty."""
+        """Delete a queue; returns how many were ready.  Errors: PreconditionFailed when in use or not empty."""
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' in use")
         if if_empty and queue.ready:
@@ -495,7 +511,7 @@ class Core:
         return consumer
 
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
-        """End a consumer.  requeue: what it holds goes back.  lost: with its connection, so its oldest delivery failed."""
+        """End a consumer.  requeue: what it holds goes back; lost: as its connection did, so its oldest failed."""
         now = self._at(now)
         queue = consumer.queue
         if self._admin.by_id.get(queue.id) is not queue:
@@ -508,6 +524,8 @@ class Core:
 
     def pull(self, now: Now, consumer: Consumer, count: int) -> int:
         """Grant up to `count` messages to a consumer that gets only what it asks for; returns how many."""
+        if count < 1:
+            return 0
         granted = consumer.queue.pull(self._at(now), consumer, count, self._out)
         self._touch(consumer.queue, consumer.shared)
         return granted

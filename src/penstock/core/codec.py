@@ -8,9 +8,9 @@
         per chunk     u8 form, u32 count, u32 length of the payload, payload
         per column    count x int64: triples a, b, value
 
-All integers are little-endian.  Forms of a chunk: 0 one range (a, b as int64); 1 runs (first LSN as int64, then u32 pairs
-gap, length); 2 and 3 differences to the one before as u16 and u32 (first LSN as int64); 4 plain int64.  The smallest is
-taken, chunk by chunk.  Whoever stores these bytes adds the checksum.
+All integers are little-endian.  Forms of a chunk: 0 one range (a, b as int64); 1 runs (first LSN as int64, then u32
+pairs gap, length); 2 and 3 differences to the one before as u16 and u32 (first LSN as int64); 4 plain int64.  The
+smallest is taken, chunk by chunk.  Whoever stores these bytes adds the checksum.
 """
 
 from __future__ import annotations

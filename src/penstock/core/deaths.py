@@ -1,4 +1,4 @@
-"""The history of a dead message: headers `x-death`, `x-first-death-*` and `x-last-death-*`, and the rule against cycles.
+"""The history of a dead message: headers `x-death`, `x-first-death-*`, `x-last-death-*`, and the rule against cycles.
 
 Field names, types and the order of entries are RabbitMQ's (4.x).  A history counts only if this server wrote it: what a
 client sends under these names starts from nothing at the first death.

@@ -79,12 +79,16 @@ class Expiry:
             self._firsts.append(chunk[0])
             self._lasts.append(chunk[-1])
             self._parted = False
-        self.due = min(self.due, deadline)
+        self._expect(deadline)
 
     def add_own(self, chunk: Chunk, times: Sequence[int]) -> None:
         """New messages with a deadline each (never 0)."""
         self.own.add(chunk, times)
-        self.due = min(self.due, min(times))
+        self._expect(min(times))
+
+    def _expect(self, deadline: int) -> None:
+        self.due = min(self.due, deadline)
+        self.past = min(self.past, deadline - 1)  # the clock may have stepped back
 
     def part(self) -> None:
         """Say that a message without deadline came."""
@@ -149,15 +153,16 @@ class Expiry:
 
     def load(self, lsns: Ints, times: Ints) -> None:
         """The deadlines of what waits after a start; the object is new."""
-        lsns, times = lsns[times > 0], times[times > 0]
-        if not len(lsns):
+        which = np.flatnonzero(times > 0)
+        if not len(which):
             return
+        lsns, times = lsns[which], times[which]
         self.due = int(times.min())
         self._parted = True
         if bool((np.diff(times) < 0).any()):
             self.own.add(lsns.tolist(), times.tolist())
             return
-        breaks = np.flatnonzero(np.diff(times)) + 1
+        breaks = np.flatnonzero((np.diff(times) != 0) | (np.diff(which) != 1)) + 1
         starts, ends = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(lsns)])) - 1
         self._ends.frombytes(times[starts].tobytes())
         self._firsts.frombytes(lsns[starts].tobytes())

@@ -4,13 +4,13 @@ What makes it order-free inside a table, so that numpy can do it:
 
 - a queue's id is the LSN of its declare and a route's number is never used again, so the members of a queue are all
   rows whose route names its id, whenever the queue was declared or deleted;
-- nothing is ever put into a queue at an old LSN, so what is removed stays removed: what waits is the members without the
-  union of all removed pairs;
+- nothing is ever put into a queue at an old LSN, so what is removed stays removed: what waits is the members without
+  the union of all removed pairs;
 - counts (failures, cancels) add up, and the attempt of a grant only rises.
 
 What depends on order (delays, the topology, streams) is folded record by record; these are few.  The fold runs no
-filter, no pattern, no clock and no chance; deadlines are the one thing it computes again, from the record's time and the
-settings of that moment.
+filter, no pattern, no clock and no chance; deadlines are the one thing it computes again, from the record's time and
+the settings of that moment.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.core.arrow import blobs, coded, is_empty, numbers, packed_integers, pick, texts, whole
 from penstock.core.expiry import deadlines
 from penstock.core.plain import as_table, load, load_settings
 from penstock.core.state import (
@@ -41,7 +41,6 @@ from penstock.errors import LogDamaged
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 from penstock.records.settings import QueueSettings
 
-_NEEDED = ("lsn", "kind", "name", "via", "route", "time", "expires_at", "not_before", "properties", "body")
 _BULK = np.array([int(Kind.SETTLE), int(Kind.DROP), int(Kind.PURGE), int(Kind.GRANT)])
 """Kinds that come by the thousand and say nothing but pairs (and an attempt): folded without a look at each."""
 _NONE = np.zeros(0, dtype=np.int64)
@@ -98,16 +97,16 @@ class Fold:
         Errors: LogDamaged naming the LSN, for a kind nobody knows, a route that was never told, or a control record
         that cannot be read.
         """
-        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        table = whole(rows)
         if not table.num_rows:
             return
-        lsns = _numbers(table, "lsn")
+        lsns = numbers(table, "lsn")
         if int(lsns[0]) <= self._last_lsn:
             start = int(np.searchsorted(lsns, self._last_lsn, side="right"))
             table, lsns = table.slice(start), lsns[start:]
             if not len(lsns):
                 return
-        kinds = _numbers(table, "kind")
+        kinds = numbers(table, "kind")
         publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
         controls = np.flatnonzero(~publishes)
         boot = self._controls(table, controls, kinds, lsns)
@@ -144,7 +143,7 @@ class Fold:
             return
         everything = bool(publishes.all())
         rows = np.arange(len(lsns)) if everything else np.flatnonzero(publishes)
-        routes = _numbers(table, "route", NO_ROUTE)[rows]
+        routes = numbers(table, "route", NO_ROUTE)[rows]
         groups = _groups(routes)
         groups.pop(NO_ROUTE, None)
         by_queue: dict[int, list[Ints]] = {}
@@ -168,11 +167,9 @@ class Fold:
             extra["transient"] = transient.astype(np.int64)
         if len(letters):
             extra["letter"] = np.isin(lsns[rows], letters).astype(np.int64)
-        if table.column("not_before").null_count < table.num_rows:
-            extra["not_before"] = _numbers(table, "not_before", 0)[rows]
-        expires = (
-            _numbers(table, "expires_at", 0)[rows] if table.column("expires_at").null_count < table.num_rows else None
-        )
+        if not is_empty(table, "not_before"):
+            extra["not_before"] = numbers(table, "not_before", 0)[rows]
+        expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
         times: Ints | None = None
         own = lsns if everything else lsns[rows]
         for number, pieces in by_queue.items():
@@ -184,7 +181,7 @@ class Fold:
                     part[name] = mine
             if expires is not None or _has_deadline(queue):
                 if times is None:
-                    times = _numbers(table, "time", 0)[rows]
+                    times = numbers(table, "time", 0)[rows]
                 mine = _deadlines(queue, part["lsn"], times[where], None if expires is None else expires[where])
                 if mine.any():
                     part["expires_at"] = mine
@@ -202,20 +199,17 @@ class Fold:
         if not len(controls):
             return 0
         bulk = np.isin(kinds[controls], _BULK)
-        boot = self._one_by_one(table.take(pa.array(controls[~bulk])), kinds[controls[~bulk]], lsns[controls[~bulk]])
-        if bulk.any():
-            rows = controls[bulk]
-            self._in_bulk(table.select(["properties", "body"]).take(pa.array(rows)), kinds[rows], lsns[rows])
+        few, many = controls[~bulk], controls[bulk]
+        boot = self._one_by_one(pick(table, few), kinds[few], lsns[few])
+        if len(many):
+            self._in_bulk(pick(table, many, ["properties", "body"]), kinds[many], lsns[many])
         return boot
 
     def _one_by_one(self, some: pa.Table, kinds: Ints, lsns: Ints) -> int:
         """Fold records whose order matters, in order."""
         boot = 0
-        names = cast("list[str | None]", some.column("name").to_pylist())
-        headers = cast("list[bytes | None]", some.column("properties").to_pylist())
-        bodies = cast("list[bytes | None]", some.column("body").to_pylist())
-        vias = _numbers(some, "via", -1).tolist()
-        routes = _numbers(some, "route", NO_ROUTE).tolist()
+        names, headers, bodies = texts(some, "name"), blobs(some, "properties"), blobs(some, "body")
+        vias, routes = numbers(some, "via", -1).tolist(), numbers(some, "route", NO_ROUTE).tolist()
         for i, (number, lsn) in enumerate(zip(kinds.tolist(), lsns.tolist(), strict=True)):
             try:
                 kind = Kind(number)
@@ -224,36 +218,37 @@ class Fold:
             try:
                 if kind is Kind.BOOT:
                     boot = lsn
-                    self._boot(lsn, load(headers[i] or b""))
+                    self._boot(lsn, load(headers[i]))
                 else:
-                    self._control(kind, lsn, names[i] or "", headers[i] or b"", bodies[i] or b"", vias[i], routes[i])
+                    self._control(kind, lsn, names[i], headers[i], bodies[i], vias[i], routes[i])
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise LogDamaged(f"the {kind.name} record at LSN {lsn} cannot be read: {error}") from error
         return boot
 
     def _in_bulk(self, some: pa.Table, kinds: Ints, lsns: Ints) -> None:
         """Fold removals and grants: what they say does not depend on their order."""
-        values, offsets = _bodies(some.column("body"))
+        values, offsets = packed_integers(some, "body")
         lengths = np.diff(offsets)
-        if bool(((lengths < 8) | (lengths % 16 != 8)).any()):
-            bad = int(np.flatnonzero((lengths < 8) | (lengths % 16 != 8))[0])
-            raise LogDamaged(
-                f"the {Kind(int(kinds[bad])).name} record at LSN {lsns[bad]} has a body of {lengths[bad]} bytes"
-            )
-        starts = (offsets[:-1] - offsets[0]) // 8
+        wrong = np.flatnonzero((lengths < 8) | (lengths % 16 != 8))
+        if len(wrong):
+            i = int(wrong[0])
+            raise LogDamaged(f"the {Kind(int(kinds[i])).name} record at LSN {lsns[i]} has a body of {lengths[i]} bytes")
+        starts = offsets[:-1] // 8
         is_pair = np.ones(len(values), dtype=bool)
         is_pair[starts] = False
         pairs = values[is_pair].reshape(-1, 2)
         attempts = np.zeros(len(kinds), dtype=np.int64)  # 0: a removal
         grants = np.flatnonzero(kinds == int(Kind.GRANT))
         if len(grants):
-            coded = some.column("properties").combine_chunks().take(pa.array(grants)).dictionary_encode()
-            known = [load(header).get("attempt", 1) for header in coded.dictionary.to_pylist()]
-            attempts[grants] = np.array(known, dtype=np.int64)[coded.indices.to_numpy(zero_copy_only=False)]
+            headers, which = coded(pick(some, grants), "properties")
+            known = np.array([cast(int, load(header).get("attempt", 1)) for header in headers], dtype=np.int64)
+            attempts[grants] = known[which]
         keys = np.stack((values[starts], attempts), axis=1)
         distinct, codes = np.unique(keys, axis=0, return_inverse=True)
         of_pair = np.repeat(codes.reshape(-1), (lengths // 8 - 1) // 2)
-        for code, where in _groups(of_pair).items() if len(of_pair) else ():
+        if not len(of_pair):
+            return
+        for code, where in _groups(of_pair).items():
             queue = self._queues.get(int(distinct[code, 0]))
             if queue is None:
                 continue  # one about a queue that is gone says nothing any more
@@ -345,7 +340,7 @@ class Fold:
                         bool(header["exclusive"]),
                         bool(header["auto_delete"]),
                         as_table(header["arguments"]),
-                    )  # fmt: skip
+                    )
                 )
             case Kind.QUEUE_ALTER:
                 number = int(np.frombuffer(body, dtype="<i8")[0])
@@ -424,24 +419,6 @@ def read_binding(header: dict[str, object]) -> Binding:
     )  # fmt: skip
 
 
-def _numbers(table: pa.Table, name: str, null: int = 0) -> Ints:
-    """A column as int64; timestamps as microseconds; nulls as `null`."""
-    column = table.column(name)
-    if column.null_count:
-        if column.null_count == len(column):
-            return np.full(len(column), null, dtype=np.int64)
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.int64())
-        column = pc.fill_null(column, null)
-    parts = [_buffer(chunk) for chunk in column.chunks]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _buffer(chunk: pa.Array) -> Ints:
-    values = chunk.cast(pa.int64()) if pa.types.is_timestamp(chunk.type) else chunk
-    return values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-
-
 def _groups(values: Ints) -> dict[int, Ints]:
     """Row numbers of each distinct value, ascending."""
     low, high = int(values.min()), int(values.max())
@@ -461,19 +438,6 @@ def _groups(values: Ints) -> dict[int, Ints]:
         ends = np.cumsum(counts)
         names = distinct.tolist()
     return dict(zip(names, np.split(order, ends[:-1]), strict=True))
-
-
-def _bodies(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """The bodies of control records end to end as int64, and where each begins and the last ends, in bytes."""
-    joined = column.combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):
-        joined = joined.chunk(0)
-    _, places, data = joined.buffers()
-    offsets = np.frombuffer(places, dtype=np.int32)[joined.offset : joined.offset + len(joined) + 1].astype(np.int64)
-    count = int(offsets[-1] - offsets[0]) // 8
-    if data is None or not count:
-        return _NONE, offsets
-    return np.frombuffer(data, dtype="<i8", count=count, offset=int(offsets[0])), offsets
 
 
 def _expand(starts: np.ndarray, ends: np.ndarray) -> Ints:

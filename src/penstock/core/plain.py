@@ -30,7 +30,7 @@ def wrap(value: object) -> object:
         return int(value) if -_SAFE <= value < _SAFE else {"$int": str(int(value))}
     if isinstance(value, float):
         return {"$float": value.hex()}
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes | bytearray):
         return {"$bytes": bytes(value).hex()}
     if isinstance(value, datetime):
         return {"$time": int(value.timestamp())}  # AMQP knows whole seconds alone

@@ -183,14 +183,14 @@ class Segment:
 class Main:
     """Messages never delivered, in LSN order, taken from the head by a cursor and from the middle by holes."""
 
-    __slots__ = ("_sealed", "count", "cursor", "holes", "segments")
+    __slots__ = ("_barrier", "count", "cursor", "holes", "segments")
 
     def __init__(self) -> None:
         self.segments: deque[Segment] = deque()
         self.cursor = 0  # index of the head in the first segment
         self.holes: set[int] = set()  # in a segment, not before the cursor, and gone
         self.count = 0
-        self._sealed = False  # a message that lies after the tail went elsewhere
+        self._barrier = 0  # the newest message that went elsewhere, from the middle or past this order
 
     def append(self, chunk: Chunk, solid: bool = True) -> None:
         """Add messages at the tail.  The chunk is not kept if it is an array: others may hold it too."""
@@ -198,10 +198,10 @@ class Main:
         if not n:
             return
         self.count += n
-        sealed, self._sealed = self._sealed, False
         if self.segments:
             tail = self.segments[-1]
             held = tail.chunk
+            sealed = self._barrier > held[-1]
             if isinstance(held, range):
                 if isinstance(chunk, range) and held.stop == chunk.start:
                     tail.chunk = range(held.start, chunk.stop)
@@ -218,9 +218,10 @@ class Main:
                 return
         self.segments.append(Segment(chunk if isinstance(chunk, range) else chunk[:], solid))
 
-    def seal(self) -> None:
-        """Say that a message newer than the tail went elsewhere: no array may span it and be solid."""
-        self._sealed = True
+    def seal(self, lsn: int) -> None:
+        """Say that this message went elsewhere: no array that is appended to may span it and be solid."""
+        if lsn > self._barrier:
+            self._barrier = lsn
 
     def head(self) -> int:
         """The oldest LSN; only when there is one."""
@@ -302,6 +303,7 @@ class Main:
         if self.head() == lsn:
             return self.take(1)[0]
         self.holes.add(lsn)
+        self.seal(lsn)
         self.count -= 1
         if len(self.holes) > HOLES_MOST:
             self.compact()
@@ -327,6 +329,7 @@ class Main:
             if inside is not None:
                 out.append(Run(inside, segment.solid and slices))
                 self.count -= len(inside)
+                self.seal(inside[-1])
             # a piece that has the taken ones between its ends is one slice no more
             kept.extend(Segment(part, segment.solid and (slices or isinstance(part, range))) for part in outside)
         self.segments = kept

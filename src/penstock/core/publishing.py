@@ -75,8 +75,9 @@ class Publisher:
     ) -> Published:
         """Store what somebody wants of a batch and let it arrive.
 
-        skip: leading rows that are duplicates.  persistent: overrides the headers' delivery mode.  trusted: the server's
-        own rows, whose headers are not judged and whose times have had their effect.  carbon: CC and BCC count.
+        skip: leading rows that are duplicates.  persistent: overrides the headers' delivery mode.
+        trusted: the server's own rows, whose headers are not judged and whose times have had their effect.
+        carbon: CC and BCC count.
         banned: by row, names of queues that must not take it.
         """
         size = len(batch.bodies)
@@ -113,6 +114,67 @@ class Publisher:
             self._arrive(now, queue, chunk, batch, range(size))
         return Published(first, first + size - 1, stored=size)
 
+    # many topics, but nothing else to look at: a few steps for each topic, two list comprehensions for the rows
+
+    def _by_topic(
+        self, now: Now, batch: Publishes, traits: list[Traits], persistent: bool | None
+    ) -> Published | None:
+        """None when some topic needs a closer look; nothing is written then."""
+        topics = batch.topics
+        groups: dict[Topic, list[int]] = {}
+        if isinstance(topics, Topic):
+            groups[topics] = list(range(len(traits)))
+        else:
+            for row, topic in enumerate(topics):
+                try:
+                    groups[topic].append(row)
+                except KeyError:
+                    groups[topic] = [row]
+        route_of: dict[Topic, int] = {}
+        for topic in groups:
+            plan = self._plan(topic)
+            if plan.filtered or plan.by_headers or not (plan.queues or plan.keep):
+                return None
+            if plan.route == NO_ROUTE and plan.queues:
+                plan.route = self._interning.route(tuple([queue.id for queue in plan.queues]))
+                if plan.route == NO_ROUTE:
+                    return None  # the table of routes is full
+            route_of[topic] = plan.route
+        takers: dict[Queue, list[int]] = {}
+        shared = set[Queue]()
+        wanted = 0
+        for topic, rows in groups.items():
+            self._interning.place(topic)
+            queues = self._plan(topic).queues
+            wanted += len(rows) * len(queues)
+            for queue in queues:
+                if queue in takers:
+                    takers[queue] = takers[queue] + rows
+                    shared.add(queue)
+                else:
+                    takers[queue] = rows
+        batch.wanted = wanted
+        routes = set(route_of.values())
+        if len(routes) == 1:
+            batch.routes = routes.pop()
+        else:
+            batch.routes = [route_of[topic] for topic in topics] if isinstance(topics, list) else NO_ROUTE
+        kinds = {one.transient for one in set(traits)} if persistent is None else {not persistent}
+        batch.transient = kinds.pop() if len(kinds) == 1 else [one.transient for one in traits]
+        size = len(traits)
+        first = self._store(batch, ())
+        for queue, rows in takers.items():
+            if queue in shared:
+                rows.sort()
+            count = len(rows)
+            chunk: Chunk
+            if rows[-1] - rows[0] == count - 1:
+                chunk = range(first + rows[0], first + rows[-1] + 1)
+            else:
+                chunk = array("q", [first + row for row in rows])
+            self._arrive(now, queue, chunk, batch, rows)
+        return Published(first, first + size - 1, stored=size)
+
     # anything else
 
     def _mixed(
@@ -131,6 +193,10 @@ class Publisher:
             traits = [memo[batch.properties]] * size
         else:
             traits = [memo[data] for data in batch.properties]
+        if not skip and not banned and all(one.plain for one in set(traits)):
+            published = self._by_topic(now, batch, traits, persistent)
+            if published is not None:
+                return published
         mixed = _Mixed(size)
         self._route_rows(batch, traits, skip, mixed, trusted, carbon, banned)
         if not all(traits_of.plain for traits_of in set(traits)) and not trusted:

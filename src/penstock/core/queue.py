@@ -14,6 +14,7 @@ no exchange, no topic, no other queue but those that share credit with it, no bo
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -230,12 +231,12 @@ class Queue:
                     out = set(gone)
                     rows = [row for lsn, row in zip(chunk, every, strict=True) if lsn not in out]
                 self.targets.arrive(left, batch, rows, self.main)
-            if gone[0] < left[0]:
-                self.main.seal()
+            before = bisect_left(gone, left[0])
+            if before:
+                self.main.seal(gone[before - 1])
             self.main.append(left, solid=isinstance(left, range) or gone[-1] < left[0] or gone[0] > left[-1])
             self.ready += len(left)
-        if not len(left) or gone[-1] > left[-1]:
-            self.main.seal()
+        self.main.seal(gone[-1])
 
     # -- consumers
 
@@ -478,13 +479,13 @@ class Queue:
 
     def alter(self, now: Now, settings: QueueSettings, sink: Sink) -> None:
         """New settings, at once.  Deadlines that messages and leases already have stay as they are."""
+        if self.is_due(now):
+            self.tick(now, sink)
         if settings.lease_period != self.settings.lease_period and self.outstanding:
             self.leases_in_order = False
         self.settings = settings
         for consumer in self._consumers:
             consumer.set_limit()
-        if self.is_due(now):
-            self.tick(now, sink)
         self._go_on(now, sink)
 
     def purge(self, now: Now, sink: Sink) -> int:
@@ -756,8 +757,10 @@ class Queue:
         aside = np.logical_or.reduce([column > 0 for column in told])
         apart = lsns[aside]
         for chunk, _ in tidy(lsns[~aside]):
-            between = np.searchsorted(apart, chunk[0]) != np.searchsorted(apart, chunk[-1])
-            self.main.append(chunk, solid=not between)
+            before, within = np.searchsorted(apart, (self.main.last(), chunk[0]))
+            if before != within:
+                self.main.seal(int(apart[within - 1]))
+            self.main.append(chunk, solid=bool(np.searchsorted(apart, chunk[-1]) == within))
         if not len(apart):
             return
         self._overspent = True
@@ -808,3 +811,8 @@ class Queue:
         assert outstanding == self.outstanding, f"{self!r}: {outstanding} outstanding, counted {self.outstanding}"
         everything = flat(self.snapshot()[0])
         assert len(np.unique(everything)) == len(everything), f"{self!r}: a message is in two states"
+        solid = [(segment.chunk, "main") for segment in self.main.segments if segment.solid]
+        solid += ((run.chunk, "a run") for run in self._runs() if run.solid and len(run.chunk))
+        for chunk, where in solid:
+            low, high = np.searchsorted(everything, (chunk[0], chunk[-1] + 1)).tolist()
+            assert high - low <= len(chunk), f"{self!r}: {where} calls {chunk} solid, strangers to it lie between"

@@ -1,9 +1,9 @@
 """Routing: which queues see a topic.
 
-A message reaches a queue by the bindings of its exchange (and of the exchanges bound to that), or because the queue is a
-view whose `underlying_topic` matches the key.  Either way a queue takes it once.  What a topic leads to is computed once
-and kept as a `Plan` on the interned `Topic` until the topology changes.  Refuses to know headers beyond the headers
-exchange's rule, and what a queue does with a message.
+A message reaches a queue by the bindings of its exchange (and of the exchanges bound to that), or because the queue is
+a view whose `underlying_topic` matches the key.  Either way a queue takes it once.  What a topic leads to is computed
+once and kept as a `Plan` on the interned `Topic` until the topology changes.  Refuses to know headers beyond the
+headers exchange's rule, and what a queue does with a message.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Router:
         return index
 
     def plan(self, vhost: str, exchange: str, keys: Iterable[str], headers: Headers | None) -> Plan:
-        """The plan of a topic; with several keys (CC, BCC), of their union.  Sorted by queue id: a route has one form."""
+        """The plan of a topic; with several keys (CC, BCC), of their union.  By queue id: a route has one form."""
         found: dict[Queue, None] = {}
         by_headers = keep = False
         for key in keys:

@@ -49,8 +49,8 @@ class Sinks:
         """Publish the outputs of a batch, once.
 
         settle: (stream, epoch, batch) of the input, settled in the same group.
-        Errors: PreconditionFailed when a later batch of this query was committed; Fenced and others as `Streams.settle`.
-        Nothing is written then.
+        Errors: PreconditionFailed when a later batch of this query was committed; Fenced and others as
+        `Streams.settle`.  Nothing is written then.
         """
         if not query or batch < 0:
             raise InvalidArgument(f"a sink commit needs a query id and a batch of 0 or more, not {query!r} and {batch}")

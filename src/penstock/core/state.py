@@ -64,7 +64,7 @@ CHUNK = 65_536
 
 
 def chunked(lsns: Ints) -> list[Chunk]:
-    """Ascending LSNs as chunks in the one form that equal sets share: long runs are ranges, what lies between is arrays."""
+    """Ascending LSNs as chunks in the one form that equal sets share: long runs are ranges, the rest arrays."""
     n = len(lsns)
     if n == 0:
         return []
@@ -88,7 +88,7 @@ _LONG_RUN = 4096
 
 
 def runs_of(lsns: Ints, values: Ints) -> array[int]:
-    """A column as flat triples `a, b, value`: the waiting messages in [a, b) have that value; rest values are left out."""
+    """A column as flat triples `a, b, value`: what waits in [a, b) has that value; rest values are left out."""
     if not len(values) or not values.any():
         return array("q")
     breaks = np.flatnonzero(np.diff(values) != 0) + 1

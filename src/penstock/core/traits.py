@@ -49,6 +49,8 @@ class TraitsMemo(dict[bytes, Traits]):
 
     def __missing__(self, data: bytes) -> Traits:
         traits = read_traits(data)
+        if traits.plain and (data[0] & 0x04 or data[1] & 0xC0):
+            return traits  # with a correlation id, a message id or a timestamp: it will hardly come again
         if len(self) >= self.bound:
             self.clear()
         if len(data) <= 1024:

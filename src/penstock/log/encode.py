@@ -1,8 +1,9 @@
 """Entries -> one Arrow IPC record batch, without pyarrow: columns are joined bytes, the header is a patched template.
 
 Plain lists are collected over all entries of the batch and converted once; a column with one value for all rows is made
-by repetition.  `arrow_batch` says the same in plain pyarrow: the template is checked against it once a process, and if they ever differ (another pyarrow) the encoder uses the plain way.  Of nulls: `via`, `route`, `expires_at`
-and `not_before` have them, where entries hold NO_VIA, NO_ROUTE or 0.  No rule of the queues is known here.
+by repetition.  `arrow_batch` says the same in plain pyarrow: the template is checked against it once a process, and if
+they ever differ (another pyarrow) the encoder uses the plain way.  Of nulls: `via`, `route`, `expires_at` and
+`not_before` have them, where entries hold NO_VIA, NO_ROUTE or 0.  No rule of the queues is known here.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate, chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.log.arrow import make_batch, message_with
 from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, sum_of
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
@@ -31,6 +33,7 @@ _WIDTH = {"b": 1, "h": 2, "i": 4, "q": 8}
 _PACK = {code: struct.Struct("<" + code).pack for code in _WIDTH}
 _PUBLISH, _TRANSIENT = int(Kind.PUBLISH), int(Kind.PUBLISH_TRANSIENT)
 _I32_MAX = (1 << 31) - 1
+_NULLS = {"via": NO_VIA, "route": NO_ROUTE, "expires_at": 0, "not_before": 0}
 
 
 class Encoded(NamedTuple):
@@ -212,23 +215,14 @@ def arrow_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
                 part.properties_of(row),
                 body,
             ))  # fmt: skip
-    nulls = {"via": NO_VIA, "route": NO_ROUTE, "expires_at": 0, "not_before": 0}
-    arrays = list[Any]()
-    for at, column in enumerate(COLUMNS):
-        values = [row[at] if column.name not in nulls or row[at] != nulls[column.name] else None for row in rows]
-        arrays.append(pa.array(cast("Any", values), column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)
+    absent = {COLUMNS.get_field_index(name): value for name, value in _NULLS.items()}
+    return make_batch([[None if absent.get(at) == value else value for at, value in enumerate(row)] for row in rows])
 
 
 def _plain_message(batch: pa.RecordBatch, lsn: int, durable: int) -> bytearray:
     """A batch as pyarrow writes it, with our metadata and the CRC filled in."""
-    sink = pa.BufferOutputStream()
     metadata = {KEY_LSN: f"{lsn:016x}", KEY_CRC: ZERO_CRC.decode(), KEY_DURABLE: f"{durable:016x}"}
-    writer = pa.ipc.new_stream(sink, COLUMNS)
-    writer.write_batch(batch, custom_metadata=cast("Any", metadata))
-    end = sink.tell()
-    writer.close()
-    message = bytearray(memoryview(sink.getvalue())[COLUMNS.serialize().size : end])
+    message = message_with(batch, metadata)
     crc_at = Layout(bytes(message[: 8 + int.from_bytes(message[4:8], "little")])).crc
     message[crc_at : crc_at + 8] = b"%08x" % sum_of(message, crc_at)
     return message

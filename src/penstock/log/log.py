@@ -20,18 +20,16 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple, Protocol, cast
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.errors import LogBroken, LogDamaged, PenstockError
+from penstock.errors import LogBroken, PenstockError
 from penstock.log import checkpoints
 from penstock.log.frame import STOPPED
 from penstock.log.index import Catalog, Segment
-from penstock.log.reader import Reader, Vias, check
+from penstock.log.reader import Reader, Vias
 from penstock.log.recover import Recovery, newest_base, open_segments
+from penstock.log.replay import Start, choose_start, tables
 from penstock.log.retention import base_group, base_parts
 from penstock.log.room import Room
 from penstock.log.segment import FOLDER
@@ -41,12 +39,9 @@ from penstock.ports import Clock, Disk
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Control, Entry, Group, Rows
 from penstock.records.kinds import Kind
-from penstock.records.schema import COLUMNS
 
 logger = logging.getLogger("penstock.log")
 
-_REPLAY_ROWS = 500_000
-_REPLAY_BLOCK = 16 << 20
 _RECHECK = 1_000_000  # microseconds between looks at a full disk
 
 MUST_SYNC = frozenset(
@@ -128,8 +123,8 @@ class Log:
         self._unmarked = recovery.records > 0  # rows that no mark covers
         self._last_look = self._idle_since
         self._bases: deque[tuple[int, int]] = deque()  # (last LSN, floor) of bases not yet durable
-        self._base_floor = recovery.base
-        self._start: tuple[str, int, bytes] | None = None
+        self._base_floor = 0
+        self._start: Start | None = None
         self._thread: CommitThread | None = None
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
         self._call_later: CallLater | None = None
@@ -150,7 +145,8 @@ class Log:
             catalog = Catalog()
             recovery = open_segments(disk, catalog, origin=settings.origin, new_first=settings.first_lsn)
             log = cls(disk, clock, settings, catalog, recovery)
-            log._find_start()
+            log._start = choose_start(disk, catalog, recovery, log.vias)
+            log._base_floor = recovery.base
         except BaseException:
             unlock = getattr(disk, "unlock", None)
             if unlock is not None:
@@ -163,7 +159,7 @@ class Log:
 
     # --- start ---------------------------------------------------------------------------------------------------
 
-    def start_state(self) -> tuple[str, int, bytes] | None:
+    def start_state(self) -> Start | None:
         """Where replay starts: ("checkpoint" or "base", LSN, state), or None for the beginning of the log.
 
         A checkpoint's state holds all records up to its LSN; a base's all records below its floor, which is given.
@@ -176,75 +172,9 @@ class Log:
         Reads ids of (vhost, exchange) on the way, so it must be run to its end before rows are read by LSN.
         Raises LogDamaged at the first batch that is not what was written.
         """
-        after = 0
-        if self._start is not None:
-            after = self._start[1] if self._start[0] == "checkpoint" else self._start[1] - 1
-        held, rows = list[pa.Table](), 0
-        for table in self._stored(after):
-            held.append(table)
-            rows += table.num_rows
-            if rows >= _REPLAY_ROWS:
-                yield self._learned(pa.concat_tables(held))
-                held, rows = [], 0
-        if held:
-            yield self._learned(pa.concat_tables(held))
-
-    def _find_start(self) -> None:
-        """Choose checkpoint or base, and judge whether they fit the log."""
-        recovery, oldest = self.recovery, self._catalog.segments[0]
-        base = newest_base(oldest, recovery)
-        checkpoint = checkpoints.newest(self._disk, self.origin, recovery.warnings)
-        if checkpoint is not None and checkpoint.lsn > self.durable:
-            raise LogDamaged(
-                f"the log ends at LSN {self.durable}, but checkpoints/{checkpoint.lsn:020d}.state shows that it went "
-                "on: restore the missing part, or move the checkpoint away to go on without it"
-            )
-        if base is not None:
-            recovery.base = self._base_floor = base.floor
-            self.vias.load(base.vias)
-        if checkpoint is not None:
-            recovery.checkpoint = checkpoint.lsn
-            self.vias.load(checkpoint.vias)
-            self._start = ("checkpoint", checkpoint.lsn, checkpoint.state)
-        elif base is not None:
-            self._start = ("base", base.floor, base.state)
-
-    def _stored(self, after: int) -> Iterator[pa.Table]:
-        """Rows above `after`, a table a block of adjacent batches."""
-        schema = COLUMNS.serialize().to_pybytes()
-        for segment in list(self._catalog.segments):
-            if segment.last <= after:
-                continue
-            number, n = max(0, segment.batch_of(after + 1)), len(segment.lsns)
-            while number < n:
-                upto, start = number + 1, segment.offsets[number]
-                while upto < n and segment.offsets[upto] + segment.lengths[upto] - start <= _REPLAY_BLOCK:
-                    upto += 1
-                end = segment.offsets[upto - 1] + segment.lengths[upto - 1]
-                block = segment.file.pread(end - start, start)
-                view = memoryview(block)
-                for at in range(number, upto):
-                    begin = segment.offsets[at] - start
-                    check(segment, at, view[begin : begin + segment.lengths[at]])
-                with pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(schema + block))) as reader:
-                    table = reader.read_all()
-                if segment.lsns[number] <= after:
-                    lsns = cast("npt.NDArray[np.int64]", table.column("lsn").to_numpy())
-                    table = table.slice(int(np.searchsorted(lsns, after + 1)))
-                if table.num_rows:
-                    yield table
-                number = upto
-
-    def _learned(self, table: pa.Table) -> pa.Table:
-        """The table, once its VIA records are known."""
-        mask = pc.equal(table.column("kind"), pa.scalar(int(Kind.VIA), pa.int8()))
-        if pc.any(mask).as_py():
-            found = table.filter(mask)
-            for via, header in zip(
-                found.column("via").to_pylist(), found.column("properties").to_pylist(), strict=True
-            ):
-                self.vias.learn(cast("int", via), cast("bytes", header))
-        return table
+        start = self._start
+        after = 0 if start is None else start[1] if start[0] == "checkpoint" else start[1] - 1
+        return tables(self._catalog, self.vias, after)
 
     # --- appending -----------------------------------------------------------------------------------------------
 
@@ -487,6 +417,16 @@ class Log:
         if lsn > self.synced:
             raise ValueError(f"a checkpoint at LSN {lsn} would be ahead of the disk (LSN {self.synced})")
         return checkpoints.write(self._disk, self.origin, lsn, state, self.vias.table())
+
+    def base_state(self) -> tuple[int, bytes] | None:
+        """Floor and state of the newest complete base in the log at start, or None.  Any thread."""
+        base = newest_base(self._catalog.segments[0], self.recovery)
+        return None if base is None else (base.floor, base.state)
+
+    def request_sync(self) -> None:
+        """Have what is gathered synced with its commit, whatever `sync` says."""
+        if self._gathered:
+            self._must_sync = True
 
     def base_parts(self, state: bytes) -> int:
         """How many LSNs the base of this state takes."""

@@ -10,14 +10,14 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
+from penstock.log.arrow import cells, column, micros, nulls, take
 from penstock.log.frame import FrameReader, NotAFrame, sound
 from penstock.log.index import Catalog, Segment
 from penstock.records.chunks import Chunk
@@ -25,7 +25,6 @@ from penstock.records.entries import Rows, Topic
 from penstock.records.kinds import NO_VIA, Kind
 from penstock.records.schema import COLUMNS
 
-_AT = {name: COLUMNS.get_field_index(name) for name in COLUMNS.names}
 _LAST_PUBLISH = int(Kind.PUBLISH_TRANSIENT)
 _TOPICS_KEPT = 1 << 16
 
@@ -50,13 +49,6 @@ class _Decoded:
             return min(max(a - self.first, 0), n), min(max(b - self.first, 0), n)
         low, high = np.searchsorted(self.lsns, (a, b))
         return int(low), int(high)
-
-
-def column(batch: pa.RecordBatch, name: str, dtype: str) -> npt.NDArray[Any]:
-    """A fixed-width column without looking at its nulls."""
-    array = batch.column(_AT[name])
-    data = np.frombuffer(cast("Any", array.buffers()[1]), dtype)
-    return data[array.offset : array.offset + len(array)]
 
 
 class _PlainTopics(dict[str, Topic]):
@@ -107,7 +99,7 @@ class Vias:
         return {str(via): list(names) for via, names in self.known.items() if via != NO_VIA}
 
     def topics(self, vias: list[int | None] | None, names: list[str]) -> list[Topic]:
-        """The topics of rows; `vias` None: all of the default exchange.  KeyError for an id that no record explained."""
+        """The topics of rows; `vias` None: all of the default exchange.  KeyError for an id no record explained."""
         plain = self._plain
         if vias is None:
             return [plain[name] for name in names]
@@ -214,24 +206,20 @@ class Reader:
         if int(rows[-1]) - int(rows[0]) == n - 1:
             self._add(decoded.batch.slice(int(rows[0]), n), out)
         else:
-            self._add(decoded.batch.take(pa.array(rows)), out)
+            self._add(take(decoded.batch, rows), out)
 
     def _add(self, batch: pa.RecordBatch, out: Rows) -> None:
         """Rows of messages, appended."""
-        names = cast("list[str]", batch.column(_AT["name"]).to_pylist())
-        via = batch.column(_AT["via"])
-        vias = None if via.null_count == len(names) else cast("list[int | None]", via.to_pylist())
+        names: list[str] = cells(batch, "name")
+        vias = None if nulls(batch, "via") == len(names) else cells(batch, "via")
         out.topics += self._vias.topics(vias, names)
         out.lsns += column(batch, "lsn", "<i8").tolist()
-        out.properties += cast("list[bytes]", batch.column(_AT["properties"]).to_pylist())
-        out.bodies += cast("list[bytes]", batch.column(_AT["body"]).to_pylist())
+        out.properties += cells(batch, "properties")
+        out.bodies += cells(batch, "body")
         out.times += column(batch, "time", "<i8").tolist()
         out.priority += column(batch, "priority", "<i2").tolist()
-        expires = batch.column(_AT["expires_at"])
-        if expires.null_count == len(names):
-            out.expires_at += [0] * len(names)
-        else:
-            out.expires_at += cast("list[int]", expires.cast(pa.int64()).fill_null(0).to_pylist())
+        never = nulls(batch, "expires_at") == len(names)
+        out.expires_at += [0] * len(names) if never else micros(batch, "expires_at")
 
 
 def check(segment: Segment, number: int, data: bytes | memoryview) -> None:

@@ -266,8 +266,8 @@ def _open_last(
 def _write_again(disk: Disk, segment: Segment, scan: _Scan) -> None:
     """Make sure of what no batch claims as synced: from now on it counts as durable.
 
-    The last process may have been killed before its sync, or after one that failed.  Then the kernel can hold pages that
-    it calls clean although the disk never got them; only writing them anew makes a sync mean something.
+    The last process may have been killed before its sync, or after one that failed.  Then the kernel can hold pages
+    that it calls clean although the disk never got them; only writing them anew makes a sync mean something.
     """
     number = segment.batch_of(scan.claimed)
     start = segment.offsets[number] if number >= 0 else 0

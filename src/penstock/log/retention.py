@@ -2,22 +2,22 @@
 
 The rule.  A base is the durable state as of a floor, that is of all records below it, written again at the log's end
 as one group of BASE records.  A segment may go when each of its rows lies below the floor that the caller names *and*
-below the floor of a base that is durable as a whole.  Segments go from the front, one at a time, the folder synced after
-each, so that a crash leaves an unbroken rest.  Recovery then is: the newest complete base, and all records from its
-floor on.  Which floor is right (retention, holds, what is still waiting) is the caller's knowledge.
+below the floor of a base that is durable as a whole.  Segments go from the front, one at a time, the folder synced
+after each, so that a crash leaves an unbroken rest.  Recovery then is: the base with the highest floor, and all records
+from that floor on.  Which floor is right (retention, holds, what is still waiting) is the caller's knowledge.
 
 A BASE record: header {"part", "parts", "floor", "vias"?}, body a slice of the encoded state; `vias` in part 0 only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import orjson
 import pyarrow as pa
 
-from penstock.records.entries import Control, Entry, Group
+from penstock.log.arrow import cells
+from penstock.records.entries import Control, Group
 from penstock.records.kinds import Kind
 
 PART_BYTES = 4 << 20
@@ -50,35 +50,19 @@ def base_parts(state: bytes) -> int:
     return max(1, -(-len(state) // PART_BYTES))
 
 
-def floor_of(entries: Sequence[Entry]) -> tuple[int, int] | None:
-    """(floor, last LSN) of the last whole base among entries, or None."""
-    found: tuple[int, int] | None = None
-    for entry in entries:
-        if isinstance(entry, Group) and entry.entries and isinstance(last := entry.entries[-1], Control):
-            if last.kind == Kind.BASE:
-                header = cast("dict[str, int]", orjson.loads(last.header))
-                if header["part"] == header["parts"] - 1:
-                    found = (header["floor"], last.lsn)
-        elif isinstance(entry, Control) and entry.kind == Kind.BASE:
-            header = cast("dict[str, int]", orjson.loads(entry.header))
-            if header["parts"] == 1:
-                found = (header["floor"], entry.lsn)
-    return found
-
-
 def read_base(batch: pa.RecordBatch) -> Base | None:
     """The last complete base in a batch, or None."""
     parts = list[bytes]()
     found: Base | None = None
     vias: dict[str, list[str]] = {}
-    kinds = cast("list[int]", batch.column(1).to_pylist())
-    for row, kind in enumerate(kinds):
+    columns = (cells(batch, name) for name in ("lsn", "kind", "properties", "body"))
+    for lsn, kind, properties, body in zip(*columns, strict=True):
         if kind != Kind.BASE:
             continue
-        header = cast("dict[str, Any]", orjson.loads(cast("bytes", batch.column(9)[row].as_py())))
+        header = cast("dict[str, Any]", orjson.loads(properties))
         if header["part"] == 0:
             parts, vias = [], header.get("vias", {})
-        parts.append(cast("bytes", batch.column(10)[row].as_py()))
+        parts.append(body)
         if header["part"] == header["parts"] - 1 == len(parts) - 1:
-            found = Base(header["floor"], cast("int", batch.column(0)[row].as_py()), b"".join(parts), vias)
+            found = Base(header["floor"], lsn, b"".join(parts), vias)
     return found

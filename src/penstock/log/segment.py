@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from crc32c import crc32c
 
+from penstock.log.arrow import schema_with
 from penstock.log.frame import HEADER_LIMIT, START
 from penstock.ports import File
 from penstock.records.schema import COLUMNS, LOG_VERSION
@@ -44,7 +45,7 @@ class SegmentHeader:
 
     def encode(self) -> bytes:
         """The schema message, a multiple of 8 bytes long."""
-        schema = COLUMNS.with_metadata(
+        return schema_with(
             {
                 "penstock.version": f"{self.version:05d}",
                 "penstock.origin": f"{self.origin:020d}",
@@ -54,7 +55,6 @@ class SegmentHeader:
                 "penstock.check": self.check(),
             }
         )
-        return schema.serialize().to_pybytes()
 
     def check(self) -> str:
         """The sum over the numbers."""

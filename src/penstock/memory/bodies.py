@@ -1,9 +1,9 @@
 """The cache of bodies: what came in and has not yet gone out, oldest first, under one byte budget.
 
-It holds whole batches as they arrived, so that a delivery of neighbours is a slice.  A batch leaves when every queue that
-took it has delivered it and it is durable, or, newest first, when the budget is exceeded: the oldest bodies are the ones
-consumers need next.  What is not here is read from the log.  Batches that are not yet durable are never dropped, for the
-log does not have them; the server bounds those by pausing publishers.
+It holds whole batches as they arrived, so that a delivery of neighbours is a slice.  A batch leaves when every queue
+that took it has delivered it and it is durable, or, newest first, when the budget is exceeded: the oldest bodies are
+the ones consumers need next.  What is not here is read from the log.  Batches that are not yet durable are never
+dropped, for the log does not have them; the server bounds those by pausing publishers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chunks of LSNs: how queues, leases and acks hold positions without an object per message.
 
-A chunk is a `range` (step 1) or an `array('q')`; both know len, index, slice and iteration.  A *solid* chunk holds every
-message of its queue between its first and last element, so one LSN pair describes it in the log.
+A chunk is a `range` (step 1) or an `array('q')`; both know len, index, slice and iteration.  A *solid* chunk holds
+every message of its queue between its first and last element, so one LSN pair describes it in the log.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 LOG_VERSION = 1
-"""Raise it when the meaning of a column changes; keep the older reader beside the newer, with real old bytes in tests."""
+"""Raise it when a column changes its meaning; keep the older reader beside the newer, with real old bytes in tests."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 

@@ -17,7 +17,7 @@ Deliver = Literal["early", "durable"]
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Back-off of a failed message: attempt n waits `initial * factor ** (n - 1)`, at most `max`, plus or minus jitter."""
+    """Back-off: attempt n waits `initial * factor ** (n - 1)`, at most `max`, plus or minus jitter."""
 
     initial: int = 1_000_000  # microseconds
     factor: float = 2.0

@@ -102,11 +102,7 @@ class Server:
         """Recover and open the doors.  Raises what stands in the way; nothing is left running then."""
         settings, loop = self.settings, asyncio.get_running_loop()
         self.loop = loop
-        data = Path(settings.server.data)
-        try:
-            data.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SettingsError(f"data folder {data}: {error.strerror}") from error
+        data = make_folder(settings.server.data)
         disk = OsDisk(data)
         self.log = Log.open(disk, self.clock, self._log_settings())
         try:
@@ -153,8 +149,13 @@ class Server:
 
     async def _boot_durable(self) -> None:
         """No door opens before the boot record is on disk."""
-        durable = self.loop.create_future()
-        self.engine.on_broken.append(lambda reason: durable.done() or durable.set_exception(LogBroken(reason)))
+        durable: asyncio.Future[None] = self.loop.create_future()
+
+        def broken(reason: str) -> None:
+            if not durable.done():
+                durable.set_exception(LogBroken(reason))
+
+        self.engine.on_broken.append(broken)
         self.engine.when_durable(self.engine.core.last_lsn, lambda: durable.set_result(None))
         await durable
 
@@ -191,7 +192,7 @@ class Server:
         future.add_done_callback(done)
 
     def _stop_for(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An error nobody foresaw: what memory holds can no longer be trusted, the log can.  Stop; a restart replays."""
+        """A bug: what memory holds can no longer be trusted, but the log can.  Stop; a restart replays."""
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, ConnectionError):
             if self.failure is None:
@@ -210,7 +211,11 @@ class Server:
     def _tick(self) -> None:
         self._tick_timer = None
         wall, mono = self.engine.core.next_deadline()
-        waits = [deadline - clock for deadline, clock in ((wall, self.clock.wall()), (mono, self.clock.mono())) if deadline is not None]
+        waits = [
+            deadline - clock
+            for deadline, clock in ((wall, self.clock.wall()), (mono, self.clock.mono()))
+            if deadline is not None
+        ]
         if not waits:
             return
         wait = min(waits) / 1e6
@@ -247,6 +252,22 @@ class Server:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+def make_folder(name: str) -> Path:
+    """The data folder, made if it is absent.  Raises SettingsError."""
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"data folder {name}: {error.strerror}") from error
+    return Path(name)
+
+
+def write_whole(name: str, content: bytes) -> None:
+    """A file that appears with its whole content or not at all."""
+    part = Path(f"{name}.{os.getpid()}")
+    part.write_bytes(content)
+    part.replace(name)
+
+
 def serve(settings: Settings, *, ready_file: str | None = None, say: Say = print) -> None:
     """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open."""
     asyncio.run(_serve(settings, ready_file, say))
@@ -259,13 +280,18 @@ async def _serve(settings: Settings, ready_file: str | None, say: Say) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, server.stopping.set)
     if ready_file is not None:
-        partial = f"{ready_file}.{os.getpid()}"
-        Path(partial).write_bytes(ready.as_json())
-        os.replace(partial, ready_file)
-    doors = ", ".join(f"{name} {address}" for name, address in (("amqp", ready.amqp), ("http", ready.http), ("flight", ready.flight)) if address)
+        write_whole(ready_file, ready.as_json())
+    doors = ", ".join(
+        f"{name} {address}"
+        for name, address in (("amqp", ready.amqp), ("http", ready.http), ("flight", ready.flight))
+        if address
+    )
     if settings.server.sync != "commit":
         say(f"warning: sync = {settings.server.sync!r}: a confirm does not mean that the message is on disk")
-    say(f"penstock {settings.server.name} is ready: {doors}; {ready.recovered_records} records in {ready.recovered_seconds:.2f} s")
+    say(
+        f"penstock {settings.server.name} is ready: {doors}; "
+        f"{ready.recovered_records} records in {ready.recovered_seconds:.2f} s"
+    )
     await server.stopping.wait()
     await server.stop()
     if server.failure is not None:

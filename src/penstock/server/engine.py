@@ -17,9 +17,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
-from penstock.core.effects import Cancelled, Deliver, Effect, Fetch
+from penstock.core.effects import Deliver, Effect, Fetch
 from penstock.errors import PenstockError
 from penstock.memory import BodyCache, Piece
 from penstock.memory.bodies import piece_of
@@ -61,6 +61,11 @@ class Receiver(Protocol):
     def cancelled(self, consumer: Consumer) -> None:
         """The queue went away under the consumer."""
         ...
+
+
+def receiver_of(consumer: Consumer) -> Receiver:
+    """Who takes what this consumer is granted: sessions subscribe with themselves as holders."""
+    return cast("Receiver", consumer.holder)
 
 
 class Engine:
@@ -120,15 +125,15 @@ class Engine:
         journal = core.take_journal()
         urgent = False
         for entry in journal:
-            if type(entry) is Publishes:
+            if isinstance(entry, Publishes):
                 self.bodies.add(entry)
                 urgent = True
-            elif type(entry) is Group:
+            elif isinstance(entry, Group):
                 urgent = True
                 for part in entry.entries:
-                    if type(part) is Publishes:
+                    if isinstance(part, Publishes):
                         self.bodies.add(part)
-            elif entry.kind not in LAZY_KINDS:  # type: ignore[union-attr]
+            elif entry.kind not in LAZY_KINDS:
                 urgent = True
         self._perform(core.take_effects())
         if journal:
@@ -146,16 +151,15 @@ class Engine:
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            kind = type(effect)
-            if kind is Deliver:
-                if effect.after > self.log.durable:  # type: ignore[union-attr]
-                    self._late.append(effect)  # type: ignore[arg-type]
+            if isinstance(effect, Deliver):
+                if effect.after > self.log.durable:
+                    self._late.append(effect)
                 else:
-                    self._deliver(effect)  # type: ignore[arg-type]
+                    self._deliver(effect)
             elif isinstance(effect, Fetch):
                 self._fetch(effect)
-            elif isinstance(effect, Cancelled):
-                effect.consumer.holder.cancelled(effect.consumer)
+            else:
+                receiver_of(effect.consumer).cancelled(effect.consumer)
 
     def _flush(self) -> None:
         while self.on_flush:  # confirms that are flushed make their sessions dirty
@@ -167,7 +171,7 @@ class Engine:
 
     def _deliver(self, effect: Deliver) -> None:
         """Send what memory has; the first cold row closes the gate until the log has answered."""
-        receiver: Receiver = effect.consumer.holder
+        receiver = receiver_of(effect.consumer)
         gate = self._gates.get(receiver.gate)
         if gate is not None:
             gate.append(effect)
@@ -186,7 +190,7 @@ class Engine:
         self._read_cold(chunk, lambda rows: self._gated_rows(effect, chunk, rows))
 
     def _gated_rows(self, effect: Deliver, chunk: Chunk, rows: Rows) -> None:
-        receiver: Receiver = effect.consumer.holder
+        receiver = receiver_of(effect.consumer)
         self._deliver_still_held(effect, chunk, rows)
         gate = self._gates.pop(receiver.gate)
         while gate:
@@ -214,7 +218,7 @@ class Engine:
             rows = select_rows(rows, places)
             chunk = as_chunk(rows.lsns)
         self.delivered += len(chunk)
-        effect.consumer.holder.deliver(effect, piece_of(rows, chunk))
+        receiver_of(consumer).deliver(effect, piece_of(rows, chunk))
 
     def _fetch(self, effect: Fetch) -> None:
         def answer(rows: Rows) -> None:

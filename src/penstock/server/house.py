@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.ports import Clock
 
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What the fold found."""
@@ -76,9 +77,7 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
         if present is not None:
             core.alter_queue(now(), present, queue.settings)
         else:
-            core.declare_queue(
-                now(), queue.vhost, queue.name, queue.settings, durable=queue.durable, arguments={}
-            )
+            core.declare_queue(now(), queue.vhost, queue.name, queue.settings, durable=queue.durable, arguments={})
     for binding in settings.binding:
         core.bind(
             now(),

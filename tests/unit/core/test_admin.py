@@ -31,6 +31,11 @@ def exchange(name: str, type: str = "direct", **options: object) -> Command:
     return lambda w: w.core.declare_exchange(w.now, "/", name, type, **options)  # type: ignore[arg-type]
 
 
+LOCKED = (
+    "cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally declared on another "
+    "connection or the exclusive property value does not match that of the original declaration."
+)
+DIFFERS = "inequivalent arg '{}' for queue 'q' in vhost '/': received {}"
 SAME = {"x-max-length": 10, "x-single": True}
 
 REFUSALS: list[tuple[Command, type[Refused], str]] = [
@@ -45,7 +50,8 @@ REFUSALS: list[tuple[Command, type[Refused], str]] = [
     (exchange(""), AccessRefused, "operation not permitted on the default exchange"),
     (lambda w: w.core.bind(w.now, "/", "", "q", "queue", ""), AccessRefused,
      "operation not permitted on the default exchange"),
-    (lambda w: w.core.delete_exchange(w.now, "/", ""), AccessRefused, "operation not permitted on the default exchange"),
+    (lambda w: w.core.delete_exchange(w.now, "/", ""), AccessRefused,
+     "operation not permitted on the default exchange"),
     (lambda w: w.core.delete_exchange(w.now, "/", "amq.direct"), AccessRefused,
      "deletion of system exchange 'amq.direct' in vhost '/' not allowed"),
     (exchange("y", "foo"), PreconditionFailed, "unknown exchange type 'foo'"),
@@ -59,15 +65,13 @@ REFUSALS: list[tuple[Command, type[Refused], str]] = [
      "inequivalent arg 'auto_delete' for queue 'q' in vhost '/': received 'true' but current is 'false'"),
     (declare(arguments={**SAME, "x-max-length": 20}), PreconditionFailed,
      "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received '20' but current is '10'"),
-    (declare(arguments={"x-single": True}), PreconditionFailed, "inequivalent arg 'x-max-length' for queue 'q' in vhost "
-     "'/': received none but current is the value '10' of type 'signedint'"),
-    (declare(arguments={**SAME, "x-more": "text"}), PreconditionFailed, "inequivalent arg 'x-more' for queue 'q' in vhost "
-     "'/': received the value 'text' of type 'longstr' but current is none"),
+    (declare(arguments={"x-single": True}), PreconditionFailed,
+     DIFFERS.format("x-max-length", "none but current is the value '10' of type 'signedint'")),
+    (declare(arguments={**SAME, "x-more": "text"}), PreconditionFailed,
+     DIFFERS.format("x-more", "the value 'text' of type 'longstr' but current is none")),
     (declare(arguments={**SAME, "x-max-length": 10.0}), PreconditionFailed,
      "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received '10.0' but current is '10'"),
-    (declare(exclusive_to=object(), arguments=SAME), ResourceLocked, "cannot obtain exclusive access to locked queue 'q' "
-     "in vhost '/'. It could be originally declared on another connection or the exclusive property value does not match "
-     "that of the original declaration."),
+    (declare(exclusive_to=object(), arguments=SAME), ResourceLocked, LOCKED),
     (declare("n" * 256), InvalidArgument, "a queue name has 1 to 255 bytes, not 256"),
     (lambda w: w.core.declare_queue(w.now, "/", "d", QueueSettings(dead_letter_routing_key="k")), PreconditionFailed,
      "invalid arg 'x-dead-letter-routing-key' for queue 'd' in vhost '/': routing_key_but_no_dlx_defined"),

@@ -1,4 +1,4 @@
-"""Which queues a message reaches: the rules of each exchange type, of exchanges bound to exchanges, and of alternates."""
+"""Which queues a message reaches: the rules of each exchange type, of exchanges bound together, of alternates."""
 
 from __future__ import annotations
 

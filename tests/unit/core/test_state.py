@@ -84,7 +84,8 @@ def full() -> DurableState:
         last_lsn=99, unclean=5,
         exchanges={("v", "x"): ExchangeState("topic", False, True, True, {"alternate-exchange": "y"}, True)},
         bindings={Binding("v", "x", "q", "queue", "k", '{"a":1}'), Binding("v", "x", "y", "exchange", "")},
-        topics={("v", "", "t"): {"key": ["/id"]}}, queues={4: queue}, vias={0: ("v", "x")}, routes={3: (4,)}, next_route=7,
+        topics={("v", "", "t"): {"key": ["/id"]}}, queues={4: queue}, vias={0: ("v", "x")}, routes={3: (4,)},
+        next_route=7,
         publishers={"p": 8}, streams={"s": StreamState(4, 2, "queue", 1, 2, {1: array("q", [9, 11]), 2: array("q")})},
         sinks={"query": 3},
     )  # fmt: skip

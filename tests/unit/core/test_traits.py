@@ -72,8 +72,11 @@ def test_a_broken_header_carries_the_protocol_error() -> None:
 def test_the_memo_is_bounded() -> None:
     memo = TraitsMemo(bound=4)
     for n in range(20):
-        assert memo[header(message_id=str(n))] is PERSISTENT
+        assert memo[header(app_id=str(n))] is PERSISTENT
         assert len(memo) <= 4
+    before = dict(memo)
+    assert memo[header(message_id="unique")] is PERSISTENT
+    assert memo == before
     large = header(message_id="x" * 200, headers={"pad": "y" * 2000})
     assert memo[large].headers is not None
     assert large not in memo

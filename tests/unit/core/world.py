@@ -39,7 +39,8 @@ def to_table(entries: Sequence[Entry]) -> pa.Table:
         if isinstance(entry, Control):
             rows.append((
                 entry.lsn, int(entry.kind), entry.name, None if entry.via == NO_VIA else entry.via,
-                None if entry.route == NO_ROUTE else entry.route, entry.time, None, None, None, entry.header, entry.body,
+                None if entry.route == NO_ROUTE else entry.route, entry.time, None, None, None,
+                entry.header, entry.body,
             ))  # fmt: skip
             continue
         for i, body in enumerate(entry.bodies):

@@ -160,6 +160,18 @@ def test_segments_go_only_behind_a_durable_base() -> None:
     assert log.read([log.durable]).topics[0].vhost == "v"
 
 
+def test_a_checkpoint_older_than_the_base_is_not_the_start() -> None:
+    disk = SimDisk()
+    log = grown(disk)
+    log.write_checkpoint(b"old", 2)
+    commit(log, log.base_group(14, T0, 8, b"state as of 8"))
+    assert log.retire(99)
+    disk.crash()
+    log = Log.open(disk, FakeClock(), TWO)
+    assert log.start_state() == ("base", 8, b"state as of 8")
+    assert replayed(log) == list(range(8, 15))
+
+
 def test_missing_front_segments_without_a_base_are_damage() -> None:
     disk = SimDisk()
     log = grown(disk)

@@ -104,8 +104,9 @@ async def test_the_thread_confirms_on_the_loop(tmp_path: Path) -> None:
     assert log.commits < 200
     assert len(log.segments()) > 1
     log.append([note(401)], urgent=False)  # its time comes by the loop's own timer
-    while log.durable < 401:
-        await asyncio.sleep(0.01)
+    done.clear()
+    await asyncio.wait_for(done.wait(), 20)
+    assert log.durable == 401
     log.append([note(402)], urgent=False)
     log.close()
     again = opened(OsDisk(tmp_path), QUICK)

@@ -79,9 +79,7 @@ def _queue_bind(session: Session, channel: Channel, method: m.QueueBind) -> None
     name = _queue_name(channel, method.queue)
     key = method.routing_key if method.routing_key or method.queue else name
     queue = session.core.queue(session.vhost, name, by=session)
-    session.core.bind(
-        session.engine.now(), session.vhost, method.exchange, queue.name, "queue", key, method.arguments
-    )
+    session.core.bind(session.engine.now(), session.vhost, method.exchange, queue.name, "queue", key, method.arguments)
     if not method.nowait:
         session.reply(channel, m.QueueBindOk(), durable=queue.durable)
 
@@ -135,9 +133,7 @@ def _exchange_declare(session: Session, channel: Channel, method: m.ExchangeDecl
 
 
 def _exchange_delete(session: Session, channel: Channel, method: m.ExchangeDelete) -> None:
-    session.core.delete_exchange(
-        session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused
-    )
+    session.core.delete_exchange(session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused)
     if not method.nowait:
         session.reply(channel, m.ExchangeDeleteOk(), durable=True)
 
@@ -201,7 +197,9 @@ def _count_argument(arguments: Mapping[str, object], name: str, least: int | Non
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        raise InvalidArgument(f"consumer argument {name} is {value!r}, not an integer{'' if least is None else ' >= 0'}")
+        raise InvalidArgument(
+            f"consumer argument {name} is {value!r}, not an integer{'' if least is None else ' >= 0'}"
+        )
     return value
 
 

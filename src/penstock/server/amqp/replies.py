@@ -14,6 +14,7 @@ from penstock.errors import (
     ResourceLocked,
 )
 
+
 def reply_code(error: PenstockError) -> tuple[int, str, bool]:
     """The code, the text without the code's name, and whether the whole connection closes."""
     whole = False

@@ -1,12 +1,12 @@
 """One AMQP connection: events of the wire machine become commands of the core; nothing here is a queue rule.
 
-Per read: publishes of a run become one batch, acks become chunks per consumer, other methods go to `commands`.  Per turn:
-one write.  Confirms leave when the log says so: one `basic.ack` with `multiple` a channel and commit.
+Per read: publishes of a run become one batch, acks become chunks per consumer, other methods go to `commands`.  Per
+turn: one write.  Confirms leave when the log says so: one `basic.ack` with `multiple` a channel and commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -95,13 +95,12 @@ class Session:
         """Act on the events of some bytes; whether messages were among them."""
         published = False
         for event in self.machine.receive(data):
-            kind = type(event)
-            if kind is events.PublishRun:
+            if isinstance(event, events.PublishRun):
                 self._publish(event)
                 published = True
-            elif kind is events.AckRun:
+            elif isinstance(event, events.AckRun):
                 self._ack(event)
-            elif kind is events.MethodReceived:
+            elif isinstance(event, events.MethodReceived):
                 self._method(event)
             else:
                 self._other(event)
@@ -167,7 +166,7 @@ class Session:
             if unconfirmed > PACED_UNCONFIRMED:
                 self._pause(engine.on_commit)
 
-    def _pause(self, hooks: list[object]) -> None:
+    def _pause(self, hooks: list[Callable[[], None]]) -> None:
         if not self.paused:
             self.paused = True
             self.link.pause_reading()
@@ -189,11 +188,10 @@ class Session:
         if core.topology_version != self._topology:
             self._forget_topics()
         targets = run.targets
+        topics: Topic | list[Topic]
         try:
             if isinstance(targets, list):
-                topics: Topic | list[Topic] = [target.topic for target in targets]
-                if None in topics:
-                    topics = [target.topic or self._resolve(target) for target in targets]
+                topics = [target.topic or self._resolve(target) for target in targets]
             else:
                 topics = targets.topic or self._resolve(targets)
         except Refused as refusal:
@@ -246,9 +244,7 @@ class Session:
             self.counters.published_confirm += count
             channel.unconfirmed += count
             refused = [first + row for row, _ in published.refused] if published.refused else None
-            self.engine.when_durable(
-                published.last, partial(self._confirm, channel, first, channel.published, refused)
-            )
+            self.engine.when_durable(published.last, partial(self._confirm, channel, first, channel.published, refused))
 
     def _return_unroutable(self, channel: Channel, run: events.PublishRun, rows: Sequence[int]) -> None:
         for row in rows:

@@ -27,7 +27,7 @@ class UnknownTag(Exception):
 
 
 class Tags:
-    """Outstanding deliveries of a channel.  `next` is the tag of the next delivery; `count` how many are outstanding."""
+    """Outstanding deliveries of a channel: `count` of them; `next` is the tag of the next delivery."""
 
     def __init__(self) -> None:
         self.next = 1

@@ -21,8 +21,8 @@ from penstock.server.flight.handover import Answer
 from penstock.server.flight.history import History
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.stages import StageInfo, stage_publishes
-from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
+from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.fields import LSN_MAX, Fields, nearest, read_json
 from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT
 
@@ -52,10 +52,11 @@ def find(core: Core, vhost: str, name: str) -> Queue | None:
 
 def refuse_different(queue: Queue, settings: QueueSettings, durable: bool, auto_delete: bool) -> None:
     """PreconditionFailed unless the queue is what was asked for."""
+    keys = [field.name for field in fields(settings)]
     for key, asked, present in (
         ("durable", durable, queue.durable),
         ("auto_delete", auto_delete, queue.auto_delete),
-        *((field.name, getattr(settings, field.name), getattr(queue.settings, field.name)) for field in fields(settings)),
+        *((key, getattr(settings, key), getattr(queue.settings, key)) for key in keys),
     ):
         if asked != present:
             raise PreconditionFailed(

@@ -3,10 +3,14 @@
     loop            deliver -> queue of pieces --bell--> writing thread -> batches down
     Flight thread   reads settles and heartbeats -> handed to the loop -> answers by way of the writing thread
 
-Flight's own thread reads, because a blocked read cannot be ended from outside; a second thread writes.  A client that is
-stopped is noticed by its silence: its leases return, it gets nothing more, and it no longer counts as an open stream.
+Flight's own thread reads, because a blocked read cannot be ended from outside; a second thread writes.  A client that
+is stopped is noticed by its silence: its leases return, it gets nothing more, and it no longer counts as open.
 What is queued for a client that does not read is bounded: the core grants it nothing while it is.
 """
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 
@@ -194,7 +198,9 @@ class Exchange:
             self._answers.append(orjson.dumps({"answer": self._unanswered.popleft(), "broken": reason}))
         self._ring()
 
-    def _settle(self, verb: str, delay: int | None, reason: str | None, lsns: array[int], attempts: dict[int, int]) -> int:
+    def _settle(
+        self, verb: str, delay: int | None, reason: str | None, lsns: array[int], attempts: dict[int, int]
+    ) -> int:
         core, now, command = self.engine.core, self.engine.now(), self.command
         consumer = self.consumer
         queue = consumer.queue if consumer is not None else core.queue(command.vhost, command.queue, by=self)
@@ -218,9 +224,7 @@ class Exchange:
 
     # -- Flight's thread
 
-    def serve(
-        self, reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter, tag: str
-    ) -> None:
+    def serve(self, reader: Any, writer: Any, tag: str) -> None:
         """Run the stream from its first to its last message."""
         self._handover.call(partial(self.subscribe, tag), self.caller.gone, durable=False)
         writer.begin(DELIVERY)
@@ -240,7 +244,7 @@ class Exchange:
         if failure is not None:
             raise failure
 
-    def _read(self, reader: flight.MetadataRecordBatchReader) -> None:
+    def _read(self, reader: Any) -> None:
         known = False
         for batch, metadata in chunks(reader):
             self.heard_at = self.engine.clock.mono()
@@ -274,7 +278,7 @@ class Exchange:
 
     # -- the writing thread
 
-    def _write(self, writer: flight.MetadataRecordBatchWriter) -> None:
+    def _write(self, writer: Any) -> None:
         try:
             while True:
                 rang = self._bell.acquire(timeout=BEAT_S)
@@ -291,7 +295,7 @@ class Exchange:
             # the client is gone; the reading thread sees that too and winds up
             self._handover.post(partial(self.unsubscribe, lost=True))
 
-    def _write_deliveries(self, writer: flight.MetadataRecordBatchWriter) -> None:
+    def _write_deliveries(self, writer: Any) -> None:
         out = self._out
         while out and not self._finished:
             some: list[Delivery] = []

@@ -4,13 +4,19 @@ The loop gives references to positions; rows are read from the log in the Flight
 holds nobody up.  Looking changes nothing and leases nothing.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import NotFound
@@ -72,17 +78,12 @@ def _content(command: QueueContent, parts: list[Part], log: Log, history: Histor
         if command.filter is not None:
             rows = history.matching(rows, command.filter, command.vhost)
         for batch in rows:
-            there = attempts[np.searchsorted(lsns, batch.column("lsn").to_numpy())]
-            yield present(
-                batch,
-                schema,
-                log.origin,
-                history.exchange_of,
-                {
-                    "state": lambda state=state, n=batch.num_rows: constant(pa.string(), state, n),
-                    "attempt": lambda there=there: cast("pa.Array[Any]", pa.array(there)),
-                },
-            )
+            there = pa.array(attempts[np.searchsorted(lsns, batch.column("lsn").to_numpy())])
+            extra = {
+                "state": partial(constant, pa.string(), state, batch.num_rows),
+                "attempt": partial(cast, "pa.Array[Any]", there),
+            }
+            yield present(batch, schema, log.origin, history.exchange_of, extra)
 
 
 def planned(command: Plan, chunks: tuple[Chunk, ...], log: Log, history: History) -> tuple[pa.Schema, Batches]:
@@ -110,7 +111,7 @@ def _complete(
         )
 
 
-def _lsns(chunk: Chunk) -> Any:
+def _lsns(chunk: Chunk) -> npt.NDArray[np.int64]:
     if isinstance(chunk, range):
         return np.arange(chunk.start, chunk.stop, dtype=np.int64)
     return np.frombuffer(chunk, dtype=np.int64)

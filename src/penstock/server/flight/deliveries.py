@@ -1,5 +1,9 @@
 """Deliveries on their way to a Flight consumer, as Arrow batches."""
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -63,7 +67,7 @@ def delivery_batch(deliveries: Sequence[Delivery], log: Log) -> pa.RecordBatch:
         properties += [piece.properties] * n if isinstance(piece.properties, bytes) else piece.properties
         times.append(np.full(n, one.time, np.int64) if one.time is not None else _times(lsns[-1], log))
     rows = len(bodies)
-    lsn = cast("pa.Array[Any]", lsns[0] if len(lsns) == 1 else pa.concat_arrays(lsns))
+    lsn: Any = lsns[0] if len(lsns) == 1 else pa.concat_arrays(lsns)
     until = np.repeat([one.lease_until for one in deliveries], lengths)
     all_times = np.concatenate(times)
     return message_batch(

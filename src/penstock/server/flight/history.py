@@ -4,12 +4,17 @@ The log's own Arrow batches are handed through: columns chosen, control records 
 batches joined to about ten thousand rows.  No Python step a row but for a content filter.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 import re2
@@ -52,7 +57,8 @@ def joined(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, size: int 
 
 def join(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Several batches as one."""
-    return held[0] if len(held) == 1 else pa.concat_batches(held)
+    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
+    return held[0] if len(held) == 1 else concat(held)
 
 
 class History:
@@ -115,7 +121,7 @@ class History:
             return lsn_at(log, point.time if inclusive else point.time + 1)
         if point.origin != log.origin:
             raise InvalidArgument(
-                f"bookmark {point.origin}|{point.lsn}| comes from another log: this server's bookmarks begin with {log.origin}|"
+                f"bookmark {point.origin}|{point.lsn}| comes from another log; here they begin with {log.origin}|"
             )
         return point.lsn if inclusive else point.lsn + 1
 
@@ -174,7 +180,7 @@ class History:
 
     # -- lists of LSNs
 
-    def rows_at(self, lsns: Sequence[int]) -> Batches:
+    def rows_at(self, lsns: Sequence[int] | npt.NDArray[np.int64]) -> Batches:
         """The messages at ascending LSNs, in the log's columns; those that the log no longer has are left out."""
         asked = np.asarray(lsns, dtype=np.int64)
         return joined(self._rows_at(asked))

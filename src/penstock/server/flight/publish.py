@@ -4,14 +4,17 @@ The end of an upload proves nothing: a vanished client looks like one that has f
 has its own answer, and the client's end message says how many rows it sent; the last answer says whether that is true.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import pyarrow as pa
-from pyarrow import flight
 
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, PenstockError, Refused
 from penstock.records.entries import Publishes, Topic
@@ -68,8 +71,8 @@ class Publishing:
         caller: Caller,
         slot: Slot,
         command: Publish,
-        reader: flight.MetadataRecordBatchReader,
-        writer: flight.FlightMetadataWriter,
+        reader: Any,
+        writer: Any,
     ) -> None:
         """Read batches until the client has sent all; answer each, then the whole."""
         check_schema(reader.schema, PUBLISH, ("body",), "publish")
@@ -161,7 +164,7 @@ def refused_rows(refused: Sequence[tuple[int, object]]) -> list[dict[str, object
     return out
 
 
-def chunks(reader: flight.MetadataRecordBatchReader) -> Any:
+def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes | None]]:
     """Batches and metadata of an upload, until its end."""
     while True:
         try:

@@ -1,10 +1,14 @@
 """Stages: rows of a sink's task, kept in synced files until the commit of their batch names them.
 
-A stage is one Arrow stream file `stage/<random>.arrows` in the data folder; its schema metadata says which query, batch,
-partition and attempt it is of.  The name is random and never a user's text.  Nothing in it is visible: a commit appends
-the rows of exactly the stages it names to the log.  A stage goes when its commit is durable, when its query has moved
-on, or after a day.
+A stage is one Arrow stream file `stage/<random>.arrows` in the data folder; its schema metadata says which query,
+batch, partition and attempt it is of.  The name is random and never a user's text.  Nothing in it is visible: a commit
+appends the rows of exactly the stages it names to the log.  A stage goes when its commit is durable, when its query has
+moved on, or after a day.
 """
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 
@@ -14,11 +18,10 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
-from pyarrow import flight
 
 from penstock.errors import DiskFull, InvalidArgument, LogDamaged, NotFound
 from penstock.records.entries import Publishes
@@ -106,11 +109,11 @@ class Stages:
             file.close()
 
     def write(
-        self, caller: Caller, slot: Slot, command: Stage, reader: flight.MetadataRecordBatchReader
+        self, caller: Caller, slot: Slot, command: Stage, reader: Any
     ) -> tuple[str, int]:
         """Keep an upload; (its id, its rows) once it is synced.
 
-        Errors: InvalidArgument as for a publish, and when the end message and the rows disagree; DiskFull for the quota.
+        Errors: InvalidArgument as for a publish, or when the end message and the rows disagree; DiskFull for the quota.
         """
         self._open()
         check_schema(reader.schema, PUBLISH, ("body",), "stage")

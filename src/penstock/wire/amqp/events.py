@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.records.entries import Topic
 from penstock.wire.amqp.methods import Method
 
 
@@ -22,7 +23,7 @@ class Target:
     key: str
     mandatory: bool
     immediate: bool = False  # the machine refuses immediate publishes, so nobody sees True
-    topic: object = None  # the session's: the interned topic, or None before it was looked up
+    topic: Topic | None = None  # the session's: the interned topic, or None before it was looked up
     version: int = -1  # the session's: the topology version `topic` was looked up under
 
 

@@ -4,6 +4,10 @@ Owns which column becomes what.  An `Upload` is a publish before anybody has loo
 `present` are what readers and consumers get.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,13 @@
 """Message headers between Arrow columns and AMQP property bytes, once for each distinct header, not once a row.
 
 Publishing: content_type, priority, message_id, correlation_id, reply_to and the map of headers become property bytes
-with delivery mode 2.  Reading: property bytes become the same columns; header values that are no text become text.  Rows of
-one batch mostly share their header, so both ways look for the distinct ones with Arrow first.
+with delivery mode 2.  Reading: property bytes become the same columns; header values that are no text become text.
+Rows of one batch mostly share their header, so both ways look for the distinct ones with Arrow first.
 """
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 

@@ -6,6 +6,10 @@ Extension types, dictionaries, unions and nested types other than the map of hea
 the columns mean to a queue.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping

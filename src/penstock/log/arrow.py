@@ -1,0 +1,74 @@
+"""The border to pyarrow: its loosely typed columns become typed values here, and nowhere else in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.records.schema import COLUMNS
+
+_AT = {name: COLUMNS.get_field_index(name) for name in COLUMNS.names}
+
+
+def column(batch: pa.RecordBatch, name: str, dtype: str) -> npt.NDArray[Any]:
+    """A fixed-width column of a batch with all of `COLUMNS`, without a copy and without looking at its nulls."""
+    array = cast("Any", batch.column(_AT[name]))
+    data: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], dtype)
+    return data[array.offset : array.offset + len(array)]
+
+
+def cells(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """A column as Python values: `to_pylist` on a slice, the quickest way there is."""
+    return cast("list[Any]", cast("Any", batch.column(_AT[name])).to_pylist())
+
+
+def nulls(batch: pa.RecordBatch, name: str) -> int:
+    """How many values of a column are null."""
+    return batch.column(_AT[name]).null_count
+
+
+def micros(batch: pa.RecordBatch, name: str) -> list[int]:
+    """A column of times as microseconds, 0 for null."""
+    return cast("list[int]", cast("Any", batch.column(_AT[name])).cast(pa.int64()).fill_null(0).to_pylist())
+
+
+def take(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Some rows of a batch."""
+    return cast("pa.RecordBatch", cast("Any", batch).take(pa.array(cast("Any", rows))))
+
+
+def make_batch(rows: Sequence[Sequence[object]]) -> pa.RecordBatch:
+    """A batch from rows of Python values, one for each of `COLUMNS`, None for null."""
+    types = cast("list[Any]", COLUMNS.types)
+    arrays: list[Any] = [pa.array(cast("Any", [row[at] for row in rows]), kind) for at, kind in enumerate(types)]
+    return cast("pa.RecordBatch", cast("Any", pa.RecordBatch).from_arrays(arrays, schema=COLUMNS))
+
+
+def message_with(batch: pa.RecordBatch, metadata: dict[str, str]) -> bytearray:
+    """A batch as pyarrow writes it into a stream, with custom metadata, without the schema before it."""
+    sink = pa.BufferOutputStream()
+    writer = cast("Any", pa.ipc.new_stream(sink, COLUMNS))
+    writer.write_batch(batch, custom_metadata=metadata)
+    end = sink.tell()
+    writer.close()
+    return bytearray(memoryview(sink.getvalue())[COLUMNS.serialize().size : end])
+
+
+def schema_with(metadata: dict[str, str]) -> bytes:
+    """The schema message of `COLUMNS` with metadata."""
+    return cast("bytes", cast("Any", COLUMNS).with_metadata(metadata).serialize().to_pybytes())
+
+
+def cells_where(table: pa.Table, kind: int, names: Iterable[str]) -> list[list[Any]]:
+    """Columns of the rows that are of one kind; empty lists when there are none."""
+    compute = cast("Any", pc)
+    mask = compute.equal(table.column("kind"), pa.scalar(kind, pa.int8()))
+    if not compute.any(mask).as_py():
+        return [[] for _ in names]
+    found = table.filter(mask)
+    return [cast("Any", found.column(name)).to_pylist() for name in names]

@@ -1,0 +1,38 @@
+"""Spark reads and writes Penstock: `format("penstock")`, a local session, and the pipelines of a settings file.
+
+    spark = penstock.spark.session()
+    spark.read.format("penstock").option("topic", "orders").load()
+
+Importing this package loads neither pyspark nor pyarrow.  `column`, the expression language as a Spark column, comes with
+the Spark backend of the language and is not here yet.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.spark.local import install, register, session
+
+_LAZY = {
+    "install": "penstock.spark.local",
+    "register": "penstock.spark.local",
+    "session": "penstock.spark.local",
+}
+
+__all__ = ["install", "register", "session"]
+
+
+def __getattr__(name: str) -> object:
+    try:
+        module = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}") from None
+    value: object = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

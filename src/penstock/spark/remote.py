@@ -1,0 +1,182 @@
+"""The server as a Spark job sees it: calls that outlive a restart of the server, and streams that go on where they broke.
+
+Every call that is repeated here may be: the server answers a plan, a range, a sink's commit and a numbered publish the
+same when it is asked twice, a stage that nobody commits is swept, and a new opening of a stream only fences the one before.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import orjson
+import pyarrow as pa
+
+from penstock.client.link import Link, translated
+from penstock.client.urls import parse_url
+from penstock.errors import PenstockError, Unavailable
+
+T = TypeVar("T")
+
+ACTION_TIMEOUT_S = 600.0
+"""An action may wait for the sync of a large batch."""
+
+PAUSE_S = (0.05, 1.0)
+"""First and longest pause between tries."""
+
+DEFAULT_PATIENCE_S = 60.0
+"""How long a call is tried again while no server answers, unless the option `patience` says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which server, as whom, and for how many seconds a call waits for it to come back."""
+
+    url: str
+    user: str | None = None
+    password: str | None = None
+    patience: float = DEFAULT_PATIENCE_S
+
+    def __repr__(self) -> str:  # plans and errors print it
+        return str(parse_url(self.url, self.user))
+
+
+class Remote:
+    """One server for one process.  Thread-safe; connects when first used and again after a failure."""
+
+    def __init__(self, where: Where) -> None:
+        self.address = parse_url(where.url, where.user, where.password)
+        self.patience = where.patience
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+
+    @property
+    def vhost(self) -> str:
+        """The vhost of the address."""
+        return self.address.vhost
+
+    def act(self, name: str, **fields: object) -> dict[str, Any]:
+        """The answer of an action; fields that are None are left out."""
+        return self._again(lambda: self._connected().act(name, fields))
+
+    def rows(self, operation: str, **fields: object) -> Iterator[pa.RecordBatch]:
+        """The batches of a DoGet whose rows are the same each time; a broken stream is taken up where it broke."""
+        ticket = command(operation, fields)
+        given = 0
+        tries = Tries(self.patience)
+        while True:
+            try:
+                for batch in self._stream(ticket, given):
+                    given += batch.num_rows
+                    tries.reset()
+                    yield batch
+                return
+            except Unavailable as error:
+                self._drop()
+                tries.pause(error)
+
+    def _stream(self, ticket: bytes, skip: int) -> Iterator[pa.RecordBatch]:
+        reader = self._connected().get(ticket)
+        try:
+            while True:
+                with translated():
+                    try:
+                        batch = cast("pa.RecordBatch", reader.read_chunk().data)
+                    except StopIteration:
+                        return
+                rows = batch.num_rows
+                if skip >= rows:
+                    skip -= rows
+                    continue
+                yield batch.slice(skip) if skip else batch
+                skip = 0
+        finally:
+            reader.cancel()  # does nothing to a stream that has ended
+
+    def put(self, operation: str, batches: Sequence[pa.RecordBatch], **fields: object) -> dict[str, Any]:
+        """The last answer to an upload of batches of one schema."""
+        return self._again(lambda: self._put(command(operation, fields), batches))
+
+    def _put(self, text: bytes, batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
+        writer, reader = self._connected().put(text, batches[0].schema)
+        with translated():
+            try:
+                for batch in batches:
+                    writer.write_batch(batch)
+                rows = sum(batch.num_rows for batch in batches)
+                writer.write_metadata(orjson.dumps({"end": {"rows": rows}}))
+                writer.done_writing()
+                last: dict[str, Any] | None = None
+                while True:
+                    answer = reader.read()
+                    if answer is None:
+                        break
+                    last = orjson.loads(answer.to_pybytes())
+            finally:
+                writer.close()
+        if last is None:
+            raise Unavailable("the server ended an upload without an answer")
+        return last
+
+    def _connected(self) -> Link:
+        with self._lock:
+            if self._link is None:
+                self._link = Link(self.address, ACTION_TIMEOUT_S)
+            return self._link
+
+    def _drop(self) -> None:
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None:
+            try:
+                link.close()
+            except PenstockError:
+                pass  # it was broken, which is why it goes
+
+    def _again(self, call: Callable[[], T]) -> T:
+        tries = Tries(self.patience)
+        while True:
+            try:
+                return call()
+            except Unavailable as error:
+                self._drop()
+                tries.pause(error)
+
+
+class Tries:
+    """Pauses between tries, longer each time, until patience ends."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self.reset()
+
+    def reset(self) -> None:
+        """There was an answer: begin anew."""
+        self._pause = PAUSE_S[0]
+        self._until: float | None = None
+
+    def pause(self, error: Unavailable) -> None:
+        """Wait a little; raises the error once patience is over."""
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._patience
+        if now >= self._until:
+            raise error
+        time.sleep(random.uniform(0.5, 1.0) * self._pause)
+        self._pause = min(self._pause * 2, PAUSE_S[1])
+
+
+def command(operation: str, fields: dict[str, object]) -> bytes:
+    """A ticket or descriptor; fields that are None are left out."""
+    return orjson.dumps({operation: {name: value for name, value in fields.items() if value is not None}})
+
+
+@lru_cache(maxsize=16)
+def remote(where: Where) -> Remote:
+    """The process's one connection to a server: Spark uses its Python processes for many tasks."""
+    return Remote(where)

@@ -1,0 +1,64 @@
+"""One real server process for each module, with a second vhost; a fresh connection and queue for each test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from live_server import LiveServer
+from pika.adapters.blocking_connection import BlockingChannel
+
+_numbers = itertools.count(1)
+
+SETTINGS = """
+[[vhost]]
+name = "other"
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    config = folder / "penstock.toml"
+    config.write_text(SETTINGS)
+    with LiveServer(folder, [str(config)]) as live:
+        yield live
+    assert live.process is not None
+    assert live.process.returncode == 0, live.output()
+    assert "Traceback" not in live.output(), live.output()
+
+
+@pytest.fixture
+def connect(server: LiveServer) -> Iterator[Callable[..., pika.BlockingConnection]]:
+    opened: list[pika.BlockingConnection] = []
+
+    def make(**changes: object) -> pika.BlockingConnection:
+        connection = server.connect(**changes)
+        opened.append(connection)
+        return connection
+
+    yield make
+    for connection in opened:
+        if connection.is_open:
+            connection.close()
+
+
+@pytest.fixture
+def channel(connect: Callable[..., pika.BlockingConnection]) -> BlockingChannel:
+    return connect().channel()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses."""
+    return f"c{next(_numbers)}"
+
+
+@pytest.fixture
+def queue(channel: BlockingChannel, name: str) -> str:
+    """A durable queue of that name."""
+    channel.queue_declare(name, durable=True)
+    return name

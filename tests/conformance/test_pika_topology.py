@@ -1,0 +1,270 @@
+"""pika: declaring, binding and routing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+
+pytestmark = pytest.mark.conformance
+
+Connect = Callable[..., pika.BlockingConnection]
+
+
+def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
+    """Everything that is ready, taken without ack."""
+    out: list[bytes] = []
+    while True:
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        if method is None:
+            return out
+        out.append(body)
+
+
+def test_declare_tells_what_is_there(channel: BlockingChannel, name: str) -> None:
+    first = channel.queue_declare(name, durable=True).method
+    assert (first.queue, first.message_count, first.consumer_count) == (name, 0, 0)
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("", name, b"x")
+    channel.basic_consume(name, lambda *_: None)
+    channel.basic_qos(prefetch_count=0)
+    again = channel.queue_declare(name, durable=True).method
+    assert (again.message_count, again.consumer_count) == (0, 1)
+    passive = channel.queue_declare(name, passive=True).method
+    assert passive.consumer_count == 1
+
+
+def test_a_server_named_queue_and_the_empty_name(channel: BlockingChannel) -> None:
+    made = channel.queue_declare("", exclusive=True).method.queue
+    assert made.startswith("amq.gen-")
+    channel.basic_publish("", made, b"one")
+    channel.queue_bind("", "amq.fanout")  # the last declared queue
+    channel.basic_publish("amq.fanout", "", b"two")
+    assert drain(channel, made) == [b"one", b"two"]
+
+
+def test_redeclaring_otherwise_is_refused(channel: BlockingChannel, queue: str, connect: Connect) -> None:
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        channel.queue_declare(queue, durable=False)
+    assert refused.value.reply_code == 406
+    assert refused.value.reply_text.startswith(
+        f"PRECONDITION_FAILED - inequivalent arg 'durable' for queue '{queue}' in vhost '/': received"
+    )
+    fresh = connect().channel()
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        fresh.queue_declare(queue, durable=True, arguments={"x-message-ttl": 5})
+    assert refused.value.reply_code == 406
+    assert "inequivalent arg 'x-message-ttl'" in refused.value.reply_text
+
+
+@pytest.mark.parametrize("arguments", [{"x-message-ttl": "soon"}, {"x-max-length": 3}, {"x-dead-letter-exchange": 7}])
+def test_a_bad_argument_is_refused(channel: BlockingChannel, name: str, arguments: dict[str, object]) -> None:
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        channel.queue_declare(name, durable=True, arguments=arguments)
+    assert refused.value.reply_code == 406
+    assert f"invalid arg '{next(iter(arguments))}' for queue '{name}' in vhost '/'" in refused.value.reply_text
+
+
+def test_direct_fanout_and_the_default_exchange(channel: BlockingChannel, queue: str, name: str) -> None:
+    for kind in ("direct", "fanout"):
+        channel.exchange_declare(f"{name}-{kind}", kind)
+        channel.queue_bind(queue, f"{name}-{kind}", "key")
+    for exchange, key in (("", queue), ("", "nobody"), (f"{name}-direct", "key"), (f"{name}-direct", "Key"), (f"{name}-fanout", "any")):
+        channel.basic_publish(exchange, key, f"{exchange}/{key}".encode())
+    assert drain(channel, queue) == [f"/{queue}".encode(), f"{name}-direct/key".encode(), f"{name}-fanout/any".encode()]
+    channel.queue_unbind(queue, f"{name}-direct", "key")
+    channel.queue_unbind(queue, f"{name}-direct", "key")
+    channel.basic_publish(f"{name}-direct", "key", b"nobody")
+    assert drain(channel, queue) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("#", ["", "a", "a.b"], []),
+        ("*", ["a"], ["", "a.b"]),
+        ("*.*", ["a.b", "a."], ["a", "a.b.c"]),
+        ("a.#.b", ["a.b", "a.x.b", "a.x.y.b"], ["a", "a.b.c"]),
+        ("a.*.c", ["a.b.c"], ["a.c", "a.b.b.c"]),
+        ("a#", ["a#"], ["a", "ab", "a.b"]),
+    ],
+)
+def test_topic_patterns(
+    channel: BlockingChannel, queue: str, name: str, pattern: str, matching: list[str], others: list[str]
+) -> None:
+    channel.exchange_declare(name, "topic")
+    channel.queue_bind(queue, name, pattern)
+    for key in [*others, *matching]:
+        channel.basic_publish(name, key, key.encode())
+    assert drain(channel, queue) == [key.encode() for key in matching]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "matching", "others"),
+    [
+        ({"x-match": "all", "a": 1, "b": "x"}, [{"a": 1, "b": "x", "c": 2}], [{"a": 1}, {"a": "1", "b": "x"}, {}]),
+        ({"x-match": "any", "a": 1, "b": "x"}, [{"a": 1}, {"b": "x"}], [{"a": 2}, {}]),
+        ({"a": 1}, [{"a": 1}], [{"a": 2}]),
+        ({"x-match": "all", "a": None}, [{"a": 5}, {"a": None}], [{"b": 5}]),
+        ({"x-match": "any"}, [], [{"a": 1}, {}]),
+        ({}, [{"a": 1}, {}], []),
+        ({"x-match": "all", "x-a": 1}, [{}], []),
+        ({"x-match": "all-with-x", "x-a": 1}, [{"x-a": 1}], [{}]),
+    ],
+)
+def test_headers(
+    channel: BlockingChannel,
+    queue: str,
+    name: str,
+    arguments: dict[str, object],
+    matching: list[dict[str, object]],
+    others: list[dict[str, object]],
+) -> None:
+    channel.exchange_declare(name, "headers")
+    channel.queue_bind(queue, name, "", arguments)
+    for headers in [*others, *matching]:
+        channel.basic_publish(name, "", repr(headers).encode(), pika.BasicProperties(headers=headers))
+    assert drain(channel, queue) == [repr(headers).encode() for headers in matching]
+
+
+def test_a_wrong_x_match_is_refused(channel: BlockingChannel, queue: str, name: str) -> None:
+    channel.exchange_declare(name, "headers")
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        channel.queue_bind(queue, name, "", {"x-match": "some"})
+    assert refused.value.reply_code == 406
+
+
+def test_a_queue_gets_a_message_once_however_many_bindings_match(
+    channel: BlockingChannel, queue: str, name: str
+) -> None:
+    channel.exchange_declare(name, "topic")
+    channel.exchange_declare(f"{name}-next", "fanout")
+    for pattern in ("a.*", "*.b", "#", "a.b", "a.b"):
+        channel.queue_bind(queue, name, pattern)
+    channel.exchange_bind(f"{name}-next", name, "#")
+    channel.exchange_bind(name, f"{name}-next", "#")  # a cycle
+    channel.queue_bind(queue, f"{name}-next")
+    channel.basic_publish(name, "a.b", b"once")
+    assert drain(channel, queue) == [b"once"]
+    channel.exchange_unbind(f"{name}-next", name, "#")
+    channel.exchange_unbind(f"{name}-next", name, "#")
+
+
+def test_alternate_exchange(channel: BlockingChannel, queue: str, name: str) -> None:
+    channel.exchange_declare(f"{name}-rest", "fanout")
+    channel.queue_bind(queue, f"{name}-rest")
+    channel.exchange_declare(name, "direct", arguments={"alternate-exchange": f"{name}-rest"})
+    channel.confirm_delivery()
+    channel.basic_publish(name, "nobody", b"kept", mandatory=True)
+    assert drain(channel, queue) == [b"kept"]
+
+
+def test_carbon_copies(channel: BlockingChannel, queue: str, name: str) -> None:
+    others = [channel.queue_declare("", exclusive=True).method.queue for _ in range(2)]
+    properties = pika.BasicProperties(headers={"CC": [others[0]], "BCC": [others[1]]})
+    channel.basic_publish("", queue, b"copied", properties)
+    assert [drain(channel, one) for one in (queue, *others)] == [[b"copied"]] * 3
+    channel.basic_publish("", others[0], b"x", pika.BasicProperties(headers={"CC": [queue], "BCC": [others[1]]}))
+    _, kept, _ = channel.basic_get(queue, auto_ack=True)
+    assert kept.headers == {"CC": [queue]}  # who got a blind copy stays untold
+
+
+def test_auto_delete_exchange_and_queue(channel: BlockingChannel, connect: Connect, name: str) -> None:
+    channel.exchange_declare(f"{name}-x", "fanout", auto_delete=True)
+    channel.queue_declare(name, auto_delete=True)
+    channel.queue_bind(name, f"{name}-x")
+    tag = channel.basic_consume(name, lambda *_: None)
+    channel.basic_cancel(tag)
+    for missing in ("queue", "exchange"):
+        fresh = connect().channel()
+        with pytest.raises(ChannelClosedByBroker) as refused:
+            if missing == "queue":
+                fresh.queue_declare(name, passive=True)
+            else:
+                fresh.exchange_declare(f"{name}-x", passive=True)
+        assert refused.value.reply_code == 404
+
+
+def test_delete_and_purge(channel: BlockingChannel, queue: str) -> None:
+    channel.confirm_delivery()
+    for _ in range(5):
+        channel.basic_publish("", queue, b"x")
+    channel.basic_get(queue)
+    assert channel.queue_purge(queue).method.message_count == 4
+    channel.basic_publish("", queue, b"x")
+    assert channel.queue_delete(queue).method.message_count == 1
+    assert channel.queue_delete(queue).method.message_count == 0  # gone already
+
+
+def test_delete_if_unused_and_if_empty(connect: Connect, queue: str, channel: BlockingChannel, name: str) -> None:
+    channel.basic_publish("", queue, b"x")
+    fresh = connect().channel()
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        fresh.queue_delete(queue, if_empty=True)
+    assert (refused.value.reply_code, refused.value.reply_text) == (
+        406, f"PRECONDITION_FAILED - queue '{queue}' in vhost '/' not empty",
+    )  # fmt: skip
+    channel.basic_consume(queue, lambda *_: None)
+    fresh = connect().channel()
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        fresh.queue_delete(queue, if_unused=True)
+    assert (refused.value.reply_code, refused.value.reply_text) == (
+        406, f"PRECONDITION_FAILED - queue '{queue}' in vhost '/' in use",
+    )  # fmt: skip
+    channel.exchange_declare(f"{name}-x", "fanout")
+    channel.queue_bind(queue, f"{name}-x")
+    fresh = connect().channel()
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        fresh.exchange_delete(f"{name}-x", if_unused=True)
+    assert (refused.value.reply_code, refused.value.reply_text) == (
+        406, f"PRECONDITION_FAILED - exchange '{name}-x' in vhost '/' in use",
+    )  # fmt: skip
+    channel.exchange_delete(f"{name}-x")
+    channel.exchange_delete(f"{name}-x")
+
+
+def test_exclusive_queue_is_for_its_connection(channel: BlockingChannel, connect: Connect, name: str) -> None:
+    channel.queue_declare(name, exclusive=True)
+    other = connect()
+    for attempt in ("declare", "passive", "consume", "get", "bind", "delete", "purge"):
+        fresh = other.channel()
+        with pytest.raises(ChannelClosedByBroker) as refused:
+            match attempt:
+                case "declare":
+                    fresh.queue_declare(name, exclusive=True)
+                case "passive":
+                    fresh.queue_declare(name, passive=True)
+                case "consume":
+                    fresh.basic_consume(name, lambda *_: None)
+                case "get":
+                    fresh.basic_get(name)
+                case "bind":
+                    fresh.queue_bind(name, "amq.fanout")
+                case "delete":
+                    fresh.queue_delete(name)
+                case _:
+                    fresh.queue_purge(name)
+        assert refused.value.reply_code == 405, attempt
+        assert refused.value.reply_text.startswith(
+            f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}' in vhost '/'"
+        ), attempt
+    channel.connection.close()
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        other.channel().queue_declare(name, passive=True)
+    assert refused.value.reply_code == 404
+
+
+def test_vhosts_are_worlds_of_their_own(channel: BlockingChannel, connect: Connect, queue: str) -> None:
+    other = connect(virtual_host="other").channel()
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        other.queue_declare(queue, passive=True)
+    assert refused.value.reply_text == f"NOT_FOUND - no queue '{queue}' in vhost 'other'"
+    other = connect(virtual_host="other").channel()
+    other.queue_declare(queue)
+    other.basic_publish("", queue, b"there")
+    assert drain(channel, queue) == []
+    assert drain(other, queue) == [b"there"]

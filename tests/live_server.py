@@ -1,0 +1,105 @@
+"""A real server process for tests: started, killed, started again on the same folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pika
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+START_S = 30.0
+
+
+class LiveServer:
+    """`with LiveServer(folder) as server:`; the folder holds data, ready file and the server's output."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.arguments = list(arguments)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready: dict[str, Any] = {}
+        self.starts = 0
+
+    def __enter__(self) -> LiveServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def start(self) -> None:
+        """Start, and wait until the doors are open."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ready_file = self.folder / "ready.json"
+        ready_file.unlink(missing_ok=True)
+        self.starts += 1
+        doors = ["--http", "off", "--flight", "off"]
+        command = [sys.executable, "-m", "penstock", "serve", *self.arguments, "--data", str(self.data)]
+        command += ["--amqp", "127.0.0.1:0", *doors, "--ready-file", str(ready_file)]
+        with open(self.folder / "output.txt", "ab") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": str(SOURCE)}
+            )
+        until = time.monotonic() + START_S
+        while not ready_file.exists():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.output()}")
+            if time.monotonic() > until:
+                self.kill()
+                raise AssertionError(f"the server was not ready after {START_S} s:\n{self.output()}")
+            time.sleep(0.01)
+        self.ready = json.loads(ready_file.read_bytes())
+
+    def kill(self) -> None:
+        """kill -9, and wait for the end."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(20)
+
+    def stop(self) -> None:
+        """A clean stop; AssertionError if it was none."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(20)
+        assert code == 0, f"the server stopped with {code}:\n{self.output()}"
+
+    def output(self) -> str:
+        """What all runs have printed."""
+        return (self.folder / "output.txt").read_text(errors="replace")
+
+    @property
+    def port(self) -> int:
+        """Of the AMQP door."""
+        return int(self.ready["amqp"].rsplit(":", 1)[1])
+
+    def memory(self) -> int:
+        """Resident bytes of the process."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def parameters(self, **changes: Any) -> pika.ConnectionParameters:
+        """For pika."""
+        values: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "heartbeat": 30, **changes}
+        return pika.ConnectionParameters(**values)
+
+    def connect(self, **changes: Any) -> pika.BlockingConnection:
+        """A pika connection."""
+        return pika.BlockingConnection(self.parameters(**changes))

@@ -1,0 +1,191 @@
+"""Arrow batches to messages and back."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidArgument
+from penstock.records.properties import Properties, decode, encode
+from penstock.records.schema import COLUMNS, TIMESTAMP
+from penstock.wire.flight.codec import Upload, present, read_upload
+from penstock.wire.flight.headers import PLAIN, header_columns, header_of, properties_of
+from penstock.wire.flight.schemas import HEADERS, MESSAGES, PUBLISH, Bounds, check_schema, checked, select
+
+
+def upload(columns: dict[str, Any], topic: str | None = "t", bounds: Bounds | None = None) -> Upload:
+    batch = pa.record_batch(columns)
+    check_schema(batch.schema, PUBLISH, ("body",), "publish")
+    return read_upload(batch, topic, bounds or Bounds(), "publish")
+
+
+def test_bodies_alone_share_one_header() -> None:
+    got = upload({"body": [b"a", b"bc", b""]})
+    assert got.bodies == [b"a", b"bc", b""]
+    assert got.properties == PLAIN
+    assert decode(PLAIN) == Properties(delivery_mode=2)
+    assert (got.names, got.name_of) == (["t"], None)
+    assert got.size == 3 + 3 * len(PLAIN)
+
+
+def test_text_bodies_become_bytes() -> None:
+    assert upload({"body": ["é", "x"]}).bodies == ["é".encode(), b"x"]
+
+
+def test_rows_may_have_topics_of_their_own() -> None:
+    got = upload({"body": [b"1", b"2", b"3"], "topic": ["a", None, "a"]})
+    assert [got.names[place] for place in got.name_of or []] == ["a", "t", "a"]
+    assert upload({"body": [b"1", b"2"], "topic": ["a", "a"]}).name_of is None
+
+
+def test_a_row_without_any_topic_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="no topic"):
+        upload({"body": [b"1"]}, topic=None)
+    with pytest.raises(InvalidArgument, match="nulls"):
+        upload({"body": [b"1", b"2"], "topic": ["a", None]}, topic=None)
+    with pytest.raises(InvalidArgument, match="longer than 255"):
+        upload({"body": [b"1"], "topic": ["a" * 256]})
+
+
+def test_times_are_microseconds_and_nulls_are_zero() -> None:
+    stamps = pa.array([1_000, None], pa.timestamp("ms", tz="Europe/Rome"))
+    got = upload({"body": [b"1", b"2"], "not_before": stamps})
+    assert got.not_before == [1_000_000, 0]
+    assert got.expires_at is None
+
+
+def test_header_columns_become_properties_of_each_row() -> None:
+    got = upload(
+        {
+            "body": [b"1", b"2", b"3"],
+            "priority": pa.array([1, None, 1], pa.int64()),
+            "headers": pa.array([[("k", "v")], None, [("k", "v")]], HEADERS),
+            "content_type": ["text/plain", None, "text/plain"],
+            "message_id": ["m", None, "m"],
+        }
+    )
+    assert isinstance(got.properties, list)
+    assert got.properties[0] == got.properties[2]
+    assert decode(got.properties[0]) == Properties(
+        content_type="text/plain", headers={"k": "v"}, delivery_mode=2, priority=1, message_id="m"
+    )
+    assert decode(got.properties[1]) == Properties(delivery_mode=2)
+
+
+def test_equal_header_columns_are_one_header() -> None:
+    got = upload({"body": [b"1", b"2"], "content_type": ["a", "a"], "priority": pa.array([3, 3], pa.int16())})
+    assert got.properties == encode(Properties(content_type="a", delivery_mode=2, priority=3))
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"body": [b"1"], "priority": [256]}, r"priority is 256, not in 0\.\.255"),
+        ({"body": [b"1"], "priority": [70_000]}, "priority"),
+        ({"body": [b"1"], "message_id": ["x" * 256]}, "message_id"),
+        ({"body": pa.array([None], pa.binary())}, "nulls"),
+        ({"body": [1]}, "column 'body' is int64, not binary"),
+        ({"boddy": [b"1"]}, "unknown column 'boddy'; did you mean 'body'"),
+        ({"topic": ["t"]}, "column 'body' is missing"),
+        ({"body": [b"1"], "not_before": [1]}, "column 'not_before' is int64"),
+        ({"body": [b"1"], "not_before": pa.array([1], pa.timestamp("us"))}, "column 'not_before'"),
+        ({"body": pa.array([b"1"]).dictionary_encode()}, "column 'body' is dictionary"),
+        ({"body": pa.array([[b"1"]])}, "column 'body' is list"),
+        ({"body": [b"1"], "headers": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'headers'"),
+    ],
+)
+def test_a_wrong_column_is_named(columns: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        upload(columns)
+
+
+def test_extension_types_and_unions_are_refused() -> None:
+    for column in (
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16], pa.binary(16))),
+        pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([b"x"])]),
+    ):
+        with pytest.raises(InvalidArgument, match="column 'body'"):
+            upload({"body": column})
+
+
+def test_bounds_are_kept() -> None:
+    with pytest.raises(InvalidArgument, match="3 rows; at most 2"):
+        upload({"body": [b"1"] * 3}, bounds=Bounds(rows=2))
+    with pytest.raises(InvalidArgument, match="a body has 11 bytes; at most 10"):
+        upload({"body": [b"1" * 11]}, bounds=Bounds(body_bytes=10))
+    with pytest.raises(InvalidArgument, match=r"bytes; at most 100 are taken"):
+        upload({"body": [b"1" * 200]}, bounds=Bounds(batch_bytes=100))
+
+
+def test_offsets_that_lie_are_found_before_they_are_followed() -> None:
+    good = pa.array([b"abc", b"def"])
+    _, _, data = good.buffers()
+    offsets = pa.py_buffer((0).to_bytes(4, "little") + (2**30).to_bytes(4, "little") + (6).to_bytes(4, "little"))
+    lying = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, data])
+    with pytest.raises(InvalidArgument, match="not valid Arrow"):
+        checked(pa.record_batch({"body": lying}), PUBLISH, Bounds(), "publish")
+
+
+def test_text_that_is_no_utf8_is_found() -> None:
+    broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    with pytest.raises(InvalidArgument, match="not valid Arrow"):
+        checked(pa.record_batch({"body": [b"1"], "topic": broken}), PUBLISH, Bounds(), "publish")
+
+
+TEXT = st.none() | st.text(max_size=8)
+ROW = st.tuples(st.none() | st.integers(0, 255), TEXT, TEXT, st.none() | st.dictionaries(st.text(max_size=4), st.text(max_size=4)))
+
+
+@given(st.lists(ROW, min_size=1, max_size=12))
+def test_headers_come_back_as_they_went(rows: list[tuple[int | None, str | None, str | None, dict[str, str] | None]]) -> None:
+    n = len(rows)
+    columns: dict[str, pa.Array[Any]] = {
+        "priority": pa.array([row[0] for row in rows], pa.int16()),
+        "content_type": pa.array([row[1] for row in rows], pa.string()),
+        "reply_to": pa.array([row[2] for row in rows], pa.string()),
+        "headers": pa.array([None if row[3] is None else list(row[3].items()) for row in rows], HEADERS),
+    }
+    written = properties_of(columns, n, "publish")
+    each = [written] * n if isinstance(written, bytes) else written
+    assert [decode(one).delivery_mode for one in each] == [2] * n
+    back = header_columns(written, n, columns)
+    assert back["priority"].to_pylist() == [row[0] for row in rows]
+    assert back["content_type"].to_pylist() == [row[1] for row in rows]
+    assert back["reply_to"].to_pylist() == [row[2] for row in rows]
+    assert [dict(item or []) for item in back["headers"].to_pylist()] == [row[3] or {} for row in rows]
+
+
+def test_header_values_of_any_type_become_text() -> None:
+    header = header_of(encode(Properties(headers={"a": 1, "b": True, "c": b"\xff", "d": [1, "x"], "e": None})))
+    assert dict(header.headers or ()) == {"a": "1", "b": "true", "c": "�", "d": '[1,"x"]', "e": "null"}
+
+
+def test_rows_of_the_log_as_readers_get_them() -> None:
+    now = time.time_ns() // 1000
+    rows = pa.RecordBatch.from_arrays(
+        [
+            pa.array([5, 6], pa.int64()),
+            pa.array([1, 1], pa.int8()),
+            pa.array(["a", "b"]),
+            pa.array([None, 3], pa.int32()),
+            pa.array([1, None], pa.int32()),
+            pa.array([now, now], TIMESTAMP),
+            pa.nulls(2, TIMESTAMP),
+            pa.nulls(2, TIMESTAMP),
+            pa.array([0, 9], pa.int16()),
+            pa.array([PLAIN, encode(Properties(headers={"k": "v"}))]),
+            pa.array([b"x", b"y"]),
+        ],
+        schema=COLUMNS,
+    )
+    shown = present(rows, select(MESSAGES, ("lsn", "bookmark", "topic", "exchange", "headers", "body")), 77, {3: "ex"}.__getitem__)
+    shown.validate(full=True)
+    assert shown.to_pylist() == [
+        {"lsn": 5, "bookmark": "77|5|", "topic": "a", "exchange": "", "headers": None, "body": b"x"},
+        {"lsn": 6, "bookmark": "77|6|", "topic": "b", "exchange": "ex", "headers": [("k", "v")], "body": b"y"},
+    ]

@@ -1,0 +1,44 @@
+"""Errors keep their class, code and particulars across the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import errors
+from penstock.wire.flight.failures import decode_error, encode_error
+
+
+def every(root: type[errors.PenstockError]) -> list[type[errors.PenstockError]]:
+    return [root, *(kind for child in root.__subclasses__() for kind in every(child))]
+
+
+@pytest.mark.parametrize("kind", every(errors.PenstockError))
+def test_an_error_comes_back_as_its_own_class(kind: type[errors.PenstockError]) -> None:
+    text, extra = encode_error(kind("queue 'x' said no"))
+    back = decode_error(text, extra)
+    assert type(back) is kind
+    assert str(back) == "queue 'x' said no"
+
+
+def test_the_status_text_alone_is_enough() -> None:
+    back = decode_error("[PS101] no queue 'x'. Detail: Failed. gRPC client debug context: UNKNOWN", None)
+    assert type(back) is errors.NotFound
+    assert str(back) == "no queue 'x'"
+
+
+def test_particulars_are_kept() -> None:
+    back = decode_error(*encode_error(errors.ExpressionError("what?", text="/a >", place=4)))
+    assert isinstance(back, errors.ExpressionError)
+    assert (back.text, back.place) == ("/a >", 4)
+    refused = decode_error(*encode_error(errors.Refused("no", reason="maxlen")))
+    assert isinstance(refused, errors.Refused)
+    assert refused.reason == "maxlen"
+
+
+def test_a_code_of_a_later_version_is_still_an_error_of_ours() -> None:
+    assert type(decode_error("x", b'{"code": "PS999", "message": "new"}')) is errors.PenstockError
+
+
+def test_what_is_not_ours_is_not_taken_for_it() -> None:
+    assert decode_error("connection reset", None) is None
+    assert decode_error("connection reset", b"not json") is None

@@ -1,0 +1,92 @@
+"""What callers give to publish: bodies and tables of any kind, addresses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from penstock.client.outgoing import BATCH_ROWS, batches_of, body_of, moment, one_row
+from penstock.client.urls import Address, parse_url
+from penstock.errors import InvalidArgument
+
+
+def test_bytes_and_text_go_as_they_are_and_the_rest_as_json() -> None:
+    assert body_of(b"x") == (b"x", None)
+    assert body_of(bytearray(b"x")) == (b"x", None)
+    assert body_of("é") == ("é".encode(), None)
+    assert body_of({"a": [1, None, Decimal("1.5")]}) == (b'{"a":[1,null,"1.5"]}', "application/json")
+    assert body_of(None) == (b"null", "application/json")
+
+
+def test_a_table_with_bodies_is_taken_as_it_is() -> None:
+    table = pa.table({"body": ["x", "y"], "topic": pa.array(["a", "b"]).dictionary_encode(), "priority": [1, 2]})
+    schema, batches = batches_of(table)
+    assert schema.names == ["body", "topic", "priority"]
+    [batch] = list(batches)
+    assert batch.to_pylist() == [
+        {"body": b"x", "topic": "a", "priority": 1},
+        {"body": b"y", "topic": "b", "priority": 2},
+    ]
+
+
+def test_rows_of_any_other_table_become_json() -> None:
+    _, batches = batches_of(pa.table({"id": [1, 2], "at": [datetime(2026, 1, 2, tzinfo=UTC), None]}))
+    [batch] = list(batches)
+    assert batch.column("body").to_pylist() == [b'{"id":1,"at":"2026-01-02T00:00:00+00:00"}', b'{"id":2,"at":null}']
+    assert set(batch.column("content_type").to_pylist()) == {"application/json"}
+
+
+def test_large_tables_go_in_parts() -> None:
+    _, batches = batches_of(pa.table({"body": [b"x"] * (BATCH_ROWS + 1)}))
+    assert [batch.num_rows for batch in batches] == [BATCH_ROWS, 1]
+    _, batches = batches_of(pa.table({"body": [b"x" * 2**20] * 40}))
+    assert max(batch.num_rows for batch in batches) <= 16
+
+
+def test_pandas_frames_are_tables() -> None:
+    pandas = pytest.importorskip("pandas")
+    _, batches = batches_of(pandas.DataFrame({"a": [1, 2]}))
+    assert next(batches).column("body").to_pylist() == [b'{"a":1}', b'{"a":2}']
+
+
+@pytest.mark.parametrize("table", [1, "x", {"a": [1]}, object()])
+def test_what_is_no_table_is_refused(table: object) -> None:
+    with pytest.raises(InvalidArgument, match="is no table"):
+        batches_of(table)
+
+
+def test_a_misspelt_column_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="no column 'prioriy'; did you mean 'priority'"):
+        batches_of(pa.table({"body": [b"x"], "prioriy": [1]}))
+    with pytest.raises(InvalidArgument, match="column 'priority' cannot be int16"):
+        list(batches_of(pa.table({"body": [b"x"], "priority": ["high"]}))[1])
+
+
+def test_times_are_given_once() -> None:
+    assert moment(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), None, "delay") == 1_000_000
+    assert moment(None, None, "delay") is None
+    later = moment(None, timedelta(hours=1), "delay")
+    assert later is not None
+    with pytest.raises(InvalidArgument, match="either"):
+        moment(5, "1s", "delay")
+
+
+def test_a_row_has_only_the_columns_it_needs() -> None:
+    assert one_row({"body": b"x", "priority": None, "message_id": "m"}).to_pylist() == [{"body": b"x", "message_id": "m"}]
+
+
+def test_addresses() -> None:
+    assert parse_url("penstock://localhost") == Address("localhost", 8815, "guest", "guest", "/", False)
+    assert parse_url("penstocks://u:p%40ss@host:99/v%2Fx") == Address("host", 99, "u", "p@ss", "v/x", True)
+    assert parse_url("host:99", user="a", password="b") == Address("host", 99, "a", "b", "/", False)
+    assert parse_url("penstock://[::1]:7").location == "grpc://[::1]:7"
+    assert "secret" not in str(parse_url("penstock://u:secret@h"))
+
+
+@pytest.mark.parametrize("url", ["amqp://h", "penstock://", "penstock://h:99999", "penstock://h?x=1"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_url(url)

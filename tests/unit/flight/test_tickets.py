@@ -1,0 +1,120 @@
+"""Commands of strangers: what they become, and what their mistakes are called."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidArgument
+from penstock.wire.flight.tickets import (
+    Consume,
+    LogRange,
+    Plan,
+    Publish,
+    QueueContent,
+    Replay,
+    Stage,
+    command,
+    parse_exchange,
+    parse_get,
+    parse_put,
+)
+
+
+def test_a_publish_names_its_topic_or_leaves_it_to_the_rows() -> None:
+    assert parse_put(b'{"publish": {"topic": "orders"}}') == Publish("orders")
+    assert parse_put(b'{"publish": {}}') == Publish(None)
+    assert parse_put(
+        b'{"publish": {"topic": "t", "exchange": "e", "vhost": "v", "publisher": "p", "sequence": 7}}'
+    ) == Publish("t", "e", "v", "p", 7)
+
+
+def test_each_read_has_its_own_ticket() -> None:
+    assert parse_get(b'{"log": {"from": 3, "to": 9, "columns": ["lsn", "body"]}}') == LogRange(3, 9, ("lsn", "body"))
+    assert parse_get(b'{"log": {}}') == LogRange()
+    assert parse_get(b'{"replay": {"topic": "t", "bookmark": "NOW"}}') == Replay("t", bookmark="NOW")
+    assert parse_get(b'{"queue": {"name": "q", "states": ["leased", "ready"]}}') == QueueContent(
+        "q", states=("leased", "ready")
+    )
+    assert parse_get(b'{"plan": {"stream": "s", "batch": 4, "part": 1, "parts": 3}}') == Plan("s", 4, 1, 3)
+
+
+def test_a_consumer_says_how_long_it_may_be_silent() -> None:
+    asked = parse_exchange(b'{"consume": {"queue": "q", "backlog": 5, "heartbeat": "10s"}}')
+    assert asked == Consume("q", backlog=5, heartbeat=10_000_000)
+    assert parse_exchange(b'{"consume": {"queue": "q", "heartbeat": 0.001}}').heartbeat == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"[1, 2]", r"is \[1, 2\], not a JSON object"),
+        (b"{}", "has 0 keys"),
+        (b'{"publish": {}, "stage": {}}', "has 2 keys"),
+        (b'{"publsh": {}}', "no operation 'publsh'; did you mean 'publish'"),
+        (b'{"publish": []}', r"publish is \[\], not a JSON object"),
+        (b'{"publish": {"topik": "x"}}', "unknown field 'topik'; did you mean 'topic'"),
+        (b'{"publish": {"topic": 1}}', "topic is 1, not text"),
+        (b'{"publish": {"publisher": "p"}}', "belong together"),
+        (b'{"publish": {"publisher": "p", "sequence": 0}}', r"sequence is 0, not in 1\.\."),
+        (b'{"publish": {"topic": "' + b"x" * 256 + b'"}}', "has 256 bytes; at most 255"),
+        (b'{"stage": {"query": "q", "batch": 1}}', "partition is missing"),
+        (b'{"stage": {"query": "", "batch": 1, "partition": 0}}', "query is empty"),
+        (b'{"stage": {"query": "q", "batch": true, "partition": 0}}', "batch is True, not a whole number"),
+    ],
+)
+def test_a_wrong_put_says_what_is_wrong(text: bytes, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        parse_put(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'{"sql": "SELECT 1"}', "not supported in this version"),
+        (b'{"log": {"from": 9, "to": 3}}', "from 9 is above to 3"),
+        (b'{"log": {"columns": ["lsm"]}}', "unknown 'lsm'; did you mean 'lsn'"),
+        (b'{"log": {"columns": []}}', "empty list"),
+        (b'{"replay": {}}', "either a topic or a pattern"),
+        (b'{"replay": {"topic": "a", "pattern": "b"}}', "either a topic or a pattern"),
+        (b'{"queue": {"name": "q", "states": ["settled"]}}', "unknown 'settled'"),
+        (b'{"plan": {"stream": "s", "batch": 0}}', r"batch is 0, not in 1\.\."),
+        (b'{"plan": {"stream": "s", "batch": 1, "part": 2, "parts": 2}}', "part 2 of 2 does not exist"),
+    ],
+)
+def test_a_wrong_ticket_says_what_is_wrong(text: bytes, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        parse_get(text)
+
+
+def test_a_huge_command_is_not_parsed() -> None:
+    with pytest.raises(InvalidArgument, match="at most 1048576"):
+        parse_put(b'{"publish": {"topic": "' + b" " * (1 << 20) + b'"}}')
+
+
+def test_a_command_leaves_out_what_is_none() -> None:
+    assert orjson.loads(command("publish", topic="t", exchange=None)) == {"publish": {"topic": "t"}}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["publish", "stage", "consume", "queue", "replay", "log", "plan", "x"])
+FIELDS = st.sampled_from(
+    ["topic", "queue", "name", "from", "to", "columns", "states", "batch", "stream", "filter", "sequence", "heartbeat"]
+)
+
+
+@given(st.dictionaries(NAMES, st.dictionaries(FIELDS, JSON, max_size=4) | JSON, max_size=2) | JSON)
+def test_no_json_does_anything_but_parse_or_be_refused(value: object) -> None:
+    for parse in (parse_put, parse_get, parse_exchange):
+        try:
+            parse(orjson.dumps(value))
+        except InvalidArgument as error:
+            assert str(error)
