@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import pika
+from pika.exceptions import AMQPError
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 START_S = 30.0
@@ -29,6 +31,7 @@ class LiveServer:
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
         self.starts = 0
+        self.connections: list[pika.BlockingConnection] = []
 
     def __enter__(self) -> LiveServer:
         self.start()
@@ -37,6 +40,7 @@ class LiveServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.bury()
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -44,7 +48,7 @@ class LiveServer:
             except subprocess.TimeoutExpired:
                 self.kill()
 
-    def start(self) -> None:
+    def start(self, amqp: str = "127.0.0.1:0") -> None:
         """Start, and wait until the doors are open."""
         self.folder.mkdir(parents=True, exist_ok=True)
         ready_file = self.folder / "ready.json"
@@ -52,7 +56,7 @@ class LiveServer:
         self.starts += 1
         doors = ["--http", "off", "--flight", "off"]
         command = [sys.executable, "-m", "penstock", "serve", *self.arguments, "--data", str(self.data)]
-        command += ["--amqp", "127.0.0.1:0", *doors, "--ready-file", str(ready_file)]
+        command += ["--amqp", amqp, *doors, "--ready-file", str(ready_file)]
         with open(self.folder / "output.txt", "ab") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": str(SOURCE)}
@@ -72,12 +76,14 @@ class LiveServer:
         assert self.process is not None
         self.process.kill()
         self.process.wait(20)
+        self.bury()
 
     def stop(self) -> None:
         """A clean stop; AssertionError if it was none."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(20)
+        self.bury()
         assert code == 0, f"the server stopped with {code}:\n{self.output()}"
 
     def output(self) -> str:
@@ -102,4 +108,13 @@ class LiveServer:
 
     def connect(self, **changes: Any) -> pika.BlockingConnection:
         """A pika connection."""
-        return pika.BlockingConnection(self.parameters(**changes))
+        connection = pika.BlockingConnection(self.parameters(**changes))
+        self.connections.append(connection)
+        return connection
+
+    def bury(self) -> None:
+        """Close all connections ever made here, also those whose server is gone: each holds three sockets."""
+        for connection in self.connections:
+            with contextlib.suppress(AMQPError):
+                connection.close()
+        self.connections.clear()

@@ -1,8 +1,12 @@
-"""One real server process for each module, with a second vhost; a fresh connection and queue for each test."""
+"""Unmodified clients of others against a real server.
+
+One real server process for each module, with a second vhost; a fresh connection and queue for each test.
+"""
 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import pytest
 from live_server import LiveServer
 from pika.adapters.blocking_connection import BlockingChannel
 
+logging.getLogger("pika").setLevel(logging.CRITICAL)  # it reports each refusal that a test asks for
 _numbers = itertools.count(1)
 
 SETTINGS = """
@@ -33,17 +38,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 @pytest.fixture
 def connect(server: LiveServer) -> Iterator[Callable[..., pika.BlockingConnection]]:
-    opened: list[pika.BlockingConnection] = []
-
-    def make(**changes: object) -> pika.BlockingConnection:
-        connection = server.connect(**changes)
-        opened.append(connection)
-        return connection
-
-    yield make
-    for connection in opened:
-        if connection.is_open:
-            connection.close()
+    yield server.connect
+    server.bury()
 
 
 @pytest.fixture

@@ -444,6 +444,6 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 QueueMachine.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=30, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
+    max_examples=400, stateful_step_count=50, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
 )
 TestQueue = QueueMachine.TestCase

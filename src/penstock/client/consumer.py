@@ -247,6 +247,10 @@ class Consumer:
 
     def _hear(self, metadata: bytes) -> None:
         said = cast("dict[str, Any]", orjson.loads(metadata))
+        if "ended" in said:  # the error follows when we have ended our side
+            with self._lock:
+                self._writer.done_writing()
+            return
         number = said.get("answer")
         if number is None:
             return

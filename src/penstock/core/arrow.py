@@ -21,11 +21,14 @@ def whole(rows: pa.RecordBatch | pa.Table) -> pa.Table:
     return rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
 
 
-def pick(table: pa.Table, where: npt.NDArray[np.intp], columns: list[str] | None = None) -> pa.Table:
-    """Some rows of a table, and some of its columns."""
+def pick(table: pa.Table, mask: npt.NDArray[np.bool_], columns: list[str] | None = None) -> pa.Table:
+    """The rows of a table that a mask names, and some of its columns.
+
+    By `filter`, chunk by chunk: `take` joins the chunks of each column first, bodies included.
+    """
     if columns is not None:
         table = table.select(columns)
-    return table if len(where) == table.num_rows else table.take(cast(Any, pa.array(where)))
+    return table if mask.all() else table.filter(cast(Any, pa.array(mask)))
 
 
 def is_empty(table: pa.Table, name: str) -> bool:

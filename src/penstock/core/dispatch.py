@@ -43,19 +43,25 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         free = [consumer for consumer in level if not consumer.paused and consumer.room > 0]
         if not free:
             continue
-        rooms = [consumer.room for consumer in free]
-        want = min(queue.ready, queue.room, sum(rooms))
+        limit = min(queue.ready, queue.room)
+        if len(free) == 1:
+            want = min(limit, free[0].room)
+        else:
+            want = min(limit, sum([consumer.room for consumer in free]))
         count = min(want, budget)
         if count <= 0:
             break
         budget -= count
-        queue.hungry = queue.hungry or count < want
+        if count < want:
+            queue.hungry = True
         runs = queue.take_ready(count)
         if len(free) == 1:
             grant(queue, now, sink, free[0], runs)
             queue.roster.turn = free[0].serial
         else:
-            _deal(queue, now, sink, free, rooms, runs, count)
+            _deal(queue, now, sink, free, runs, count)
+        if not queue.ready:
+            return
 
 
 def _tangled(queue: Queue) -> bool:
@@ -68,9 +74,7 @@ def _tangled(queue: Queue) -> bool:
     return len(set(seen)) < len(seen)
 
 
-def _deal(
-    queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], rooms: Sequence[int], runs: list[Run], count: int
-) -> None:
+def _deal(queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], runs: list[Run], count: int) -> None:
     turn = queue.roster.turn
     first = next((i for i, consumer in enumerate(free) if consumer.serial > turn), 0)
     model = queue.settings.fairness_model
@@ -80,6 +84,7 @@ def _deal(
         queue.roster.turn = consumer.serial
         return
     held = [consumer.leases.count for consumer in free]
+    rooms = [consumer.room for consumer in free]
     who = deal(model, rooms, held, [consumer.weight for consumer in free], first, count)
     shares: list[list[Run]] = [[] for _ in free]
     done = 0
@@ -168,47 +173,51 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
     """Give these to the consumer: the records, the lease, the effects.  They are no longer among the ready."""
     settings = queue.settings
     once = settings.semantics == "at-most-once"
+    keep = not consumer.no_ack
     if len(runs) > PIECES_MOST or (len(runs) > 1 and len(runs[0].chunk) == 1):
         runs = gathered(runs)
-    count = 0
-    after = 0
-    if once or consumer.no_ack:
+    settled = 0
+    deadline = 0
+    if once or not keep:
         pairs = list[int]()
         for run in runs:
             pairs += run.pairs()
-        settled = sink.record(
-            Kind.SETTLE, queue.name, {"by": consumer.client or consumer.tag}, pack_pairs(queue.id, pairs)
-        )
-        if once:
-            after = settled
-    elif len(runs) == 1:
-        run = runs[0]
-        _log_grant(queue, sink, consumer, run.tally.deliveries + 1, run.pairs())
+        header = {"by": consumer.client or consumer.tag}
+        settled = sink.record(Kind.SETTLE, queue.name, header, pack_pairs(queue.id, pairs))
     else:
-        attempts: dict[int, list[int]] = {}
-        for run in runs:
-            attempts.setdefault(run.tally.deliveries + 1, []).extend(run.pairs())
-        for attempt, pairs in attempts.items():
-            _log_grant(queue, sink, consumer, attempt, pairs)
+        if settings.lease_period:
+            deadline = now.mono + settings.lease_period
+            queue.leased_until(deadline)
+        if len(runs) == 1:
+            _log_grant(queue, sink, consumer, runs[0].tally.deliveries + 1, runs[0].pairs())
+        else:
+            attempts: dict[int, list[int]] = {}
+            for run in runs:
+                attempts.setdefault(run.tally.deliveries + 1, []).extend(run.pairs())
+            for attempt, pairs in attempts.items():
+                _log_grant(queue, sink, consumer, attempt, pairs)
     early = settings.deliver == "early"
-    deadline = now.mono + settings.lease_period if settings.lease_period else 0
-    keep = not consumer.no_ack
+    count = 0
     for run in runs:
         chunk, tally = run.chunk, run.tally
         count += len(chunk)
         if keep:
             if once:
-                consumer.leases.add(Run(chunk, run.solid, tally, SLOT))
+                run.place = SLOT
             else:
-                consumer.leases.add(Run(chunk, run.solid, delivered(tally), run.place, deadline))
-        wait = after or (0 if early else chunk[-1])
-        _deliver(queue, sink, consumer, chunk, tally, wait)
+                run.tally = delivered(tally)
+                run.deadline = deadline
+            consumer.leases.add(run)
+        after = settled if once else 0 if early else chunk[-1]
+        if not tally.deliveries and chunk[0] >= queue.redelivered_below:
+            sink.effect(Deliver(consumer, queue, chunk, 1, False, after))
+        else:
+            _deliver_again(queue, sink, consumer, chunk, tally, after)
     queue.delivered += count
     if keep:
         queue.outstanding += count
         if not once:
             queue.leased += count
-            queue.leased_until(deadline)
         if consumer.shared is not None:
             consumer.shared.used += count
             consumer.shared.served(consumer)
@@ -219,17 +228,10 @@ def _log_grant(queue: Queue, sink: Sink, consumer: Consumer, attempt: int, pairs
     sink.record(Kind.GRANT, queue.name, header, pack_pairs(queue.id, pairs))
 
 
-def _deliver(queue: Queue, sink: Sink, consumer: Consumer, chunk: Chunk, tally: Tally, after: int) -> None:
+def _deliver_again(queue: Queue, sink: Sink, consumer: Consumer, chunk: Chunk, tally: Tally, after: int) -> None:
+    """Deliveries of which some are not the first, or may not be: parted at the first that is."""
     attempt = tally.deliveries + 1
-    if tally.deliveries:
-        sink.effect(Deliver(consumer, queue, chunk, attempt, True, after))
-        return
-    below = queue.redelivered_below
-    if chunk[0] >= below:
-        sink.effect(Deliver(consumer, queue, chunk, attempt, False, after))
-    elif chunk[-1] < below:
-        sink.effect(Deliver(consumer, queue, chunk, attempt, True, after))
-    else:
-        cut = bisect_left(chunk, below)
-        sink.effect(Deliver(consumer, queue, chunk[:cut], attempt, True, after))
+    cut = len(chunk) if tally.deliveries else bisect_left(chunk, queue.redelivered_below)
+    sink.effect(Deliver(consumer, queue, chunk[:cut], attempt, True, after))
+    if cut < len(chunk):
         sink.effect(Deliver(consumer, queue, chunk[cut:], attempt, False, after))

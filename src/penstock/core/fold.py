@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.arrow import blobs, coded, is_empty, numbers, packed_integers, pick, texts, whole
@@ -38,9 +39,10 @@ from penstock.core.state import (
 )
 from penstock.core.topology import Topology, canonical_table
 from penstock.errors import LogDamaged
-from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
+from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.records.settings import QueueSettings
 
+_OF_CONTROLS = ["name", "via", "route", "properties", "body"]
 _BULK = np.array([int(Kind.SETTLE), int(Kind.DROP), int(Kind.PURGE), int(Kind.GRANT)])
 """Kinds that come by the thousand and say nothing but pairs (and an attempt): folded without a look at each."""
 _NONE = np.zeros(0, dtype=np.int64)
@@ -107,9 +109,8 @@ class Fold:
             if not len(lsns):
                 return
         kinds = numbers(table, "kind")
-        publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
-        controls = np.flatnonzero(~publishes)
-        boot = self._controls(table, controls, kinds, lsns)
+        publishes = (kinds == int(Kind.PUBLISH)) | (kinds == int(Kind.PUBLISH_TRANSIENT))
+        boot = self._controls(table, ~publishes, kinds, lsns)
         self._members(table, publishes, kinds, lsns, boot)
         for queue in self._queues.values():
             _apply(queue)
@@ -137,7 +138,7 @@ class Fold:
 
     # messages
 
-    def _members(self, table: pa.Table, publishes: np.ndarray, kinds: Ints, lsns: Ints, boot: int) -> None:
+    def _members(self, table: pa.Table, publishes: npt.NDArray[np.bool_], kinds: Ints, lsns: Ints, boot: int) -> None:
         """Give each queue the rows whose route names it."""
         if not publishes.any():
             return
@@ -192,17 +193,17 @@ class Fold:
 
     # control records
 
-    def _controls(self, table: pa.Table, controls: Ints, kinds: Ints, lsns: Ints) -> int:
+    def _controls(self, table: pa.Table, controls: npt.NDArray[np.bool_], kinds: Ints, lsns: Ints) -> int:
         """Fold the control records of one table; returns the LSN of its last BOOT, 0 if it has none."""
         self._took: dict[int, Ints] = {}
         self._letters: list[int] = []
-        if not len(controls):
-            return 0
-        bulk = np.isin(kinds[controls], _BULK)
-        few, many = controls[~bulk], controls[bulk]
-        boot = self._one_by_one(pick(table, few), kinds[few], lsns[few])
-        if len(many):
-            self._in_bulk(pick(table, many, ["properties", "body"]), kinds[many], lsns[many])
+        bulk = controls & np.isin(kinds, _BULK)
+        few = controls & ~bulk
+        boot = 0
+        if few.any():
+            boot = self._one_by_one(pick(table, few, _OF_CONTROLS), kinds[few], lsns[few])
+        if bulk.any():
+            self._in_bulk(pick(table, bulk, ["properties", "body"]), kinds[bulk], lsns[bulk])
         return boot
 
     def _one_by_one(self, some: pa.Table, kinds: Ints, lsns: Ints) -> int:
@@ -238,22 +239,21 @@ class Fold:
         is_pair[starts] = False
         pairs = values[is_pair].reshape(-1, 2)
         attempts = np.zeros(len(kinds), dtype=np.int64)  # 0: a removal
-        grants = np.flatnonzero(kinds == int(Kind.GRANT))
-        if len(grants):
+        grants = kinds == int(Kind.GRANT)
+        if grants.any():
             headers, which = coded(pick(some, grants), "properties")
             known = np.array([cast(int, load(header).get("attempt", 1)) for header in headers], dtype=np.int64)
             attempts[grants] = known[which]
-        keys = np.stack((values[starts], attempts), axis=1)
-        distinct, codes = np.unique(keys, axis=0, return_inverse=True)
-        of_pair = np.repeat(codes.reshape(-1), (lengths // 8 - 1) // 2)
+        ids, codes = np.unique(values[starts], return_inverse=True)
+        span = int(attempts.max()) + 1
+        of_pair = np.repeat(codes.reshape(-1) * span + attempts, (lengths // 8 - 1) // 2)
         if not len(of_pair):
             return
         for code, where in _groups(of_pair).items():
-            queue = self._queues.get(int(distinct[code, 0]))
+            queue = self._queues.get(int(ids[code // span]))
             if queue is None:
                 continue  # one about a queue that is gone says nothing any more
-            attempt = int(distinct[code, 1])
-            if attempt:
+            if attempt := code % span:
                 queue.counted.append(("deliveries", attempt, pairs[where]))
             else:
                 queue.removed.append(pairs[where])

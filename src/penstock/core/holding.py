@@ -51,7 +51,7 @@ class Holdings:
         consumer = self._consumer(now, queue, name)
         for chunk in chunks:
             for run in queue.extract(chunk):
-                consumer.leases.add(Run(run.chunk, run.solid, run.tally, run.place))
+                consumer.leases.add(Run(run.chunk, False, run.tally, run.place))
                 queue.leased += len(run.chunk)
                 queue.outstanding += len(run.chunk)
 

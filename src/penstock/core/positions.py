@@ -54,6 +54,8 @@ class Run:
 
     def pairs(self) -> list[int]:
         """Its LSN pairs for the log."""
+        if isinstance(self.chunk, range):
+            return [self.chunk.start, self.chunk.stop]
         return pairs_of(self.chunk, self.solid)
 
     def below(self, limit: Key) -> int:

@@ -604,9 +604,8 @@ class Queue:
         """Up to `count` of the oldest ready messages, in order."""
         main, returned = self.main, self.returned
         if not returned.count:
-            runs = main.take(count)
-            self.ready -= count if count <= len(runs[0].chunk) else sum(len(run.chunk) for run in runs)
-            return runs
+            self.ready -= count if count < main.count else main.count
+            return main.take(count)
         out = list[Run]()
         while count and (main.count or returned.count):
             first = main.head() if main.count else NEVER
@@ -655,8 +654,8 @@ class Queue:
         if self.targets.lists:
             self.targets.came_back(run.chunk)
 
-    def freed(self, consumer: Consumer, runs: Sequence[Run]) -> None:
-        """The consumer holds these no longer."""
+    def freed(self, consumer: Consumer, runs: Sequence[Run]) -> tuple[int, int]:
+        """The consumer holds these no longer; (how many, how many of them were no longer in the queue)."""
         count = slots = 0
         for run in runs:
             count += len(run.chunk)
@@ -671,6 +670,7 @@ class Queue:
                 self._free_credit.append(shared)
         if consumer.closed:
             self._drop_if_done(consumer)
+        return count, slots
 
     def leased_until(self, deadline: int) -> None:
         """A lease was given that ends then; 0: never."""
@@ -763,6 +763,7 @@ class Queue:
             self.main.append(chunk, solid=bool(np.searchsorted(apart, chunk[-1]) == within))
         if not len(apart):
             return
+        self.main.seal(int(apart[-1]))
         self._overspent = True
         table = np.stack([column[aside] for column in told], axis=1)
         kinds, which = np.unique(table, axis=0, return_inverse=True)

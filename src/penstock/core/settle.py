@@ -41,6 +41,7 @@ def settle(
     """
     runs = list[Run]()
     stale = list[Chunk]()
+    affected = 0
     if by is not None:
         for chunk in chunks:
             if len(chunk):
@@ -48,12 +49,12 @@ def settle(
                 runs += held
                 stale += missing
         if runs:
-            queue.freed(by, runs)
+            affected, slots = queue.freed(by, runs)
+            if slots:
+                runs = [run for run in runs if run.place != SLOT]
         client = client or by.client
     else:
         stale = [chunk for chunk in chunks if len(chunk)]
-    affected = sum(len(run.chunk) for run in runs)
-    runs = [run for run in runs if run.place != SLOT]
     if stale:
         queue.stale += sum(map(len, stale))
         if verb in (Verb.ACK, Verb.EXPIRE) or by is None:
@@ -68,7 +69,7 @@ def settle(
     if verb is Verb.ACK:
         header = {"by": named} if named else None
         sink.record(Kind.SETTLE, queue.name, header, pack_pairs(queue.id, pairs_in(runs)))
-        queue.acked += sum(len(run.chunk) for run in runs)
+        queue.acked += affected
     elif verb is Verb.EXPIRE:
         queue.expire(runs, reason or "forced_expire", sink, by=named)
     else:
@@ -83,7 +84,11 @@ def pairs_in(runs: Iterable[Run]) -> list[int]:
     """The LSN pairs of all runs."""
     pairs = list[int]()
     for run in runs:
-        pairs += run.pairs()
+        chunk = run.chunk
+        if isinstance(chunk, range):
+            pairs += (chunk.start, chunk.stop)
+        else:
+            pairs += run.pairs()
     return pairs
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.log.arrow import make_batch, message_with
-from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, sum_of
+from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, stamp
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.schema import COLUMNS
@@ -219,12 +219,12 @@ def arrow_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
     return make_batch([[None if absent.get(at) == value else value for at, value in enumerate(row)] for row in rows])
 
 
-def _plain_message(batch: pa.RecordBatch, lsn: int, durable: int) -> bytearray:
+def _plain_message(batch: pa.RecordBatch, lsn: int, durable: int, offset: int) -> bytearray:
     """A batch as pyarrow writes it, with our metadata and the CRC filled in."""
     metadata = {KEY_LSN: f"{lsn:016x}", KEY_CRC: ZERO_CRC.decode(), KEY_DURABLE: f"{durable:016x}"}
     message = message_with(batch, metadata)
     crc_at = Layout(bytes(message[: 8 + int.from_bytes(message[4:8], "little")])).crc
-    message[crc_at : crc_at + 8] = b"%08x" % sum_of(message, crc_at)
+    stamp(message, crc_at, offset)
     return message
 
 
@@ -245,7 +245,7 @@ def samples() -> list[list[Entry]]:
 @cache
 def learned() -> Layout:
     """The layout of pyarrow's header for our schema."""
-    example = _plain_message(arrow_batch(samples()[1]), 1, 0)
+    example = _plain_message(arrow_batch(samples()[1]), 1, 0, 0)
     return Layout(bytes(example[: 8 + int.from_bytes(example[4:8], "little")]))
 
 
@@ -269,8 +269,8 @@ class Encoder:
         self._number = struct.Struct("<q").pack_into
         self.uses_template = template_agrees() if uses_template is None else uses_template
 
-    def encode(self, entries: Sequence[Entry], durable: int) -> Encoded:
-        """All entries as one batch that claims `durable` as synced.
+    def encode(self, entries: Sequence[Entry], durable: int, offset: int = 0) -> Encoded:
+        """All entries as one batch, for this offset of the file, that claims `durable` as synced.
 
         OverflowError when names, properties or bodies together pass 2 GiB, the reach of Arrow's 32-bit offsets.
         """
@@ -280,10 +280,10 @@ class Encoder:
         columns = _Columns(parts)
         first, last = columns.firsts[0], columns.firsts[-1] + columns.counts[-1] - 1
         if not self.uses_template:
-            return Encoded(first, last, columns.rows, _plain_message(arrow_batch(entries), first, durable))
-        return Encoded(first, last, columns.rows, self._message(columns, first, durable))
+            return Encoded(first, last, columns.rows, _plain_message(arrow_batch(entries), first, durable, offset))
+        return Encoded(first, last, columns.rows, self._message(columns, first, durable, offset))
 
-    def mark(self, lsn: int, durable: int) -> bytearray | None:
+    def mark(self, lsn: int, durable: int, offset: int = 0) -> bytearray | None:
         """An empty batch: it only claims what is durable.  `lsn` is the next one, STOPPED or SEALED.
 
         None without the template: pyarrow leaves the zero row count out of the header, so there is nothing to patch.
@@ -291,9 +291,9 @@ class Encoder:
         if not self.uses_template:
             return None
         nothing = [b""] * self.layout.n_buffers
-        return self._assemble(nothing, [0] * (2 * self.layout.n_nodes), 0, lsn, durable)
+        return self._assemble(nothing, [0] * (2 * self.layout.n_nodes), 0, lsn, durable, offset)
 
-    def _message(self, c: _Columns, lsn: int, durable: int) -> bytearray:
+    def _message(self, c: _Columns, lsn: int, durable: int, offset: int) -> bytearray:
         rows = c.rows
         no_time, expires, expire_nulls = c.fixed(c.expires_at, "q", 0)
         no_start, starts, start_nulls = c.fixed(c.not_before, "q", 0)
@@ -321,10 +321,10 @@ class Encoder:
             rows, 0, rows, 0, rows, 0, rows, via_nulls, rows, route_nulls, rows, 0, rows, expire_nulls,
             rows, start_nulls, rows, 0, rows, 0, rows, 0,
         ]  # fmt: skip
-        return self._assemble(pieces, nodes, rows, lsn, durable)
+        return self._assemble(pieces, nodes, rows, lsn, durable, offset)
 
     def _assemble(
-        self, pieces: Sequence[bytes | memoryview], nodes: list[int], rows: int, lsn: int, durable: int
+        self, pieces: Sequence[bytes | memoryview], nodes: list[int], rows: int, lsn: int, durable: int, offset: int
     ) -> bytearray:
         layout, header = self.layout, self._header
         places, out, at = list[int](), list["bytes | bytearray | memoryview"](), 0
@@ -346,8 +346,13 @@ class Encoder:
         header[layout.lsn : layout.lsn + 16] = b"%016x" % lsn
         header[layout.durable : layout.durable + 16] = b"%016x" % durable
         message = bytearray().join(out)
-        message[layout.crc : layout.crc + 8] = b"%08x" % sum_of(message, layout.crc)
+        stamp(message, layout.crc, offset)
         return message
+
+    def move(self, message: bytearray, offset: int) -> None:
+        """Have a message lie at another offset than it was made for."""
+        header = bytes(message[: 8 + int.from_bytes(message[4:8], "little")])
+        stamp(message, self.layout.crc if self.layout.reads(header) else Layout(header).crc, offset)
 
     def agrees(self) -> bool:
         """Whether pyarrow reads from our messages exactly what it would have written, and so does our index."""

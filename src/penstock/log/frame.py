@@ -8,7 +8,9 @@ An Arrow IPC message, little-endian, every part padded to 8 bytes:
              and the custom metadata:
                penstock.lsn      16 hex digits: LSN of the first row; of an empty batch (a mark) the next LSN, or
                                  STOPPED or SEALED
-               penstock.crc      8 hex digits: CRC-32C over the whole message with these digits as zeros
+               penstock.crc      8 hex digits: CRC-32C over the whole message, with the offset of the message in its
+                                 file (u64) in the place of these digits.  So a batch that somebody sent as the body
+                                 of a message is never taken for a batch of the log
                penstock.durable  16 hex digits: the LSN known to be synced when the batch was written
     8+H      body: the buffers
 
@@ -223,17 +225,22 @@ class Window:
         return self._data[at : at + size]
 
 
-def sum_of(message: bytes | bytearray | memoryview, crc_at: int) -> int:
-    """CRC-32C of a message with the digits at `crc_at` counted as zeros."""
+def sum_of(message: bytes | bytearray | memoryview, crc_at: int, offset: int) -> int:
+    """CRC-32C of a message that lies at `offset` of its file; the offset counts in the place of the digits."""
     view = memoryview(message)
     crc = crc32c(view[:crc_at])
-    crc = crc32c(ZERO_CRC, crc)
+    crc = crc32c(offset.to_bytes(8, "little"), crc)
     return crc32c(view[crc_at + 8 :], crc)
 
 
+def stamp(message: bytearray, crc_at: int, offset: int) -> None:
+    """Write the CRC that a message has at this offset of its file."""
+    message[crc_at : crc_at + 8] = b"%08x" % sum_of(message, crc_at, offset)
+
+
 def sound(frame: Frame, message: bytes | memoryview) -> bool:
-    """Whether these bytes are what was written: length and CRC."""
-    return len(message) == frame.length and sum_of(message, frame.crc_at) == frame.crc
+    """Whether these bytes are what was written there: length and CRC."""
+    return len(message) == frame.length and sum_of(message, frame.crc_at, frame.offset) == frame.crc
 
 
 def candidates(data: bytes, start: int) -> Iterator[int]:

@@ -236,7 +236,7 @@ class Log:
 
     def flush(self) -> None:
         """Commit all that is gathered and wait until it is durable, or the log is broken."""
-        while self._running is not None or (self._gathered and not self.broken):
+        while self._running is not None or ((self._gathered or self._must_sync) and not self.broken):
             running = self._running
             if running is None:
                 self._hand_over()
@@ -244,12 +244,27 @@ class Log:
                 running.done.acquire()  # taken for good: nobody else waits for it
                 self._done(running)
 
+    def hurry(self) -> None:
+        """Somebody waits for what is gathered after all."""
+        if self._gathered and not self.broken:
+            self._urgent = True
+            if self._thread is not None and self._running is None:
+                self._hand_over()
+
+    def request_sync(self) -> None:
+        """Have all that was appended up to now synced soon, whatever the setting; `synced` tells when."""
+        if self.broken or self._closed or self.synced >= self.appended:
+            return
+        self._must_sync = self._urgent = True
+        if self._thread is not None and self._running is None:
+            self._hand_over()
+
     def tick(self) -> None:
         """Do what is due by time: acks that waited long enough, an interval's sync, a mark, a look at a full disk."""
         now = self._clock.mono()
         if self._running is not None or self.broken or self._closed:
             return
-        if self._gathered and (self._urgent or now - self._lazy_since >= self.settings.ack_sync):
+        if self._must_sync or (self._gathered and (self._urgent or now - self._lazy_since >= self.settings.ack_sync)):
             self._hand_over()
         elif self.settings.sync == "interval" and self.synced < self.durable and now >= self._sync_due():
             self._run(Commit([], self.synced, True))
@@ -354,6 +369,8 @@ class Log:
             self._unmarked = True
         if commit.sync:
             self.synced = self.durable
+            if not self._gathered:  # a sync that was asked for has come with this commit
+                self._urgent = self._must_sync = False
         while self._bases and self._bases[0][0] <= self.synced:
             self._base_floor = max(self._base_floor, self._bases.popleft()[1])
         if self._thread is not None and self._urgent:
@@ -368,7 +385,8 @@ class Log:
         if self.broken:
             return
         self.broken = f"the log cannot be written: {error}"
-        self._gathered, self._gathered_bytes, self._gathered_rows, self._urgent = [], 0, 0, False
+        self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
+        self._urgent = self._must_sync = False
         logger.error("%s; nothing is confirmed until the server is restarted", self.broken)
         failure = LogBroken(self.broken)
         failure.__cause__ = error
@@ -410,12 +428,15 @@ class Log:
     # --- checkpoints, bases, retention ---------------------------------------------------------------------------
 
     def write_checkpoint(self, state: bytes, lsn: int) -> str:
-        """Keep the core's durable state as of `lsn`, which must be synced; the file's name.  Any thread.
+        """Keep the core's durable state as of `lsn`; the file's name.  Any thread.
 
-        ValueError for an LSN that the disk does not have; OSError when it cannot be written, which harms nothing.
+        What the log has not yet synced of it is synced first.  ValueError for an LSN above `durable`; OSError when the
+        checkpoint cannot be written, which harms nothing, or the log cannot be synced, which breaks it.
         """
+        if lsn > self.durable:
+            raise ValueError(f"a checkpoint at LSN {lsn} would be ahead of the log (LSN {self.durable})")
         if lsn > self.synced:
-            raise ValueError(f"a checkpoint at LSN {lsn} would be ahead of the disk (LSN {self.synced})")
+            self._sync_here()
         return checkpoints.write(self._disk, self.origin, lsn, state, self.vias.table())
 
     def base_state(self) -> tuple[int, bytes] | None:
@@ -423,10 +444,17 @@ class Log:
         base = newest_base(self._catalog.segments[0], self.recovery)
         return None if base is None else (base.floor, base.state)
 
-    def request_sync(self) -> None:
-        """Have what is gathered synced with its commit, whatever `sync` says."""
-        if self._gathered:
-            self._must_sync = True
+    def _sync_here(self) -> None:
+        """Sync the open segment in this thread; those before it were synced when they were closed."""
+        try:
+            self._catalog.segments[-1].file.sync()
+        except OSError as error:
+            failure = error
+            if self._call_soon is None:
+                self._break(failure)
+            else:
+                self._call_soon(lambda: self._break(failure))
+            raise
 
     def base_parts(self, state: bytes) -> int:
         """How many LSNs the base of this state takes."""

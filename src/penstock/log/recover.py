@@ -57,8 +57,8 @@ class Recovery:
     cut_files: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
     checkpoint: int = 0  # LSN of the checkpoint in use; 0: none
-    base: int = 0  # floor of the newest complete base; 0: none
-    base_batches: list[tuple[Segment, int]] = field(default_factory=list[tuple["Segment", int]])
+    base: int = 0  # floor of the highest complete base; 0: none
+    base_batches: list[tuple[Segment, int]] = field(default_factory=list[tuple["Segment", int]], repr=False)
     seconds: float = 0.0
 
 

@@ -135,15 +135,16 @@ class Appender:
             small = commit.rows <= self._rows and commit.size <= self._bytes and not commit.base and commit.rows
             batches = [commit.entries] if small else cut(commit.entries, self._rows, self._bytes)
             for entries in batches:
-                made = self.encoder.encode(entries, commit.synced)
+                made = self.encoder.encode(entries, commit.synced, self._offset)
                 if self._offset + len(made.data) > self._limit and self._offset > self.segment.start:
                     self._roll(made)
+                    self.encoder.move(made.data, self._offset)
                 self._write(made.data)
                 place = (self.segment, made.first, made.last, self._offset, len(made.data), made.rows)
                 commit.placed.append(place)
                 self._offset += len(made.data)
                 self._last = made.last
-            if commit.mark >= 0 and (mark := self.encoder.mark(commit.mark, commit.synced)) is not None:
+            if commit.mark >= 0 and (mark := self.encoder.mark(commit.mark, commit.synced, self._offset)) is not None:
                 self._write(mark)
                 self._offset += len(mark)
             commit.end = self._offset
@@ -177,7 +178,7 @@ class Appender:
             return
         self.segment = new
         self._room.attach(new.file, new.end)
-        closing = (self.encoder.mark(SEALED, self._last) or b"") + END_OF_STREAM
+        closing = (self.encoder.mark(SEALED, self._last, self._offset) or b"") + END_OF_STREAM
         old.file.pwrite(closing, self._offset)
         old.file.truncate(self._offset + len(closing))
         old.file.sync()

@@ -138,6 +138,8 @@ class Engine:
         self._perform(core.take_effects())
         if journal:
             self._append(journal, urgent or bool(self._late) or bool(self._waiters))
+        elif self._late or self._waiters:
+            self.log.hurry()
         self._flush()
         if self.on_turn is not None:
             self.on_turn()
@@ -152,6 +154,8 @@ class Engine:
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
+                if self.broken is not None and effect.chunk[-1] > self.log.durable:
+                    continue  # what may be lost is shown to nobody any more
                 if effect.after > self.log.durable:
                     self._late.append(effect)
                 else:

@@ -44,7 +44,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def handover(loop: Loop) -> Handover:
-    return Handover(cast("Any", loop), loop.woken.append)
+    return Handover(cast("Any", loop), lambda job: loop.woken.append(job))
 
 
 def test_one_wake_serves_all_jobs(loop: Loop, handover: Handover) -> None:

@@ -47,8 +47,27 @@ def test_replay_starts_at_the_newest_checkpoint() -> None:
 def test_a_checkpoint_ahead_of_the_disk_is_not_written() -> None:
     log = opened(SimDisk(), replace(SMALL, sync="off"))
     commit(log, messages(1, b"x"))
-    with pytest.raises(ValueError, match="ahead of the disk"):
-        log.write_checkpoint(b"", 1)
+    with pytest.raises(ValueError, match="ahead of the log"):
+        log.write_checkpoint(b"", 2)
+
+
+def test_a_checkpoint_syncs_what_it_stands_for() -> None:
+    disk = SimDisk()
+    log = opened(disk, replace(SMALL, sync="off"))
+    commit(log, messages(1, b"x"))
+    log.write_checkpoint(b"state", 1)
+    disk.crash()
+    log = Log.open(disk, FakeClock(), SMALL)
+    assert content(log) == [(1, b"x")]
+    assert log.start_state() == ("checkpoint", 1, b"state")
+    commit(log, messages(log.recovery.next_lsn, b"y"))
+    log.close()
+    log = opened(disk, replace(SMALL, sync="off"))
+    commit(log, messages(log.recovery.next_lsn, b"z"))
+    disk.fail_next("sync")
+    with pytest.raises(OSError, match="error"):
+        log.write_checkpoint(b"later", log.durable)
+    assert log.broken
 
 
 @pytest.mark.parametrize(
@@ -154,6 +173,7 @@ def test_segments_go_only_behind_a_durable_base() -> None:
     disk.crash()
     log = Log.open(disk, FakeClock(), TWO)
     assert log.start_state() == ("base", 8, b"state as of 8")
+    assert log.base_state() == (8, b"state as of 8")
     assert replayed(log) == list(range(8, 15))
     assert log.vias.known[3] == ("v", "x")
     commit(log, messages(log.recovery.next_lsn, b"x", topic=Topic("v", "x", "k", 3)))

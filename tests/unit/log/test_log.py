@@ -180,6 +180,23 @@ def test_sync_off_confirms_at_once_and_syncs_what_must_be() -> None:
     assert log.synced == 3
 
 
+def test_a_sync_can_be_asked_for() -> None:
+    disk = SimDisk()
+    log = opened(disk, replace(SMALL, sync="off"))
+    commit(log, messages(1, b"a"))
+    log.request_sync()
+    log.flush()
+    assert (log.synced, log.durable) == (1, 1)
+    before = disk.syncs
+    log.request_sync()
+    log.flush()
+    assert disk.syncs == before
+    log.append([note(2)], urgent=False)
+    log.request_sync()
+    log.tick()
+    assert log.synced == 2
+
+
 def test_sync_interval_syncs_in_time() -> None:
     disk, clock = SimDisk(), FakeClock()
     log = opened(disk, replace(SMALL, sync="interval"), clock)

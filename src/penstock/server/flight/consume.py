@@ -286,6 +286,9 @@ class Exchange:
                 while self._answers:
                     writer.write_metadata(self._answers.popleft())
                 if finished:
+                    if self.ending is not None:
+                        # our thread is blocked in a read: the client ends the stream, and then gets the error itself
+                        writer.write_metadata(orjson.dumps({"ended": str(self.ending)}))
                     return
                 if self._out:
                     self._write_deliveries(writer)

@@ -1,0 +1,167 @@
+"""Batch reads: what is read is fixed when the read is planned, so a DataFrame is a stable snapshot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.spark.reading import ContentPart, LogPart, ReplayPart, fetch, span
+from penstock.spark.remote import Remote, remote
+
+if TYPE_CHECKING:
+    from penstock.spark.columns import Layout
+    from penstock.spark.options import ReadOptions
+
+GAP = 2**32
+"""A range as wide as this has gaps: the server leaves so many LSNs free after an unclean stop."""
+
+PART_LSNS = 100_000
+"""About how many LSNs a part of a dense range has, as far as there are processors."""
+
+
+class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+    """A topic, a queue's content, or the log itself, as it is now."""
+
+    def __init__(self, options: ReadOptions, layout: Layout) -> None:
+        self.options = options
+        self.layout = layout
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Fix what is read: Spark asks once for each `load()`."""
+        options = self.options
+        server = remote(options.where)
+        if options.bad_records_topic is not None:
+            raise InvalidArgument("option badRecordsTopic is for streams; a batch read shows bad bodies in parse_error")
+        if options.log:
+            where = server.act("position")
+            start = max(options.starting_lsn or 0, int(where["first"]))
+            end = min(options.ending_lsn or 2**53, int(where["durable"]) + 1)
+            return [LogPart(a, b) for a, b in _split(start, max(start, end), options, lambda: _log(server, start, end))]
+        if options.topic is not None:
+            origin, start, end = self._topic_range(server)
+            lsns = server.rows(
+                "replay", vhost=server.vhost, bookmark=span(origin, start, end), columns=["lsn"], **options.replay()
+            )
+            ranges = _split(start, end, options, lambda: lsns)
+            return [ReplayPart(origin, a, b, i) for i, (a, b) in enumerate(ranges)]
+        return self._queue_content(server)
+
+    def _topic_range(self, server: Remote) -> tuple[int, int, int]:
+        options = self.options
+        where = server.act("position", bookmark=options.starting or "EPOCH")
+        start, end = int(where["start"]), int(where["end"])
+        if options.starting is None and options.fail_on_data_loss is False:
+            start = max(start, int(where["first"]))
+        if start < int(where["first"]) and options.fail_on_data_loss:
+            raise PreconditionFailed(
+                f"startingBookmark is LSN {start}, and retention has removed what lies before LSN {where['first']}; "
+                "start later, or set failOnDataLoss to false"
+            )
+        if options.ending is not None:
+            end = min(end, int(server.act("position", bookmark=options.ending)["start"]))
+        return int(where["origin"]), start, max(start, end)
+
+    def _queue_content(self, server: Remote) -> list[InputPartition]:
+        """Positions of what the queue holds: its messages may be settled before they are read, and are read all the same."""
+        options = self.options
+        origin = int(server.act("position")["origin"])
+        columns = ["lsn", "exchange", "attempt", "state"]
+        batches = list(
+            server.rows(
+                "queue",
+                name=options.queue,
+                vhost=server.vhost,
+                states=list(options.states),
+                filter=options.filter,
+                columns=columns,
+            )
+        )
+        if not batches:
+            return []
+        rows = pa.Table.from_batches(batches).sort_by("lsn").combine_chunks().to_batches()[0]
+        parts: list[InputPartition] = []
+        runs = _runs(rows)
+        wanted = options.min_partitions or max(1, min(_cores(), rows.num_rows // 50_000))
+        for exchange in dict.fromkeys(run[0] for run in runs):
+            mine = [run[1:] for run in runs if run[0] == exchange]
+            total = sum(b - a for a, b, _, _ in mine)
+            parts += [ContentPart(origin, exchange, piece) for piece in _cut(mine, -(-total // wanted))]
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor."""
+        return fetch(self.options, self.layout, partition)
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _log(server: Remote, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    return server.rows("log", **{"from": start, "to": end}, columns=["lsn"])
+
+
+def _split(start: int, end: int, options: ReadOptions, lsns: Any) -> list[tuple[int, int]]:
+    """Parts of [start, end) of about equal numbers of rows; `lsns` are asked for only where there are gaps."""
+    if start >= end:
+        return []
+    if end - start < GAP:
+        parts = options.min_partitions or max(1, min(_cores(), (end - start) // PART_LSNS))
+        return cut_evenly(start, end, [start + (end - start) * i // parts for i in range(1, parts)])
+    found = [batch.column("lsn").to_numpy() for batch in lsns()]
+    return by_rows(start, end, np.concatenate(found) if found else np.zeros(0, np.int64), options.min_partitions)
+
+
+def by_rows(start: int, end: int, lsns: Any, least: int | None) -> list[tuple[int, int]]:
+    """Parts of [start, end) in which the given LSNs lie evenly."""
+    if not len(lsns):
+        return []
+    parts = least or max(1, min(_cores(), len(lsns) // PART_LSNS))
+    parts = min(parts, len(lsns))
+    return cut_evenly(start, end, [int(lsns[len(lsns) * i // parts]) for i in range(1, parts)])
+
+
+def cut_evenly(start: int, end: int, cuts: list[int]) -> list[tuple[int, int]]:
+    """[start, end) cut at these places."""
+    edges = [start, *cuts, end]
+    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+
+
+def _runs(rows: pa.RecordBatch) -> list[tuple[str, int, int, int, str]]:
+    """Neighbouring LSNs that agree in exchange, attempt and state."""
+    lsns = rows.column("lsn").to_numpy()
+    breaks = np.diff(lsns) != 1
+    texts = {name: rows.column(name).to_pylist() for name in ("exchange", "attempt", "state")}
+    out: list[tuple[str, int, int, int, str]] = []
+    start = 0
+    keys = list(zip(texts["exchange"], texts["attempt"], texts["state"], strict=True))
+    for i in range(1, len(keys) + 1):
+        if i == len(keys) or breaks[i - 1] or keys[i] != keys[start]:
+            exchange, attempt, state = keys[start]
+            out.append((exchange or "", int(lsns[start]), int(lsns[i - 1]) + 1, int(attempt or 0), str(state)))
+            start = i
+    return out
+
+
+def _cut(runs: list[tuple[int, int, int, str]], size: int) -> Iterator[list[tuple[int, int, int, str]]]:
+    """Runs in pieces of about `size` messages."""
+    piece: list[tuple[int, int, int, str]] = []
+    room = size
+    for first, end, attempt, state in runs:
+        a = first
+        while a < end:
+            b = min(end, a + room)
+            piece.append((a, b, attempt, state))
+            room -= b - a
+            a = b
+            if room == 0:
+                yield piece
+                piece, room = [], size
+    if piece:
+        yield piece

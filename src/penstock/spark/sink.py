@@ -1,0 +1,146 @@
+"""Writes: tasks stage their rows on the server, and one commit of the driver makes exactly the named stages visible.
+
+The commit's key is (query id, batch id).  A batch that Spark runs again after a crash is answered "already", so its rows
+are there once; a try that lost leaves stages that nobody names, which the server sweeps.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.spark.checkpoint import Checkpoint, local_folder
+from penstock.spark.outgoing import Outgoing, outgoing, pieces
+from penstock.spark.remote import Where, remote
+
+if TYPE_CHECKING:
+    from penstock.spark.options import WriteOptions
+
+
+@dataclass
+class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
+    """What one task has put on the server."""
+
+    query: str
+    batch: int
+    stages: tuple[str, ...]
+    rows: int
+
+
+def stage(
+    where: Where, query: str, batch: int, rows: Iterable[pa.RecordBatch], out: Outgoing, topic: str | None, exchange: str
+) -> tuple[tuple[str, ...], int]:
+    """Put the rows of this task on the server; the stages' names in order, and how many rows there were."""
+    server = remote(where)
+    context: Any = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    names: list[str] = []
+    total = 0
+    for place, piece in enumerate(pieces(rows, out)):
+        answer = server.put(
+            "stage",
+            piece,
+            query=query,
+            batch=batch,
+            partition=partition,
+            attempt=place,  # a commit keeps the order of partition, then of this
+            topic=topic,
+            exchange=exchange,
+            vhost=server.vhost,
+        )
+        names.append(str(answer["stage"]))
+        total += int(answer["rows"])
+    return tuple(names), total
+
+
+def commit(
+    where: Where, query: str, batch: int, stages: Sequence[str], settle: tuple[str, int] | None = None
+) -> dict[str, Any]:
+    """Make the stages visible, once; `settle`: (stream, batch) of the input, settled in the same step."""
+    inner = None if settle is None else {"stream": settle[0], "batch": settle[1]}
+    return remote(where).act("sink_commit", query=query, batch=batch, stages=list(stages), settle=inner)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """The sink of a streaming query.  One instance a batch on the driver, pickled to its tasks."""
+
+    def __init__(self, options: WriteOptions, schema: Any) -> None:
+        self.options = options
+        self.out = outgoing(schema, options.topic)
+        if options.settle_stream is not None and local_folder(options.checkpoint) is None:
+            raise InvalidArgument(
+                "option settleStream reads the query's checkpoint and needs it in a local folder, "
+                f"not {options.checkpoint or 'a default place'}"
+            )
+
+    def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
+        """In a task."""
+        context: Any = TaskContext.get()
+        query = str(context.getLocalProperty("sql.streaming.queryId"))
+        batch = int(context.getLocalProperty("streaming.sql.batchId"))
+        options = self.options
+        stages, rows = stage(options.where, query, batch, iterator, self.out, options.topic, options.exchange)
+        return Staged(query, batch, stages, rows)
+
+    def commit(self, messages: Sequence[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """On the driver, when every task is done."""
+        done = [message for message in messages if message is not None]
+        stages = [name for message in done for name in message.stages]
+        settle = self._settled(batchId)
+        if done and (stages or settle is not None):
+            commit(self.options.where, done[0].query, batchId, stages, settle)
+
+    def _settled(self, batch: int) -> tuple[str, int] | None:
+        stream = self.options.settle_stream
+        if stream is None:
+            return None
+        folder = local_folder(self.options.checkpoint)
+        if folder is None:
+            raise PreconditionFailed(f"the checkpoint {self.options.checkpoint!r} is no local folder any more")
+        planned = Checkpoint(folder).planned_batch(batch)
+        return None if not planned else (stream, planned)
+
+    def abort(self, messages: Sequence[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """On the driver, when a task has failed for good."""
+        drop(self.options.where, messages)
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """A batch write.  Its name is made up when it is planned, so each write is visible once."""
+
+    def __init__(self, options: WriteOptions, schema: Any) -> None:
+        self.options = options
+        self.out = outgoing(schema, options.topic)
+        self.query = f"write-{uuid.uuid4()}"
+        if options.settle_stream is not None:
+            raise InvalidArgument("option settleStream is for streams")
+
+    def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
+        """In a task."""
+        options = self.options
+        stages, rows = stage(options.where, self.query, 0, iterator, self.out, options.topic, options.exchange)
+        return Staged(self.query, 0, stages, rows)
+
+    def commit(self, messages: Sequence[Staged | None]) -> None:
+        """On the driver, when every task is done."""
+        stages = [name for message in messages if message is not None for name in message.stages]
+        if stages:
+            commit(self.options.where, self.query, 0, stages)
+
+    def abort(self, messages: Sequence[Staged | None]) -> None:
+        """On the driver, when a task has failed for good."""
+        drop(self.options.where, messages)
+
+
+def drop(where: Where, messages: Sequence[Staged | None]) -> None:
+    """Remove the stages of tasks whose write will not be committed."""
+    stages = [name for message in messages if message is not None for name in message.stages]
+    if stages:
+        remote(where).act("stage_drop", stages=stages)

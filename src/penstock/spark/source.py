@@ -1,0 +1,113 @@
+"""`format("penstock")`: what Spark is given for a read, a stream, a write and a stream's write.
+
+There is no `pushFilters` here on purpose: Spark 4.3 keeps filters that one query pushed and applies them to the next
+query on the same DataFrame.  A filter goes in by option, is run by the server, and belongs to one `load()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+from penstock.errors import InvalidArgument, NotFound
+from penstock.spark.options import ReadOptions, read_options, write_options
+
+if TYPE_CHECKING:
+    from penstock.spark.batch import SnapshotReader
+    from penstock.spark.columns import Layout
+    from penstock.spark.sink import BatchWriter, StreamWriter
+    from penstock.spark.stream import StreamReader
+
+EXAMPLES = 1_000
+"""Messages that columns are inferred from."""
+
+
+class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+    """Reads and writes a Penstock server.  Options: see the documentation of `format("penstock")`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "penstock"
+
+    def schema(self) -> str:
+        """All columns there are, as DDL; `.schema(...)` asks for some of them."""
+        from penstock.spark.columns import declared
+
+        options = read_options(self._given)
+        if options.mode is None and options.queue is not None and options.stream is not None:
+            options = replace(options, mode="queue")
+        ddl = options.ddl
+        if options.parse and ddl is None:
+            ddl = examined(options)
+        return declared(options, ddl)
+
+    def _layout(self, options: ReadOptions, schema: Any) -> Layout:
+        from penstock.spark.columns import layout
+
+        return layout(options, schema, options.ddl)
+
+    def reader(self, schema: Any) -> SnapshotReader:
+        """A batch read."""
+        from penstock.spark.batch import SnapshotReader
+
+        options = read_options(self._given)
+        if options.mode == "queue":
+            raise InvalidArgument("mode queue is for streams; a batch read of a queue looks at what waits and takes nothing")
+        if options.stream is not None and options.queue is not None:
+            raise InvalidArgument("option stream is for streams; a batch read needs no name")
+        return SnapshotReader(options, self._layout(options, schema))
+
+    def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
+        """A stream, in mode `queue` when a queue is read and in mode `log` when a topic is."""
+        from penstock.spark.stream import LogStreamReader, QueueStreamReader
+
+        options = read_options(self._given)
+        if options.log:
+            raise InvalidArgument("log = true is for batch reads; a stream reads a topic or a queue")
+        mode = options.mode or ("queue" if options.queue is not None else "log")
+        options = replace(options, mode=mode)
+        made: type[StreamReader] = QueueStreamReader if mode == "queue" else LogStreamReader
+        return made(options, self._layout(options, schema))
+
+    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+        """A batch write: all its rows become visible at once."""
+        from penstock.spark.sink import BatchWriter
+
+        if overwrite:
+            raise InvalidArgument('messages are added, never replaced: write with mode("append")')
+        return BatchWriter(write_options(self._given), schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        """A stream's write: each batch of a query becomes visible once."""
+        from penstock.spark.sink import StreamWriter
+
+        return StreamWriter(write_options(self._given), schema)
+
+
+class DefaultSource(PenstockSource):
+    """The name under which Spark looks for a source in `pyspark_penstock`."""
+
+
+def examined(options: ReadOptions) -> str:
+    """DDL of the body's columns, from the first messages there are.  NotFound when they say nothing."""
+    from penstock.spark.parsing import infer
+    from penstock.spark.remote import remote
+
+    server = remote(options.where)
+    if options.queue is not None:
+        rows = server.rows("queue", name=options.queue, vhost=server.vhost, limit=EXAMPLES, columns=["body"])
+    else:
+        rows = server.rows("replay", vhost=server.vhost, limit=EXAMPLES, columns=["body"], **options.replay())
+    ddl = infer(body for batch in rows for body in batch.column("body").to_pylist())
+    if ddl is None:
+        what = f"queue {options.queue!r}" if options.queue is not None else f"topic {options.topic!r}"
+        raise NotFound(f"{what} has no message yet whose JSON could tell its columns: name them with option schema")
+    return ddl

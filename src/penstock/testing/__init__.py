@@ -1,0 +1,52 @@
+"""Penstock in a test: the whole server in this process, on a memory disk and a clock that moves when told.
+
+    from penstock.testing import Broker
+
+    with Broker({"queue": [{"name": "jobs", "lease_period": "30s"}]}) as broker:
+        broker.publish("jobs", b"one")
+        [message] = broker.subscribe("jobs").take()
+        broker.advance(31)
+        assert message.ack()
+
+Nothing here knows a rule of queues: core, log, engine and doors are the server's own, with other ports.  Names are
+loaded when they are first used, so that the pytest plugin costs a test run nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.expr import evaluate
+    from penstock.testing.broker import Broker
+    from penstock.testing.clock import FakeClock
+    from penstock.testing.message import Message
+    from penstock.testing.process import ServerProcess
+    from penstock.testing.story import Event
+    from penstock.testing.subscription import Subscription
+
+_LAZY = {
+    "Broker": "penstock.testing.broker",
+    "Event": "penstock.testing.story",
+    "FakeClock": "penstock.testing.clock",
+    "Message": "penstock.testing.message",
+    "ServerProcess": "penstock.testing.process",
+    "Subscription": "penstock.testing.subscription",
+    "evaluate": "penstock.expr",
+}
+
+__all__ = ["Broker", "Event", "FakeClock", "Message", "ServerProcess", "Subscription", "evaluate"]
+
+
+def __getattr__(name: str) -> object:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
+    value: object = getattr(import_module(module), name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

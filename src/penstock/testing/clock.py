@@ -1,0 +1,36 @@
+"""A clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+START_US = 1_767_225_600_000_000
+"""2026-01-01 00:00:00 UTC."""
+
+BOOTED_US = 1_000_000_000
+"""What the monotonic clock shows when the machine has just started: its zero means nothing, so it is not zero."""
+
+
+class FakeClock:
+    """Wall and monotonic time in microseconds, moved together by `advance`."""
+
+    def __init__(self, wall: int = START_US) -> None:
+        self._wall = wall
+        self._mono = BOOTED_US
+
+    def wall(self) -> int:
+        """Microseconds since the Unix epoch."""
+        return self._wall
+
+    def mono(self) -> int:
+        """Microseconds on a clock that never goes back, except in `reboot`."""
+        return self._mono
+
+    def advance(self, micros: int) -> None:
+        """Let time pass.  ValueError for a negative amount."""
+        if micros < 0:
+            raise ValueError(f"time does not go back by {-micros} us")
+        self._wall += micros
+        self._mono += micros
+
+    def reboot(self) -> None:
+        """The machine has started anew: the monotonic clock begins again, as it does for a server after a crash."""
+        self._mono = BOOTED_US

@@ -1,0 +1,192 @@
+"""Real ports for real clients: the server's own doors over a broker's engine, on an event loop in a thread.
+
+While they are open that loop alone touches core and engine, and commands of the test are handed to it.  The clock stays
+the broker's: it moves when the test says so, which is why AMQP clients are asked for no heartbeats and nobody is cut off
+for being silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from penstock import __version__
+from penstock.errors import PenstockError, Unavailable
+from penstock.server.amqp.door import AmqpDoor, AmqpLink
+from penstock.server.counters import Counters
+from penstock.server.users import Users
+from penstock.wire.amqp.frames import Limits
+
+if TYPE_CHECKING:
+    from penstock.ports import Disk
+    from penstock.server.app import Server
+    from penstock.server.flight.door import FlightDoor
+    from penstock.server.http import HttpDoor
+    from penstock.testing.instance import Instance
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+
+WAIT_S = 30.0
+"""A loop that has not answered by then hangs."""
+
+GOODBYE_S = 1.0
+"""Clients that have not read what was sent to them by then are cut off."""
+
+
+class Doors:
+    """The doors of one instance.  All methods belong to the test's threads."""
+
+    def __init__(self, instance: Instance, disk: Disk) -> None:
+        self.instance = instance
+        self.loop = asyncio.new_event_loop()
+        self.ports = dict[str, int]()  # of the open doors, by name
+        settings = instance.settings
+        # what the HTTP door shows, under the names it has on a server
+        self.settings = settings
+        self.engine = instance.engine
+        self.log = instance.log
+        self.users = Users(settings.users)
+        self.counters = Counters()
+        self.serving = True
+        self.recovered_records = instance.recovered_records
+        self.recovered_seconds = instance.recovered_seconds
+        self.failure: BaseException | None = None  # a bug that the loop met
+        self._disk = disk
+        self._flight: FlightDoor | None = None
+        self._http: HttpDoor | None = None
+        self._closed = False
+        self.loop.set_exception_handler(self._failed)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-broker", daemon=True)
+        self._thread.start()
+        self.amqp: AmqpDoor = self.run(self._begin)
+
+    def _begin(self) -> AmqpDoor:
+        self.instance.loop_soon = self.loop.call_soon
+        amqp = self.settings.amqp
+        limits = Limits(
+            frame_max=amqp.frame_max, channel_max=amqp.channel_max, heartbeat=0, max_message_size=amqp.message_max
+        )
+        return AmqpDoor(self.engine, self.users.check, frozenset(self.settings.vhosts), self.counters, limits)
+
+    # -- handing over
+
+    def run(self, work: Callable[[], T]) -> T:
+        """The result of a command on the loop, once its turns have come to their end."""
+        if self.failure is not None:
+            raise PenstockError(f"the broker met a bug of its own: {self.failure!r}") from self.failure
+        future: Future[T] = Future()
+
+        def job() -> None:
+            try:
+                future.set_result(self.instance.run(work))
+            except BaseException as error:  # noqa: BLE001 - it goes to whoever asked
+                future.set_exception(error)
+
+        self.loop.call_soon_threadsafe(job)
+        return future.result(WAIT_S)
+
+    def _await(self, coroutine: Coroutine[object, object, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Exception) and not isinstance(error, ConnectionError):
+            self.failure = self.failure or error
+        loop.default_exception_handler(context)
+
+    # -- opening
+
+    def open(self, name: str, port: int = 0) -> int:
+        """The port of a door (amqp, flight, http), which is opened if it was not; 0: any free one."""
+        if name not in self.ports:
+            listen = {"amqp": self._open_amqp, "flight": self._open_flight, "http": self._open_http}[name]
+            try:
+                self.ports[name] = listen(port)
+            except OSError as error:
+                raise Unavailable(f"the {name} door cannot open on port {port}: {error}") from error
+        return self.ports[name]
+
+    def _open_amqp(self, port: int) -> int:
+        return self._await(self.amqp.listen(HOST, port))[1]
+
+    def _open_flight(self, port: int) -> int:
+        from penstock.server.flight.door import FlightDoor
+
+        vhosts = frozenset(self.settings.vhosts)
+        wake = self.loop.call_soon_threadsafe
+        door = self.run(lambda: FlightDoor(self.engine, self.users.check, vhosts, self._disk, wake=wake))
+        self._flight = door
+        return door.listen(HOST, port)[1]
+
+    def _open_http(self, port: int) -> int:
+        from penstock.server.http import HttpDoor
+
+        door = self._http = HttpDoor(cast("Server", self), __version__)  # it reads the attributes above, no more
+        return self._await(door.listen(HOST, port))[1]
+
+    # -- closing
+
+    def close(self) -> None:
+        """Say goodbye to the clients, and stop the loop; commands run in the caller's thread again."""
+        self.run(self._goodbye)
+        self._end(self._drained())
+
+    def crash(self) -> None:
+        """Cut every connection without a word, and stop the loop."""
+        self.serving = False
+        self.engine.on_turn = None
+        self.engine.broken = "the process is gone"
+        self.failure = None
+        self._end(self._cut())
+
+    def _goodbye(self) -> None:
+        self.serving = False
+        self.amqp.stop_listening()
+        self.amqp.close_all("the broker stops")
+        if self._flight is not None:
+            self._flight.stop()
+
+    async def _drained(self) -> None:
+        """Let what is buffered go out, then close; whoever does not read is cut off."""
+        for session in list(self.amqp.sessions):
+            session.link.close()
+        deadline = self.loop.time() + GOODBYE_S
+        while self.amqp.sessions and self.loop.time() < deadline:
+            await asyncio.sleep(0.001)
+        await self._cut()
+
+    async def _cut(self) -> None:
+        self.amqp.stop_listening()
+        for session in list(self.amqp.sessions):
+            if isinstance(session.link, AmqpLink):
+                session.link.transport.abort()
+        while self.amqp.sessions:
+            await asyncio.sleep(0)
+
+    def _end(self, farewell: Coroutine[object, object, None]) -> None:
+        if self._closed:
+            farewell.close()
+            return
+        self._closed = True
+        self._await(farewell)
+        if self._flight is not None:
+            self._await(self._on_loop(self._flight.stop))
+            self._flight.close()
+            self._await(self._on_loop(self._flight.shut))
+        if self._http is not None:
+            self._await(self._http.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(WAIT_S)
+        self.loop.close()
+        self.instance.loop_soon = None
+        if self.failure is not None:
+            raise PenstockError(f"the broker met a bug of its own: {self.failure!r}") from self.failure
+
+    @staticmethod
+    async def _on_loop(work: Callable[[], None]) -> None:
+        work()

@@ -1,0 +1,209 @@
+"""One life of the server, from its recovery to its stop or crash, without an event loop.
+
+Core, log, engine and body cache are the server's; the log commits inline.  Turns run to their end inside each command:
+
+    command -> core decides -> finish_turn -> log commits what somebody waits for -> deliveries, answers -> quiet
+
+What nobody waits for (grants) is logged with the next commit or after `ack_sync`, as in a server, so a crash may lose it.
+Once real ports are open the same turns run on their loop, and commands from outside are handed to it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.errors import LogBroken
+from penstock.log import Log, LogSettings
+from penstock.log.writer import last_of
+from penstock.memory import BodyCache
+from penstock.server.engine import Engine
+from penstock.server.house import apply_settings, open_core
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.log.simdisk import SimDisk
+    from penstock.records.entries import Entry, Rows
+    from penstock.testing.clock import FakeClock
+
+T = TypeVar("T")
+
+
+class TellingLog(Log):
+    """A log that also shows what it has gathered and not yet made durable."""
+
+    _untold: deque[Entry]
+
+    def append(self, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
+        """As `Log.append`."""
+        self._waiting().extend(entries)
+        super().append(entries, urgent=urgent, sync=sync)
+
+    def gathered(self) -> Iterator[Entry]:
+        """Entries above `durable`, in LSN order."""
+        return iter(self._waiting())
+
+    def _waiting(self) -> deque[Entry]:
+        try:
+            waiting = self._untold
+        except AttributeError:
+            waiting = self._untold = deque()
+        while waiting and last_of(waiting[0]) <= self.durable:
+            waiting.popleft()
+        return waiting
+
+
+class Instance:
+    """Recovers from the disk at birth; `stop` or `crash` ends it."""
+
+    def __init__(self, disk: SimDisk, clock: FakeClock, settings: Settings, *, seed: int) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.loop_soon: Callable[[Callable[[], None]], object] | None = None  # set while real ports are open
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._inside = False  # a command runs: its turns are run by it, not by the loop
+        section = settings.log
+        self.log = TellingLog.open(
+            disk,
+            clock,
+            LogSettings(
+                segment=section.segment,
+                sync=settings.server.sync,
+                sync_interval=section.sync_interval,
+                ack_sync=section.ack_sync,
+                ahead=0,
+                reserve=0,
+                low_space=0,
+            ),
+        )
+        try:
+            recovered = open_core(self.log, clock, settings, seed=seed)
+            self.core = recovered.core
+            self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
+            self.engine = Engine(
+                self.core,
+                self.log,
+                BodyCache(settings.server.memory),
+                clock,
+                call_soon=self._soon,
+                read_cold=self._read_cold,
+            )
+            self.log.on_durable = self.engine.durable
+            self.log.on_broken = self.engine.break_down
+            self.engine.on_turn = self._turn_ended
+            apply_settings(self.core, settings, self.engine.now)
+            self.run_turns()
+        except BaseException:
+            self.log.close(clean=False)
+            raise
+
+    # -- turns
+
+    def run(self, work: Callable[[], T]) -> T:
+        """The result of a command, once the turn it began has come to its end."""
+        self._inside = True
+        try:
+            value = work()
+            self.run_turns()
+        finally:
+            self._inside = False
+        return value
+
+    def run_turns(self) -> None:
+        """Finish the turn, and those that follow from it."""
+        inside, self._inside = self._inside, True
+        try:
+            self.engine.finish_turn()
+            while self._jobs:
+                self._jobs.popleft()()
+        finally:
+            self._inside = inside
+
+    def make_durable(self) -> None:
+        """Commit all that was decided: an answer names it.  LogBroken when that failed."""
+        self.engine.finish_turn()
+        self.log.flush()
+        self.run_turns()
+        if self.engine.broken is not None:
+            raise LogBroken(f"{self.engine.broken}; whether this was stored is unknown")
+
+    def _soon(self, job: Callable[[], None]) -> None:
+        if self._inside or self.loop_soon is None:
+            self._jobs.append(job)
+        else:
+            self.loop_soon(job)
+
+    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None]) -> None:
+        """Rows from the log; never answered at once, for the engine closes a gate until the answer."""
+
+        def read() -> None:
+            answer(self.log.read(lsns))
+            self.engine.arm()
+
+        self._soon(read)
+
+    def _turn_ended(self) -> None:
+        self.log.tick()
+        due = self._core_due()
+        if due is not None and due <= 0:
+            self.engine.tick()
+
+    # -- time
+
+    def _core_due(self) -> int | None:
+        """Microseconds until the core has something to do; None: never."""
+        wall, mono = self.core.next_deadline()
+        waits = list[int]()
+        if wall is not None:
+            waits.append(wall - self.clock.wall())
+        if mono is not None:
+            waits.append(mono - self.clock.mono())
+        return min(waits, default=None)
+
+    def _next_due(self) -> int | None:
+        """Microseconds until core or log have something to do; None: never."""
+        waits = list[int]()
+        core = self._core_due()
+        if core is not None:
+            waits.append(core)
+        log = self.log.next_deadline()
+        if log is not None:
+            waits.append(log - self.clock.mono())
+        return min(waits, default=None)
+
+    def advance(self, micros: int) -> None:
+        """Let time pass, stopping wherever something is due, in order of time."""
+        left = micros
+        while True:
+            due = self._next_due()
+            if due is None or due > left:
+                break
+            step = max(due, 0)
+            before = self.core.last_lsn, self.log.durable
+            self.clock.advance(step)
+            left -= step
+            self.engine.tick()
+            self.run_turns()
+            again = self._next_due()
+            stuck = step == 0 and again == due and before == (self.core.last_lsn, self.log.durable)
+            assert not stuck, f"something is due now, and a tick does nothing about it: {self.core.next_deadline()}"
+        self.clock.advance(left)
+        self.engine.tick()
+        self.run_turns()
+
+    # -- the end
+
+    def stop(self) -> None:
+        """A clean stop: everything is durable, and a checkpoint makes the next start quick."""
+        self.run_turns()
+        self.log.flush()
+        if self.engine.broken is None and self.log.synced == self.core.last_lsn:
+            self.log.write_checkpoint(self.core.durable_state().encode(), self.core.last_lsn)
+        self.log.close(clean=self.engine.broken is None)
+
+    def crash(self) -> None:
+        """The process is gone.  What was gathered and not committed goes with it; the disk is the caller's to crash."""
+        self.engine.broken = "the process is gone"
+        self._jobs.clear()
+        self.log.close(clean=False)

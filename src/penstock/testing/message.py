@@ -1,0 +1,78 @@
+"""One delivery, as the client that took it sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from penstock.core.effects import Verb
+from penstock.records import properties as header_codec
+from penstock.records.tables import FieldValue
+
+Settle = Callable[["Message", Verb], bool]
+
+
+class Message:
+    """A delivered message.  `ack`, `cancel` and `expire` end the delivery; it can be settled later, or not at all."""
+
+    def __init__(
+        self,
+        settle: Settle,
+        *,
+        queue: str,
+        topic: str,
+        body: bytes,
+        properties: bytes,
+        lsn: int,
+        bookmark: str,
+        attempt: int,
+        redelivered: bool,
+        lease_until: float | None,
+    ) -> None:
+        """For subscriptions alone."""
+        self.queue = queue
+        self.topic = topic  # as people write it: `K`, or `E/K` for another exchange than the default one
+        self.body = body
+        self.lsn = lsn
+        self.bookmark = bookmark
+        self.attempt = attempt  # which delivery of this message it is, from 1
+        self.redelivered = redelivered  # whether somebody may have seen it before
+        self.lease_until = lease_until  # seconds since the epoch; None: the lease does not end by time
+        self._properties = properties
+        self._settle = settle
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, {self.body[:40]!r}, {self.bookmark!r}, attempt {self.attempt})"
+
+    @property
+    def properties(self) -> header_codec.Properties:
+        """The publisher's properties, and what the server added to a dead letter."""
+        return header_codec.decode(self._properties)
+
+    @property
+    def headers(self) -> Mapping[str, FieldValue]:
+        """The publisher's headers; empty without any."""
+        return self.properties.headers or {}
+
+    @property
+    def priority(self) -> int:
+        """0 to 255."""
+        return self.properties.priority or 0
+
+    def json(self) -> Any:
+        """The body parsed as JSON.  Raises ValueError when it is none."""
+        return orjson.loads(self.body)
+
+    def ack(self) -> bool:
+        """Done.  True if it had effect, False if the delivery was over already.  Durable when this returns."""
+        return self._settle(self, Verb.ACK)
+
+    def cancel(self) -> bool:
+        """Back to the queue, as a failure: after its back-off if it has one, or out if a limit is reached."""
+        return self._settle(self, Verb.CANCEL)
+
+    def expire(self) -> bool:
+        """Refused for good: a dead letter, where the queue has a place for those."""
+        return self._settle(self, Verb.EXPIRE)

@@ -1,0 +1,76 @@
+"""The asyncio client against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from flight_house import FlightHouse
+
+pytestmark = pytest.mark.conformance
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[FlightHouse]:
+    with FlightHouse(tmp_path) as house:
+        yield house
+
+
+async def test_publish_consume_and_look(house: FlightHouse) -> None:
+    async with penstock.aio.connect(house.url) as client:
+        await client.declare("q", lease_period="30s")
+        receipt = await client.publish("q", {"n": 0})
+        assert receipt.outcome == "stored"
+        await client.publish_table("q", pa.table({"n": [1, 2]}))
+        seen: list[int] = []
+        async for message in client.consume("q"):
+            async with message:
+                seen.append(message.json()["n"])
+            if len(seen) == 3:
+                break
+        assert seen == [0, 1, 2]
+        assert [m.json()["n"] async for m in client.replay("q")] == [0, 1, 2]
+        assert (await client.queue("q"))["consumers"] in (0, 1)
+        await client.alter("q", max_deliveries=9)
+        assert (await client.action("sink", query="x"))["batch"] is None
+
+
+async def test_settling_is_awaited(house: FlightHouse) -> None:
+    client = await penstock.aio.connect(house.url)
+    await client.declare("q")
+    await client.publish_table("q", pa.table({"body": ["a", "b", "c"]}))
+    async with client.consume("q") as consumer:
+        got = {m.body: m for m in [await consumer.take(10) for _ in range(3)] if m is not None}
+        await got[b"a"].ack()
+        await got[b"b"].retry()
+        with pytest.raises(ZeroDivisionError):
+            async with got[b"c"]:
+                _ = 1 / 0
+        assert got[b"c"].outcome == "retry"
+        again = [m.body for m in [await consumer.take(10) for _ in range(2)] if m is not None]
+        assert sorted(again) == [b"b", b"c"]
+    assert (await client.queue("q"))["acked"] == 1
+    await client.close()
+
+
+async def test_many_at_once(house: FlightHouse) -> None:
+    async with penstock.aio.connect(house.url) as client:
+        await client.declare("q")
+        receipts = await asyncio.gather(*(client.publish("q", str(n)) for n in range(50)))
+        assert len({receipt.lsn for receipt in receipts}) == 50
+
+
+async def test_errors_are_ours(house: FlightHouse) -> None:
+    async with penstock.aio.connect(house.url) as client:
+        with pytest.raises(penstock.NotFound):
+            await client.queue("none")
+        with pytest.raises(penstock.NotFound):
+            async for _ in client.consume("none"):
+                pass
+    with pytest.raises(penstock.Unavailable):
+        await penstock.aio.connect("penstock://127.0.0.1:1", timeout=2)
