@@ -221,12 +221,17 @@ class Workload:
         heads = [method((60, 40), b"\0\0" + _short(self.exchange) + _short(key) + b"\0") for key in self.topics]
         return self._cycle(range(self.count), [heads[topic] for topic in self.topic_of], ())
 
-    def delivered(self, consumer_tag: str, topic: int | None = None, first: int = 1) -> Cycle:
-        """What a consumer of all topics, or of one, gets on a fresh channel: its first delivery has the tag `first`."""
+    def delivered(
+        self, consumer_tag: str, topic: int | None = None, first: int = 1, *, redelivered: bool = False
+    ) -> Cycle:
+        """What a consumer of all topics, or of one, gets on a fresh channel: its first delivery has the tag `first`.
+
+        `redelivered` after a kill of the server: it cannot know what was delivered before and must say so of everything.
+        """
         slots = [slot for slot in range(self.count) if topic is None or self.topic_of[slot] == topic]
         names = [_short(self.exchange) + _short(key) for key in self.topics]
         own = _short(consumer_tag)
-        heads = [method((60, 60), own + bytes(9) + names[self.topic_of[slot]]) for slot in slots]
+        heads = [method((60, 60), own + bytes(8) + bytes([redelivered]) + names[self.topic_of[slot]]) for slot in slots]
         contents = [content(self.bodies[slot], self._properties(slot)[0]) for slot in slots]
         sizes = [len(head) + len(rest) for head, rest in zip(heads, contents, strict=True)]
         starts = np.cumsum([0, *sizes[:-1]]) + 7 + 4 + len(own)
@@ -536,12 +541,13 @@ class Consumer:
         prefetch: int = 1000,
         ack_every: int = 100,
         skip: int = 0,
+        redelivered: bool = False,
     ) -> None:
         self.messages = messages
         self.got = 0
         self._link = link
         self.sock = link.sock
-        self._stream = workload.delivered("bench", topic, first=1 - skip)
+        self._stream = workload.delivered("bench", topic, first=1 - skip, redelivered=redelivered)
         self._offset = self._start = self._stream.offset(skip)
         self._skip = skip
         self._end = self._stream.offset(skip + messages)
@@ -658,11 +664,18 @@ def paced(address: tuple[str, int], workload: Workload, messages: int, rate: flo
 
 
 def drain(
-    address: tuple[str, int], workload: Workload, messages: int, queue: str, *, topic: int | None = None, skip: int = 0
+    address: tuple[str, int],
+    workload: Workload,
+    messages: int,
+    queue: str,
+    *,
+    topic: int | None = None,
+    skip: int = 0,
+    redelivered: bool = False,
 ) -> None:
     """Consume and ack all that must be in a queue, check every byte, and that nothing is left."""
     with Link(address) as link:
-        consumer = Consumer(link, workload, messages, queue, topic=topic, skip=skip)
+        consumer = Consumer(link, workload, messages, queue, topic=topic, skip=skip, redelivered=redelivered)
         drive(consumer)
         consumer.finish()
         link.close()

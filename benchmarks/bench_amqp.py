@@ -85,12 +85,12 @@ class Place:
             link.close()
         return cls(address, name, Workload.make(keys, exchange=name, smallest=50, largest=150, ids=ids), places)
 
-    def drain(self, messages: int, skip: int = 0) -> None:
-        """Consume everything, check every byte, see that nothing is left."""
+    def drain(self, messages: int, skip: int = 0, *, redelivered: bool = False) -> None:
+        """Consume everything, check every byte, see that nothing is left.  `skip` is for a single queue."""
         for queue, topic in self.queues.items():
             share = messages if topic is None else self.workload.share(topic, messages)
             if share:
-                drain(self.address, self.workload, share, queue, topic=topic, skip=skip)
+                drain(self.address, self.workload, share, queue, topic=topic, skip=skip, redelivered=redelivered)
 
     def remove(self) -> None:
         """Delete queues and exchange."""

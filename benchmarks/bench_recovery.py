@@ -20,7 +20,7 @@ from harness import Server, Wrong, emit, parse, parser, work_folder
 
 def first_delivery(server: Server, place: Place, skip: int) -> float:
     """Take one message, the `skip`-th from 0 on, and make its ack durable; seconds since the process was spawned."""
-    stream = place.workload.delivered("bench", first=1 - skip)
+    stream = place.workload.delivered("bench", first=1 - skip, redelivered=True)
     start, stop = stream.offset(skip), stream.offset(skip + 1)
     with Link(place.address) as link:
         link.consume(place.name, "bench", 1)
@@ -86,7 +86,7 @@ def _run(server: Server, given: argparse.Namespace) -> None:
     skip = recover(server, place, given.repeat, checkpoints=True, skip=0, messages=given.messages)
     if not given.keep_checkpoints:
         skip = recover(server, place, given.repeat, checkpoints=False, skip=skip, messages=given.messages)
-    place.drain(given.messages - skip, skip)
+    place.drain(given.messages - skip, skip, redelivered=True)
     server.stop()
 
 

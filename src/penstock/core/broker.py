@@ -87,6 +87,7 @@ class Core:
         self._topics_version = -1
         self.publishers: dict[str, int] = {}  # highest sequence of each
         self._unclean = 0
+        self._cancelled: dict[int, int] = {}  # by queue id, since the start
 
     # -- the outbox
 
@@ -467,6 +468,7 @@ class Core:
         ready = queue.delete(now, self._out)
         self._timers.forget(queue)
         self._publisher.arrived.pop(queue.id, None)
+        self._cancelled.pop(queue.id, None)
         return ready
 
     def _forget(self, now: Now, queue: Queue) -> None:
@@ -557,6 +559,8 @@ class Core:
         affected = queue.settle(
             self._at(now), chunks, verb, self._out, by=by, client=client, delay=delay, reason=reason
         )
+        if verb is Verb.CANCEL:
+            self._cancelled[queue.id] = self._cancelled.get(queue.id, 0) + affected
         self._touch(queue, by.shared if by is not None else None)
         return affected
 
@@ -618,6 +622,7 @@ class Core:
             "published": self._publisher.arrived.get(queue.id, 0),
             "delivered": queue.delivered,
             "acked": queue.acked,
+            "cancelled": self._cancelled.get(queue.id, 0),
             "stale": queue.stale,
             "expired_leases": queue.expired_leases,
         }

@@ -440,7 +440,7 @@ def _groups(values: Ints) -> dict[int, Ints]:
     return dict(zip(names, np.split(order, ends[:-1]), strict=True))
 
 
-def _expand(starts: np.ndarray, ends: np.ndarray) -> Ints:
+def _expand(starts: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]) -> Ints:
     """All row numbers of the half-open spans."""
     lengths = ends - starts
     return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
@@ -465,7 +465,7 @@ def _deadlines(queue: _Queue, lsns: Ints, times: Ints, expires: Ints | None) -> 
     return out
 
 
-def _keep(part: Part, kept: np.ndarray) -> None:
+def _keep(part: Part, kept: npt.NDArray[np.bool_]) -> None:
     if not kept.all():
         for name in part:
             part[name] = part[name][kept]

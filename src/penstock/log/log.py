@@ -408,9 +408,16 @@ class Log:
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, lsns: Sequence[int] | Chunk) -> Rows:
-        """The messages at ascending LSNs; those that are no durable message are left out.  Any thread."""
-        return self._reader.read(lsns)
+    def read(self, lsns: Sequence[int] | Chunk, ahead: int = 0) -> Rows:
+        """The messages at ascending LSNs; those that are no durable message are left out.  Any thread.
+
+        `ahead`: bytes of what follows to have at hand for later reads.
+        """
+        return self._reader.read(lsns, ahead)
+
+    def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
+        """Whether `read` would not touch the disk."""
+        return self._reader.at_hand(lsns)
 
     def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Durable rows of all kinds with LSNs in [a, b).  Any thread."""

@@ -119,13 +119,25 @@ class Reader:
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
-    def read(self, lsns: Sequence[int] | Chunk) -> Rows:
+    def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
+        """Whether `read` would find everything decoded, and so not touch the disk."""
+        at, n = 0, len(lsns)
+        while at < n:
+            place = self._catalog.find(lsns[at])
+            if place is None or (place[0].name, place[1]) not in self._kept:
+                return False
+            at = max(bisect_left(lsns, self._next_first(*place), at), at + 1)
+        return True
+
+    def read(self, lsns: Sequence[int] | Chunk, ahead: int = 0) -> Rows:
         """The messages at ascending LSNs.  LSNs that are no durable message are left out.
 
+        `ahead`: decode about so many bytes of the batches that follow, for the reads that follow.
         LogDamaged when a batch is not what was written; OSError when the disk cannot read.
         """
         out = Rows([], [], [], [], [], [], [])
         at, n = 0, len(lsns)
+        place: tuple[Segment, int] | None = None
         solid = isinstance(lsns, range) and lsns.step == 1
         while at < n:
             place = self._catalog.find(lsns[at])
@@ -142,7 +154,15 @@ class Reader:
                 stop = bisect_left(lsns, self._next_first(*place), at)
                 self._pick(decoded, lsns[at:stop], out)
             at = max(stop, at + 1)
+        if ahead and place is not None:
+            self._read_ahead(*place, min(ahead, self._budget // 2))
         return out
+
+    def _read_ahead(self, segment: Segment, number: int, size: int) -> None:
+        while size > 0 and number + 1 < len(segment.lsns):
+            number += 1
+            size -= segment.lengths[number]
+            self._decode(segment, number)
 
     def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The durable rows with LSNs in [a, b), control records too, as slices of the batches they were written in."""

@@ -46,6 +46,9 @@ TICK_LAG_S = 0.005
 
 LONGEST_SLEEP_S = 1.0
 
+READ_AHEAD = 1 << 20
+"""Bytes of the log decoded beyond what a cold read asked for: a queue that is drained from disk reads on."""
+
 Say = Callable[[str], None]
 
 
@@ -183,7 +186,7 @@ class Server:
 
     def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None]) -> None:
         """Rows from the log by a thread, answered on the loop."""
-        future = self.loop.run_in_executor(self._pool, self.log.read, lsns)
+        future = self.loop.run_in_executor(self._pool, self.log.read, lsns, READ_AHEAD)
 
         def done(finished: asyncio.Future[Rows]) -> None:
             answer(finished.result())

@@ -186,6 +186,9 @@ class Engine:
             elif piece.bodies is not None:
                 self.delivered += len(piece.chunk)
                 receiver.deliver(effect, piece)
+            elif self.log.at_hand(piece.chunk):
+                self.delivered += len(piece.chunk)
+                receiver.deliver(effect, piece_of(self.log.read(piece.chunk), piece.chunk))
             else:
                 gate = self._gates[receiver.gate] = deque()
                 self._read_gated(effect, piece.chunk)

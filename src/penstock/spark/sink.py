@@ -35,7 +35,14 @@ class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped h
 
 
 def stage(
-    where: Where, query: str, batch: int, rows: Iterable[pa.RecordBatch], out: Outgoing, topic: str | None, exchange: str
+    where: Where,
+    query: str,
+    batch: int,
+    rows: Iterable[pa.RecordBatch],
+    out: Outgoing,
+    topic: str | None,
+    exchange: str,
+    vhost: str | None = None,
 ) -> tuple[tuple[str, ...], int]:
     """Put the rows of this task on the server; the stages' names in order, and how many rows there were."""
     server = remote(where)
@@ -53,7 +60,7 @@ def stage(
             attempt=place,  # a commit keeps the order of partition, then of this
             topic=topic,
             exchange=exchange,
-            vhost=server.vhost,
+            vhost=vhost or server.vhost,
         )
         names.append(str(answer["stage"]))
         total += int(answer["rows"])

@@ -1,0 +1,178 @@
+"""Several outputs of one query: a batch is visible in all of them, once.
+
+Topics are staged by the tasks and committed together; a table gets one directory a batch, written aside, synced and
+renamed into place; the table of a complete aggregate is a link that moves from snapshot to snapshot.  Tables come first
+and the server's commit last: it alone says that a batch is done, and everything before it may be done again.
+
+    out/delays/penstock_batch=<query>-<batch>/part-*.parquet      append and update
+    out/delays -> delays.snapshots/<query>-<batch>                complete
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import PreconditionFailed
+from penstock.spark.checkpoint import Checkpoint
+from penstock.spark.definition import Output
+from penstock.spark.outgoing import Outgoing, outgoing
+from penstock.spark.remote import Where, remote
+from penstock.spark.sink import commit, stage
+
+SNAPSHOTS_KEPT = 2
+"""The present one, and the one before it for whoever is reading it."""
+
+
+class Stager:
+    """Runs in tasks: rows of a frame onto the server; the names of the stages come back as rows."""
+
+    def __init__(self, where: Where, query: str, batch: int, out: Outgoing, to: Output) -> None:
+        self._task = (where, query, batch)
+        self._out = out
+        self._to = to
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The stages of one partition."""
+        where, query, batch = self._task
+        stages, _ = stage(where, query, batch, batches, self._out, self._to.topic, self._to.exchange, self._to.vhost)
+        yield pa.record_batch({"stage": pa.array(stages, pa.string())})
+
+
+class Outputs:
+    """What a query does with each of its batches: give it to `foreachBatch`."""
+
+    def __init__(
+        self,
+        where: Where,
+        targets: Sequence[Output],
+        checkpoint: Checkpoint,
+        *,
+        settle_stream: str | None,
+        complete: bool,
+    ) -> None:
+        """`settle_stream`: the stream in queue mode that the query reads; its batch is settled by the commit."""
+        self.where = where
+        self.targets = tuple(targets)
+        self.checkpoint = checkpoint
+        self.settle_stream = settle_stream
+        self.complete = complete
+
+    def check(self, schema: Any) -> None:
+        """InvalidArgument unless every topic can take rows of these columns; PreconditionFailed for a table in the way."""
+        for target in self.targets:
+            if target.table is None:
+                outgoing(schema, target.topic)
+            elif self.complete:
+                refuse_folder(Path(target.table).absolute())
+
+    def __call__(self, frame: Any, batch: int) -> None:
+        """One batch, on the driver.  Spark may bring a batch again; it changes nothing then."""
+        query = self.checkpoint.query_id()
+        highest = remote(self.where).act("sink", query=query)["batch"]
+        if highest is not None and batch < highest:
+            raise PreconditionFailed(
+                f"query {query} has committed batch {highest}, and Spark brings batch {batch}: an old checkpoint was "
+                f"put back; delete {self.checkpoint.folder} to start anew"
+            )
+        if batch == highest:
+            run(frame)  # the batch is out; the query's state may not be
+            return
+        several = len(self.targets) > 1
+        if several:
+            frame.persist()
+        try:
+            stages: list[str] = []
+            ran = False
+            for target in self.targets:
+                if target.table is None:
+                    stages += self.staged(frame, query, batch, target)
+                    ran = True
+                else:
+                    ran |= self.write_table(frame, Path(target.table).absolute(), f"{query[:8]}-{batch:09d}")
+            if not ran:
+                run(frame)
+            self.commit(query, batch, stages)
+        finally:
+            if several:
+                frame.unpersist()
+
+    def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
+        """Rows onto the server, not visible yet."""
+        stager = Stager(self.where, query, batch, outgoing(frame.schema, target.topic), target)
+        return [str(row[0]) for row in frame.mapInArrow(stager, "stage string").collect()]
+
+    def commit(self, query: str, batch: int, stages: Sequence[str]) -> None:
+        """The one step that makes the batch done."""
+        planned = None if self.settle_stream is None else self.checkpoint.planned_batch(batch)
+        settle = None if self.settle_stream is None or planned is None else (self.settle_stream, planned)
+        commit(self.where, query, batch, stages, settle)
+
+    def write_table(self, frame: Any, folder: Path, name: str) -> bool:
+        """A directory of Parquet files for this batch; False when an earlier try has put it there."""
+        if self.complete:
+            refuse_folder(folder)
+            snapshots = folder.with_name(f"{folder.name}.snapshots")
+            wrote = write_folder(frame, snapshots, name)
+            point(folder, snapshots / name)
+            forget(snapshots, keep=name)
+            return wrote
+        return write_folder(frame, folder, f"penstock_batch={name}")
+
+
+def run(frame: Any) -> None:
+    """Compute a frame for its effects on the query's state."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def write_folder(frame: Any, parent: Path, name: str) -> bool:
+    """`parent/name` with the frame as Parquet, whole or not at all; False if it is there already."""
+    final = parent / name
+    if final.exists():
+        return False
+    parent.mkdir(parents=True, exist_ok=True)
+    aside = parent / f".{name}.part"
+    shutil.rmtree(aside, ignore_errors=True)
+    frame.write.mode("overwrite").parquet(aside.as_uri())
+    for path in aside.rglob("*"):
+        sync(path)
+    sync(aside)
+    os.rename(aside, final)
+    sync(parent)
+    return True
+
+
+def refuse_folder(folder: Path) -> None:
+    """A complete aggregate replaces a link, never a folder that somebody else has made."""
+    if folder.exists() and not folder.is_symlink():
+        raise PreconditionFailed(f"table {folder} is a folder and should be a link to the newest snapshot: move it away")
+
+
+def point(link: Path, folder: Path) -> None:
+    """Let the link lead to the folder, in one step."""
+    aside = link.with_name(f".{link.name}.link")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(os.path.relpath(folder, link.parent))
+    os.replace(aside, link)
+    sync(link.parent)
+
+
+def forget(snapshots: Path, keep: str) -> None:
+    """Remove old snapshots."""
+    others = sorted((p for p in snapshots.iterdir() if p.name != keep), key=lambda path: path.stat().st_mtime)
+    for path in others[: max(0, len(others) - SNAPSHOTS_KEPT + 1)]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """A file or folder onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
