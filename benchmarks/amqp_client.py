@@ -226,7 +226,7 @@ class Workload:
     ) -> Cycle:
         """What a consumer of all topics, or of one, gets on a fresh channel: its first delivery has the tag `first`.
 
-        `redelivered` after a kill of the server: it cannot know what was delivered before and must say so of everything.
+        `redelivered` after a kill of the server: it cannot know what was delivered before, and must say so of all.
         """
         slots = [slot for slot in range(self.count) if topic is None or self.topic_of[slot] == topic]
         names = [_short(self.exchange) + _short(key) for key in self.topics]

@@ -33,11 +33,11 @@ from penstock.errors import (
     SettingsError,
     Unavailable,
 )
+from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.client import Client, Message, aio, connect
 
-__version__ = "0.1.0"
 
 _LAZY = {
     "Client": ("penstock.client", "Client"),

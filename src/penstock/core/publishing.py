@@ -116,9 +116,7 @@ class Publisher:
 
     # many topics, but nothing else to look at: a few steps for each topic, two list comprehensions for the rows
 
-    def _by_topic(
-        self, now: Now, batch: Publishes, traits: list[Traits], persistent: bool | None
-    ) -> Published | None:
+    def _by_topic(self, now: Now, batch: Publishes, traits: list[Traits], persistent: bool | None) -> Published | None:
         """None when some topic needs a closer look; nothing is written then."""
         topics = batch.topics
         groups: dict[Topic, list[int]] = {}

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from penstock import __version__
 from penstock.errors import LogBroken, SettingsError
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
@@ -33,6 +32,7 @@ from penstock.server.house import apply_settings, open_core
 from penstock.server.http import HttpDoor
 from penstock.server.keeper import Keeper
 from penstock.server.users import Users
+from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
 
 logger = logging.getLogger("penstock.server")

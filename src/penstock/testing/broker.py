@@ -1,7 +1,7 @@
 """The broker of a test: one server in this process, whose disk can crash and whose time moves when told.
 
-It owns names, units and the life from start to crash to restart.  Every rule is the server's own: see `instance` for how
-turns run, `doors` for real ports, `story` for what the log tells.
+It owns names, units and the life from start to crash to restart.  Every rule is the server's own: see `instance` for
+how turns run, `doors` for real ports, `story` for what the log tells.
 
 Seconds, on the outside, are floats since the Unix epoch or lengths; LSNs are bookmarks, `<origin>|<lsn>|`.
 """
@@ -307,7 +307,7 @@ class Broker:
         self.disk.crash()
 
     def restart(self, config: Config = None) -> None:
-        """Recover after a crash, or stop cleanly and start again.  config: new settings, instead of the present ones."""
+        """Recover after a crash, or stop cleanly and start again.  config: new settings instead of the present ones."""
         settings = self._settings if config is None else load(config)
         if self.instance is not None:
             self._stop()

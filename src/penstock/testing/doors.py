@@ -1,8 +1,8 @@
 """Real ports for real clients: the server's own doors over a broker's engine, on an event loop in a thread.
 
-While they are open that loop alone touches core and engine, and commands of the test are handed to it.  The clock stays
-the broker's: it moves when the test says so, which is why AMQP clients are asked for no heartbeats and nobody is cut off
-for being silent.
+While they are open that loop alone touches core and engine, and commands of the test are handed to it.  The clock
+stays the broker's: it moves when the test says so, which is why AMQP clients are asked for no heartbeats and nobody is
+cut off for being silent.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from penstock import __version__
 from penstock.errors import PenstockError, Unavailable
 from penstock.server.amqp.door import AmqpDoor, AmqpLink
 from penstock.server.counters import Counters
 from penstock.server.users import Users
+from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Doors:
         for session in list(self.amqp.sessions):
             session.link.close()
         deadline = self.loop.time() + GOODBYE_S
-        while self.amqp.sessions and self.loop.time() < deadline:
+        while self.amqp.sessions and self.loop.time() < deadline:  # noqa: ASYNC110 - the door has no event for it
             await asyncio.sleep(0.001)
         await self._cut()
 
@@ -165,7 +165,7 @@ class Doors:
         for session in list(self.amqp.sessions):
             if isinstance(session.link, AmqpLink):
                 session.link.transport.abort()
-        while self.amqp.sessions:
+        while self.amqp.sessions:  # noqa: ASYNC110 - the same
             await asyncio.sleep(0)
 
     def _end(self, farewell: Coroutine[object, object, None]) -> None:

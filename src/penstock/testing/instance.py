@@ -4,8 +4,8 @@ Core, log, engine and body cache are the server's; the log commits inline.  Turn
 
     command -> core decides -> finish_turn -> log commits what somebody waits for -> deliveries, answers -> quiet
 
-What nobody waits for (grants) is logged with the next commit or after `ack_sync`, as in a server, so a crash may lose it.
-Once real ports are open the same turns run on their loop, and commands from outside are handed to it.
+What nobody waits for (grants) is logged with the next commit or after `ack_sync`, as in a server, so a crash may lose
+it.  Once real ports are open the same turns run on their loop, and commands from outside are handed to it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Instance:
         self._jobs: deque[Callable[[], None]] = deque()
         self._inside = False  # a command runs: its turns are run by it, not by the loop
         section = settings.log
-        self.log = TellingLog.open(
+        log = TellingLog.open(
             disk,
             clock,
             LogSettings(
@@ -77,6 +77,8 @@ class Instance:
                 low_space=0,
             ),
         )
+        assert isinstance(log, TellingLog)
+        self.log = log
         try:
             recovered = open_core(self.log, clock, settings, seed=seed)
             self.core = recovered.core

@@ -115,7 +115,7 @@ class ServerProcess:
         return self
 
     def stop(self) -> int:
-        """SIGTERM, and wait; the exit status.  A server that takes more than 30 seconds is killed, and TimeoutExpired raised."""
+        """SIGTERM, and wait; the exit status.  TimeoutExpired for one that takes over 30 seconds, which is killed."""
         process, self._process = self._running(), None
         process.terminate()
         try:

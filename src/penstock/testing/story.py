@@ -1,8 +1,8 @@
 """The life of one message, told from the log alone.
 
-It reads the records in order and keeps in mind which queues have the message.  A record counts when one of its LSN pairs
-covers the message and its queue has it at that time: pairs mean a queue's own messages only.  What the log has gathered
-and not yet made durable is told too.
+It reads the records in order and keeps in mind which queues have the message.  A record counts when one of its LSN
+pairs covers the message and its queue has it at that time: pairs mean a queue's own messages only.  What the log has
+gathered and not yet made durable is told too.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import orjson
+import pyarrow as pa
 
 from penstock.core.plain import unwrap
 from penstock.errors import NotFound
 from penstock.records.chunks import LSN_LIMIT, unpack_pairs
 from penstock.records.entries import Control, Group, Publishes
-from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
+from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
+from penstock.records.schema import COLUMNS
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -180,10 +182,9 @@ class _Teller:
             if stream != record.name:
                 continue
             if record.kind is Kind.PLAN_SETTLE and batch is not None and planned <= batch:
-                self._tell(record, "plan settled", number, stream=stream, batch=planned)
-                self._at.discard(number)
+                self._tell(record, "plan settled", number, stream=stream, batch=planned)  # a SETTLE follows
                 del self._plans[stream, planned]
-            elif record.kind is Kind.STREAM_RELEASE and (batch is None or planned == batch):
+            elif record.kind is Kind.STREAM_RELEASE and (batch is None or planned <= batch):
                 self._tell(record, "plan released", number, stream=stream, batch=planned)
                 del self._plans[stream, planned]
 
@@ -204,34 +205,33 @@ def tell(log: TellingLog, lsn: int) -> list[Event]:
     return teller.events
 
 
-_READ = ("lsn", "kind", "name", "via", "route", "time", "expires_at", "not_before", "priority", "properties", "body")
+def _plain_schema() -> pa.Schema:
+    schema = COLUMNS
+    for name in ("time", "expires_at", "not_before"):
+        schema = schema.set(schema.get_field_index(name), pa.field(name, pa.int64()))
+    return schema
+
+
+_PLAIN = _plain_schema()
+"""The log's columns, with times as integers."""
 
 
 def _stored(log: TellingLog) -> Iterator[_Record]:
     """Durable rows of the whole log."""
-    for batch in log.batches(log.first_lsn, LSN_LIMIT, _READ):
-        columns = {name: batch.column(name) for name in _READ}
-        for name in ("time", "expires_at", "not_before"):
-            columns[name] = columns[name].cast("int64")
-        rows = {name: cast("list[object]", column.to_pylist()) for name, column in columns.items()}
-        for row in range(batch.num_rows):
-
-            def number(name: str, row: int = row, rows: Mapping[str, list[object]] = rows, null: int = 0) -> int:
-                value = cast("int | None", rows[name][row])
-                return null if value is None else value
-
+    for batch in log.batches(log.first_lsn, LSN_LIMIT):
+        for row in batch.cast(_PLAIN).to_pylist():
             yield _Record(
-                number("lsn"),
-                Kind(number("kind")),
-                cast("str | None", rows["name"][row]) or "",
-                number("time"),
-                number("route", null=NO_ROUTE),
-                cast("bytes | None", rows["properties"][row]) or b"",
-                cast("bytes | None", rows["body"][row]) or b"",
-                number("not_before"),
-                number("expires_at"),
-                number("priority"),
-                number("via", null=-1),
+                row["lsn"],
+                Kind(row["kind"]),
+                row["name"] or "",
+                row["time"],
+                NO_ROUTE if row["route"] is None else row["route"],
+                row["properties"] or b"",
+                row["body"] or b"",
+                row["not_before"] or 0,
+                row["expires_at"] or 0,
+                row["priority"] or 0,
+                NO_VIA if row["via"] is None else row["via"],
             )
 
 

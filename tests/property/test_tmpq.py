@@ -1,0 +1,449 @@
+"""The queue on ranges against the one-message definition, any commands in any order, and the fold of its records."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from property.queue_model import Model, Worker, matches
+
+from penstock.core.consumers import Consumer, Credit
+from penstock.core.effects import Deliver, Effect, Fetch, Purpose, Verb
+from penstock.core.outbox import Outbox
+from penstock.core.queue import Queue
+from penstock.core.state import flat, spread
+from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
+from penstock.records.entries import Control, Publishes, Rows, Topic
+from penstock.records.kinds import Kind
+from penstock.records.settings import QueueSettings, Retry
+
+TOPIC = Topic("/", "", "q")
+
+
+class BitFilter:
+    """Matches bodies whose first byte has one of the bits."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def matches(self, bodies: Any, properties: Any, topics: Any, *, lsns: Any = None, times: Any = None) -> list[bool]:
+        assert lsns is None or len(lsns) == len(bodies)
+        return [matches(self.text, body) for body in bodies]
+
+
+class Fold:
+    """The durable state of one queue from its records, one message at a time."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, dict[str, int]] = {}
+
+    def arrived(self, lsn: int, not_before: int) -> None:
+        self.waiting[lsn] = {"deliveries": 0, "failures": 0, "cancels": 0, "place": 0, "not_before": not_before}
+
+    def feed(self, record: Control) -> None:
+        _, values = unpack_pairs(record.body)
+        header = orjson.loads(record.header) if record.header else {}
+        for a, b in zip(values[::2], values[1::2], strict=True):
+            assert a < b <= record.lsn
+            for lsn in [lsn for lsn in self.waiting if a <= lsn < b]:
+                state = self.waiting[lsn]
+                if record.kind is Kind.GRANT:
+                    state["deliveries"] = max(state["deliveries"], header["attempt"])
+                elif record.kind is Kind.RETURN:
+                    state["failures"] += header["failed"]
+                    state["cancels"] += header["cancelled"]
+                    state["not_before"] = header.get("not_before", 0)
+                elif record.kind is Kind.DUE:
+                    state["not_before"] = 0
+                    if header["place"]:
+                        state["place"] = record.lsn
+                else:
+                    del self.waiting[lsn]
+
+
+spans = st.sampled_from([0, 0, 1, 2, 3])
+queue_settings = st.builds(
+    QueueSettings,
+    semantics=st.sampled_from(["at-least-once", "at-least-once", "at-least-once", "at-most-once"]),
+    lease_period=st.sampled_from([0, 0, 5, 20]),
+    leasing=st.sampled_from(["sublet", "strict"]),
+    max_backlog=st.sampled_from([0, 0, 0, 1, 5]),
+    max_per_subscription_backlog=st.sampled_from([0, 0, 2, 7]),
+    fairness_model=st.sampled_from(["fast", "round-robin", "proportional"]),
+    max_deliveries=spans,
+    max_cancels=spans,
+    delivery_limit=st.sampled_from([-1, -1, 0, 1, 2]),
+    retry=st.none() | st.builds(Retry, st.sampled_from([3, 10]), st.just(2.0), st.just(30), st.just(0.0), spans),
+    expiration=st.none() | st.sampled_from([0, 8, 25]),
+    expiration_model=st.sampled_from(["default", "queue", "latest", "earliest"]),
+    message_ttl=st.none() | st.none() | st.sampled_from([0, 12]),
+    dead_letter_exchange=st.sampled_from([None, "dlx"]),
+    deliver=st.sampled_from(["early", "durable"]),
+)
+message = st.tuples(
+    st.integers(0, 3),  # body
+    st.sampled_from([0, 0, 0, 1]),  # strangers' LSNs in front of it
+    st.sampled_from([0, 0, 0, 0, -3, 0, 4, 15]),  # own expiry from now; 0: none
+    st.sampled_from([0, 0, 0, 0, 0, 6, 18]),  # delay
+)
+filters = st.sampled_from([None, None, "1", "2"])
+
+
+class QueueMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = 1_000
+        self.sink: Outbox[Effect] = Outbox(100)
+        self.bodies: dict[int, bytes] = {}
+        self.workers: dict[str, tuple[Worker, Consumer]] = {}
+        self.shared: dict[str, Credit] = {}
+        self.fold = Fold()
+        self.names = 0
+        self.steps = 10_000
+        self.sent: list[tuple[str, int, int, bool]] = []
+        self.expired: list[tuple[int, str]] = []
+
+    @initialize(settings=queue_settings, steps=st.sampled_from([10_000, 3]), plain=st.booleans())
+    def start(self, settings: QueueSettings, steps: int, plain: bool) -> None:
+        if plain:
+            settings = QueueSettings(fairness_model=settings.fairness_model, lease_period=settings.lease_period)
+        self.steps = steps
+        self.queue = Queue(1, "/", "q", settings)
+        self.queue.dispatch_most = steps
+        self.model = Model(settings)
+
+    @property
+    def now(self) -> Now:
+        return Now(self.clock, self.clock)
+
+    # -- running both
+
+    def before(self) -> None:
+        self.model.tick(self.clock)
+
+    def after(self) -> None:
+        queue, sink, model = self.queue, self.sink, self.model
+        while sink.effects or queue.next_deadline()[1] == 0:
+            if not sink.effects:
+                queue.tick(self.now, sink)
+            for effect in sink.take_effects():
+                if isinstance(effect, Deliver):
+                    self.delivered(effect)
+                elif isinstance(effect, Fetch):
+                    self.fetch(effect)
+        for entry in sink.take_journal():
+            assert isinstance(entry, Control)
+            self.fold.feed(entry)
+            if entry.kind is Kind.EXPIRE:
+                reason = orjson.loads(entry.header)["reason"]
+                _, pairs = unpack_pairs(entry.body)
+                for a, b in zip(pairs[::2], pairs[1::2], strict=True):
+                    self.expired += [(lsn, reason) for lsn in range(a, b) if lsn in self.bodies]
+        for tag in self.workers:
+            assert [s for s in self.sent if s[0] == tag] == [s for s in model.sent if s[0] == tag]
+        assert sorted(self.sent) == sorted(model.sent)
+        living = set(model.messages) | {lsn for w in model.workers for lsn in w.slots}
+        assert {e for e in self.expired if e[0] not in living} >= set(model.expired)
+        assert {lsn for lsn, _ in self.expired} - living >= {lsn for lsn, _ in model.expired}
+        self.sent.clear()
+        self.expired.clear()
+        model.sent.clear()
+        model.expired.clear()
+
+    def delivered(self, effect: Deliver) -> None:
+        settings = self.queue.settings
+        if settings.semantics == "at-most-once":
+            assert effect.after >= effect.chunk[-1]
+        elif settings.deliver == "durable":
+            assert effect.after == effect.chunk[-1]
+        else:
+            assert effect.after == 0
+        self.sent += [(effect.consumer.tag, lsn, effect.attempt, effect.redelivered) for lsn in effect.chunk]
+
+    def fetch(self, effect: Fetch) -> None:
+        if effect.token.purpose is Purpose.LETTER:
+            letter = self.queue.letter(effect.token)
+            assert letter is not None
+            assert list(letter.chunk) == list(effect.chunk)
+            self.sink.record(Kind.EXPIRE, "q", {"reason": letter.reason}, pack_pairs(1, letter.pairs))
+            self.queue.buried(effect.token, self.sink)
+            return
+        for text, targets in self.queue.targets.lists.items():
+            if targets.asked is not None and targets.asked[0] == effect.token.serial:
+                for lsn in effect.chunk:
+                    if lsn in self.model.messages:
+                        self.model.messages[lsn].known.add(text)
+                break
+        lsns = list(effect.chunk)
+        n = len(lsns)
+        bodies = [self.bodies[lsn] for lsn in lsns]
+        rows = Rows(lsns, [TOPIC] * n, [b""] * n, bodies, [0] * n, [0] * n, [0] * n)
+        self.queue.fetched(self.now, effect.token, rows, self.sink)
+        self.model.dispatch(self.clock)
+
+    # -- commands
+
+    @rule(messages=st.lists(message, min_size=1, max_size=6), repeat=st.sampled_from([1, 1, 1, 30]))
+    def arrive(self, messages: list[tuple[int, int, int, int]], repeat: int) -> None:
+        self.before()
+        if self.queue.is_due(self.now):
+            self.queue.tick(self.now, self.sink)
+        messages = messages * repeat
+        lsns = list[int]()
+        for _, strangers, _, _ in messages:
+            self.sink.next_lsn += strangers
+            lsns.append(self.sink.next_lsn)
+            self.sink.next_lsn += 1
+        bodies = [bytes([body]) for body, _, _, _ in messages]
+        own = [self.clock + expiry if expiry else 0 for _, _, expiry, _ in messages]
+        later = [self.clock + delay if delay else 0 for _, _, _, delay in messages]
+        known = set(self.queue.targets.lists)
+        for lsn, body, deadline, not_before in zip(lsns, bodies, own, later, strict=True):
+            self.bodies[lsn] = body
+            self.fold.arrived(lsn, not_before)
+            self.model.arrive(self.clock, lsn, body, deadline, not_before, known)
+        self.model.overdue(self.clock)
+        self.queue.arrive(
+            self.now, as_chunk(lsns), self.sink,
+            batch=Publishes(TOPIC, b"", [b"", *bodies]), rows=range(1, len(lsns) + 1),
+            expires_at=own if any(own) else None, not_before=later if any(later) else None,
+        )  # fmt: skip
+        self.after()
+
+    @rule(
+        backlog=st.sampled_from([None, None, 0, 1, 3, 8, 50]),
+        priority=st.sampled_from([0, 0, 0, 1]),
+        no_ack=st.sampled_from([False, False, False, True]),
+        text=filters,
+        passive=st.sampled_from([False, False, False, True]),
+        group=st.sampled_from([None, None, None, "a"]),
+        client=st.sampled_from(["x", "y"]),
+    )
+    def subscribe(
+        self, backlog: int | None, priority: int, no_ack: bool, text: str | None, passive: bool, group: str | None,
+        client: str,
+    ) -> None:  # fmt: skip
+        if len(self.workers) >= 6 or (self.steps < 100 and text is not None):
+            return
+        self.before()
+        self.names += 1
+        tag = f"c{self.names}"
+        credit = None
+        if group is not None:
+            credit = self.shared.setdefault(group, Credit(4))
+            self.model.credit[group] = 4
+        worker = Worker(tag, 0, backlog, priority, no_ack, text, passive, group, client)
+        self.model.workers.append(worker)
+        consumer = self.queue.subscribe(
+            self.now, self.sink, tag=tag, holder=self, client=client, no_ack=no_ack, filter=BitFilter(text) if text else None,
+            max_backlog=backlog, shared=credit, priority=priority, passive=passive,
+        )  # fmt: skip
+        worker.serial = consumer.serial
+        self.workers[tag] = (worker, consumer)
+        self.model.dispatch(self.clock)
+        self.after()
+
+    def choose(self, index: int) -> tuple[Worker, Consumer]:
+        return self.workers[sorted(self.workers)[index % len(self.workers)]]
+
+    @precondition(lambda self: self.workers)
+    @rule(index=st.integers(0, 5), way=st.sampled_from(["cancel", "close", "lose"]))
+    def unsubscribe(self, index: int, way: str) -> None:
+        worker, consumer = self.choose(index)
+        self.before()
+        self.model.unsubscribe(self.clock, worker, way != "cancel", way == "lose")
+        others = {w.filter for w, _ in self.workers.values() if not w.closed}
+        if worker.filter is not None and worker.filter not in others:
+            for held in self.model.messages.values():
+                held.known.discard(worker.filter)
+        self.queue.unsubscribe(self.now, consumer, self.sink, requeue=way != "cancel", lost=way == "lose")
+        self.after()
+        if way != "cancel":
+            del self.workers[worker.tag]
+            self.model.workers.remove(worker)
+
+    @precondition(lambda self: self.workers)
+    @rule(index=st.integers(0, 5))
+    def pause(self, index: int) -> None:
+        worker, consumer = self.choose(index)
+        if worker.paused:
+            self.before()
+            worker.paused = False
+            self.queue.resume(self.now, consumer, self.sink)
+            self.model.dispatch(self.clock)
+            self.after()
+        else:
+            worker.paused = True
+            self.queue.pause(consumer)
+
+    @precondition(lambda self: self.workers)
+    @rule(index=st.integers(0, 5), count=st.sampled_from([1, 2, 100]))
+    def pull(self, index: int, count: int) -> None:
+        worker, consumer = self.choose(index)
+        if not worker.passive or worker.closed:
+            return
+        self.before()
+        expected = self.model.pull(self.clock, worker, count)
+        assert self.queue.pull(self.now, consumer, count, self.sink) == expected
+        self.after()
+
+    @precondition(lambda self: self.workers)
+    @rule(
+        index=st.integers(0, 5),
+        verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE]),
+        way=st.sampled_from(["all", "first", "one", "many", "range"]),
+        data=st.data(),
+        delay=st.sampled_from([None, None, None, 0, 7]),
+    )
+    def settle(self, index: int, verb: Verb, way: str, data: st.DataObject, delay: int | None) -> None:
+        worker, consumer = self.choose(index)
+        held = sorted(worker.held or worker.slots)
+        if way == "range" or not held:
+            a = data.draw(st.integers(90, self.sink.next_lsn))
+            chunks = [range(a, a + data.draw(st.integers(1, 40)))]
+        elif way == "all":
+            chunks = [as_chunk(held)]
+        elif way == "first":
+            chunks = [as_chunk(held[: data.draw(st.integers(1, len(held)))])]
+        elif way == "one":
+            chunks = [as_chunk([data.draw(st.sampled_from(held))])]
+        else:
+            chosen = sorted(data.draw(st.sets(st.sampled_from(held), min_size=1)))
+            chunks = [as_chunk(chosen[: len(chosen) // 2]), as_chunk(chosen[len(chosen) // 2 :])]
+        self.both_settle(chunks, verb, worker, consumer, "", delay)
+
+    @rule(
+        verb=st.sampled_from([Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE]),
+        client=st.sampled_from(["", "x"]),
+        data=st.data(),
+        many=st.booleans(),
+    )
+    def settle_as_anybody(self, verb: Verb, client: str, data: st.DataObject, many: bool) -> None:
+        if many and self.bodies:
+            chunks = [as_chunk(sorted(data.draw(st.sets(st.sampled_from(sorted(self.bodies)), min_size=1, max_size=9))))]
+        else:
+            a = data.draw(st.integers(90, self.sink.next_lsn))
+            chunks = [range(a, a + data.draw(st.integers(1, 20)))]
+        self.both_settle(chunks, verb, None, None, client, None)
+
+    def both_settle(
+        self, chunks: Any, verb: Verb, worker: Worker | None, consumer: Consumer | None, client: str, delay: int | None
+    ) -> None:
+        self.before()
+        lsns = sorted({lsn for chunk in chunks for lsn in chunk})
+        expected = self.model.settle(self.clock, lsns, verb.value, worker, client, delay)
+        got = self.queue.settle(self.now, chunks, verb, self.sink, by=consumer, client=client, delay=delay)
+        assert got == expected
+        self.after()
+
+    @rule(span=st.sampled_from([1, 2, 5, 10, 40]))
+    def advance(self, span: int) -> None:
+        self.clock += span
+
+    @rule(span=st.sampled_from([1, 5, 10, 40]))
+    def advance_and_tick(self, span: int) -> None:
+        self.clock += span
+        self.before()
+        self.queue.tick(self.now, self.sink)
+        self.after()
+
+    @rule()
+    def tick_when_asked(self) -> None:
+        wall, mono = self.queue.next_deadline()
+        times = [time for time in (wall, mono) if time]
+        if times:
+            self.clock = max(self.clock, min(times))
+            self.before()
+            self.queue.tick(self.now, self.sink)
+            self.after()
+
+    @rule(often=st.sampled_from([True, False, False, False]))
+    def purge(self, often: bool) -> None:
+        if often:
+            self.before()
+            expected = self.model.purge()
+            assert self.queue.purge(self.now, self.sink) == expected
+            self.after()
+
+    @rule(per_subscription=st.sampled_from([0, 1, 4]), whole=st.sampled_from([0, 3]), lease=st.sampled_from([0, 4, 30]))
+    def alter(self, per_subscription: int, whole: int, lease: int) -> None:
+        self.before()
+        settings = replace(
+            self.queue.settings, max_per_subscription_backlog=per_subscription, max_backlog=whole, lease_period=lease
+        )
+        self.model.settings = settings
+        self.queue.alter(self.now, settings, self.sink)
+        self.model.dispatch(self.clock)
+        self.after()
+
+    @rule(unclean=st.booleans())
+    def restart(self, unclean: bool) -> None:
+        waiting, columns = self.queue.snapshot()
+        queue = Queue(1, "/", "q", self.queue.settings)
+        queue.dispatch_most = self.steps
+        queue.load(waiting, columns)
+        self.queue = queue
+        self.workers.clear()
+        self.shared.clear()
+        if unclean:
+            queue.redelivered_below = self.model.redelivered_below = self.sink.next_lsn
+        else:
+            queue.redelivered_below = self.model.redelivered_below
+        self.model.restart(self.clock)
+        if queue.is_due(self.now):
+            queue.tick(self.now, self.sink)
+        self.after()
+
+    # -- comparison
+
+    @invariant()
+    def same_state(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        queue, model = self.queue, self.model
+        queue.check()
+        keys = [(lsn, lsn) for chunk in queue.main.chunks() for lsn in chunk]
+        keys += [(run.place or lsn, lsn) for run in queue.returned.runs() for lsn in run.chunk]
+        assert [lsn for _, lsn in sorted(keys)] == [m.lsn for m in model.ready()]
+        for worker, consumer in self.workers.values():
+            held = sorted(lsn for run in consumer.leases.held() for lsn in run.chunk)
+            assert held == sorted(worker.held + worker.slots)
+        assert queue.delayed == sum(m.state == "delayed" for m in model.messages.values())
+        assert queue.leased == sum(m.state == "leased" for m in model.messages.values())
+        for credit in self.shared.values():
+            assert credit.used == sum(len(w.held) + len(w.slots) for w, _ in self.workers.values() if w.group)
+
+    @invariant()
+    def the_fold_says_the_same(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        waiting, columns = self.queue.snapshot()
+        lsns = flat(waiting)
+        assert lsns.tolist() == sorted(self.fold.waiting) == sorted(self.model.messages)
+        for name in ("deliveries", "failures", "cancels", "not_before", "place"):
+            values = spread(lsns, columns.get(name, array("q")))
+            assert values.tolist() == [self.fold.waiting[lsn][name] for lsn in lsns.tolist()], name
+        values = spread(lsns, columns.get("expires_at", array("q")))
+        assert values.tolist() == [self.model.messages[lsn].deadline for lsn in lsns.tolist()]
+        for name in ("deliveries", "failures", "cancels"):
+            assert [self.fold.waiting[lsn][name] for lsn in lsns.tolist()] == [
+                getattr(self.model.messages[lsn], name) for lsn in lsns.tolist()
+            ], name
+
+    @invariant()
+    def everything_ready_is_known_to_the_filters(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        for text in self.queue.targets.lists:
+            assert all(text in m.known for m in self.model.ready())
+
+
+QueueMachine.TestCase.settings = settings(
+    max_examples=400, stateful_step_count=50, phases=[Phase.generate, Phase.explicit], deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
+)
+TestQueue = QueueMachine.TestCase
