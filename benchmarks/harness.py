@@ -267,23 +267,33 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def disk_sync(folder: Path, size: int = 700, rounds: int = 400) -> list[float]:
-    """Seconds of each write of `size` bytes into reserved space and its `fdatasync`: the disk alone."""
-    path = folder / "sync-probe"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        os.posix_fallocate(handle, 0, size * (rounds + 20))
-        taken: list[float] = []
-        data = os.urandom(size)
-        for turn in range(rounds + 20):
-            started = time.perf_counter()
-            os.pwrite(handle, data, turn * size)
-            os.fdatasync(handle)
-            taken.append(time.perf_counter() - started)
-        return taken[20:]
-    finally:
-        os.close(handle)
-        path.unlink()
+class DiskProbe:
+    """The disk alone: what one write of some hundred bytes into reserved space and its `fdatasync` take.  A context."""
+
+    def __init__(self, folder: Path, size: int = 700, room: int = 4 << 20) -> None:
+        self._path = folder / "sync-probe"
+        self._data = os.urandom(size)
+        self._room = room
+        self._place = 0
+        self._handle = -1
+
+    def __enter__(self) -> Self:
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.posix_fallocate(self._handle, 0, self._room)
+        os.fsync(self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+        self._path.unlink()
+
+    def sync(self) -> float:
+        """Seconds of one."""
+        started = time.perf_counter()
+        os.pwrite(self._handle, self._data, self._place)
+        os.fdatasync(self._handle)
+        self._place = (self._place + len(self._data)) % (self._room - len(self._data))
+        return time.perf_counter() - started
 
 
 def filesystem(folder: Path) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -38,8 +39,10 @@ def run(name: str, arguments: list[str], out: Path, console: Console) -> tuple[l
     """Run one, showing each figure as it comes; its figures and exit status."""
     figures: list[dict[str, Any]] = []
     command = [sys.executable, str(HERE / f"bench_{name}.py"), *arguments]
-    path = out / f"{name}.jsonl"
-    with path.open("w") as kept, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    path = os.pathsep.join(filter(None, [str(HERE.parent / "src"), os.environ.get("PYTHONPATH")]))
+    environ = {**os.environ, "PYTHONPATH": path}
+    lines = out / f"{name}.jsonl"
+    with lines.open("w") as kept, subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as child:
         assert child.stdout is not None
         for line in child.stdout:
             figure = _figure(line)
@@ -71,7 +74,7 @@ def shown(value: float) -> str:
 def table(title: str, figures: list[dict[str, Any]]) -> Table:
     """what | value | budget | ratio; a ratio on the wrong side of 1 is red."""
     out = Table(title=title, title_justify="left")
-    out.add_column("what")
+    out.add_column("what", no_wrap=True)
     for name in ("value", "unit", "budget", "ratio"):
         out.add_column(name, justify="left" if name == "unit" else "right")
     for figure in figures:
@@ -107,7 +110,8 @@ def main() -> int:
         if status != 0:
             failed.append(name)
     missed = [figure for figure in all_figures if figure.get("met") is False]
-    console.print(table("Penstock, each figure beside its budget", all_figures))
+    title = "A quick run: it works, and its figures mean nothing" if given.quick else "Each figure beside its budget"
+    console.print(table(title, all_figures))
     judged = sum(figure.get("budget") is not None for figure in all_figures)
     seconds = time.perf_counter() - started
     console.print(f"{judged - len(missed)} of {judged} budgets met, in {seconds:.0f} s; lines in {given.out}")

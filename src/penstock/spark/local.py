@@ -136,7 +136,5 @@ def install(spark: Any) -> None:
     """
     from pyspark import cloudpickle
 
-    import penstock
-
-    cloudpickle.register_pickle_by_value(penstock)
+    cloudpickle.register_pickle_by_value(sys.modules["penstock"])
     register(spark)
