@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 ORDER = ("start", "amqp", "flight", "memory", "recovery")
 """These first, in the order of the table; then all others by name."""
 
-QUICK = {"expr": ["--fast"], "fold": ["--records", "100000"]}
+QUICK = {"expr": ["--fast"], "log": ["--fast"], "fold": ["--records", "100000"]}
 """What stands for `--quick` where a benchmark measures a part without a server and has options of its own."""
 
 
@@ -74,9 +74,9 @@ def shown(value: float) -> str:
 def table(title: str, figures: list[dict[str, Any]]) -> Table:
     """what | value | budget | ratio; a ratio on the wrong side of 1 is red."""
     out = Table(title=title, title_justify="left")
-    out.add_column("what", no_wrap=True)
+    out.add_column("what")
     for name in ("value", "unit", "budget", "ratio"):
-        out.add_column(name, justify="left" if name == "unit" else "right")
+        out.add_column(name, justify="left" if name == "unit" else "right", no_wrap=True)
     for figure in figures:
         budget, ratio = figure.get("budget"), figure.get("ratio")
         sign = {"at least": "≥ ", "at most": "≤ "}.get(figure.get("sense", ""), "")
@@ -100,6 +100,8 @@ def main() -> int:
     given, rest = options.parse_known_args()
     given.out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 130
     all_figures: list[dict[str, Any]] = []
     failed: list[str] = []
     started = time.perf_counter()

@@ -50,6 +50,20 @@ class LiveServer:
 
     def start(self, amqp: str = "127.0.0.1:0") -> None:
         """Start, and wait until the doors are open."""
+        ready_file = self.spawn(amqp)
+        assert self.process is not None
+        until = time.monotonic() + START_S
+        while not ready_file.exists():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.output()}")
+            if time.monotonic() > until:
+                self.kill()
+                raise AssertionError(f"the server was not ready after {START_S} s:\n{self.output()}")
+            time.sleep(0.01)
+        self.ready = json.loads(ready_file.read_bytes())
+
+    def spawn(self, amqp: str = "127.0.0.1:0") -> Path:
+        """Start, and do not wait; returns the ready file that will come."""
         self.folder.mkdir(parents=True, exist_ok=True)
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
@@ -61,15 +75,7 @@ class LiveServer:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": str(SOURCE)}
             )
-        until = time.monotonic() + START_S
-        while not ready_file.exists():
-            if self.process.poll() is not None:
-                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.output()}")
-            if time.monotonic() > until:
-                self.kill()
-                raise AssertionError(f"the server was not ready after {START_S} s:\n{self.output()}")
-            time.sleep(0.01)
-        self.ready = json.loads(ready_file.read_bytes())
+        return ready_file
 
     def kill(self) -> None:
         """kill -9, and wait for the end."""

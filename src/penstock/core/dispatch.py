@@ -208,11 +208,15 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
                 run.tally = delivered(tally)
                 run.deadline = deadline
             consumer.leases.add(run)
+        again = len(chunk) if tally.deliveries else 0
+        if not again and chunk[0] < queue.redelivered_below:
+            again = bisect_left(chunk, queue.redelivered_below)
+        if 0 < again < len(chunk):
+            after = settled if once else 0 if early else chunk[again - 1]
+            sink.effect(Deliver(consumer, queue, chunk[:again], tally.deliveries + 1, True, after))
+            chunk, again = chunk[again:], 0
         after = settled if once else 0 if early else chunk[-1]
-        if not tally.deliveries and chunk[0] >= queue.redelivered_below:
-            sink.effect(Deliver(consumer, queue, chunk, 1, False, after))
-        else:
-            _deliver_again(queue, sink, consumer, chunk, tally, after)
+        sink.effect(Deliver(consumer, queue, chunk, tally.deliveries + 1, again > 0, after))
     queue.delivered += count
     if keep:
         queue.outstanding += count
@@ -227,11 +231,3 @@ def _log_grant(queue: Queue, sink: Sink, consumer: Consumer, attempt: int, pairs
     header = {"consumer": consumer.tag, "client": consumer.client, "attempt": attempt}
     sink.record(Kind.GRANT, queue.name, header, pack_pairs(queue.id, pairs))
 
-
-def _deliver_again(queue: Queue, sink: Sink, consumer: Consumer, chunk: Chunk, tally: Tally, after: int) -> None:
-    """Deliveries of which some are not the first, or may not be: parted at the first that is."""
-    attempt = tally.deliveries + 1
-    cut = len(chunk) if tally.deliveries else bisect_left(chunk, queue.redelivered_below)
-    sink.effect(Deliver(consumer, queue, chunk[:cut], attempt, True, after))
-    if cut < len(chunk):
-        sink.effect(Deliver(consumer, queue, chunk[cut:], attempt, False, after))

@@ -9,6 +9,7 @@ A lease has one length, so deadlines leave in the order of the grants; `sorted` 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -123,6 +124,9 @@ class Leases:
         found: list[Chunk] = [as_chunk(kept)] if kept else []
         for run in self.runs:
             if run.tally.deliveries == deliveries:
+                start = bisect_left(run.chunk, chunk[0])
+                if run.chunk[start : start + len(chunk)] == chunk:  # nothing happened meanwhile: the usual case
+                    return chunk
                 inside = sift(run.chunk, chunk)[0]
                 if inside is not None:
                     found.append(inside)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.ports import Clock
 
-STARVED_US = 2_000
+STARVED_US = 500
 """A commit that has waited this long for the interpreter gets it: the loop sleeps for a moment."""
 
 NAP_S = 20e-6

@@ -208,7 +208,8 @@ def main(arguments: Sequence[str], driver_class: type[Driver] = Driver) -> int:
 
 def _watch(stopping: threading.Event) -> None:
     """The parent is gone when our standard input ends."""
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     stopping.set()
 
 

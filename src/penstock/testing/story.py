@@ -208,7 +208,8 @@ def tell(log: TellingLog, lsn: int) -> list[Event]:
 def _plain_schema() -> pa.Schema:
     schema = COLUMNS
     for name in ("time", "expires_at", "not_before"):
-        schema = schema.set(schema.get_field_index(name), pa.field(name, pa.int64()))
+        place = schema.get_field_index(name)
+        schema = schema.set(place, pa.field(name, pa.int64()))  # pyright: ignore[reportUnknownMemberType] - its stubs
     return schema
 
 

@@ -11,6 +11,7 @@ It checks who calls and how many streams run, parses the command, and hands over
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -130,10 +131,17 @@ class FlightDoor:
 
     # -- any other thread
 
-    def close(self) -> None:
-        """Stop listening and wait for calls that are about to end."""
-        if self._server is not None:
-            self._server.shutdown()
+    def close(self, timeout: float = 5.0) -> bool:
+        """Stop listening and wait for running calls, at most so many seconds; whether all have ended.
+
+        pyarrow waits for every call, and a call whose client stands still does not end: then a thread stays behind.
+        """
+        if self._server is None:
+            return True
+        thread = threading.Thread(target=self._server.shutdown, name="penstock-flight-stop", daemon=True)
+        thread.start()
+        thread.join(timeout)
+        return not thread.is_alive()
 
     # -- Flight's threads
 

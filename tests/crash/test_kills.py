@@ -1,0 +1,331 @@
+"""kill -9 at random moments of mixed load, again and again on one folder, judged by the table of docs/durability.md.
+
+What the clients wrote down before and after each step is the only witness.  `PENSTOCK_KILLS` sets how often (10),
+`PENSTOCK_SEED` repeats a run's choices (not its timing).  What this cannot show: a killed process is no power cut.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from crash_clients import QUEUES, Administrator, Client, Delivery, Peer, Publisher, Worker, identity, publish_bytes
+from live_server import LiveServer
+from pika import spec
+
+pytestmark = pytest.mark.crash
+
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "0")) or 10 * int(os.environ.get("PENSTOCK_EFFORT", "1"))
+SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
+GROUP = {"plain": "plain", "work": "work", "dead": "work", "again": "again", "once": "once", "left": "left", "right": "right"}
+TAKERS = {"plain": ["plain"], "transient": ["plain"], "work": ["work"], "again": ["again"], "once": ["once"], "both": ["left", "right"]}  # fmt: skip
+QUIET_S = 0.3
+PATIENCE_S = 15.0
+
+
+class Judge:
+    """What must, may and must not be in each group of queues, learned from the journals."""
+
+    def __init__(self) -> None:
+        self.kind: dict[str, str] = {}
+        self.sure: dict[str, set[str]] = defaultdict(set)  # by group: must be there
+        self.open: dict[str, set[str]] = defaultdict(set)  # may be there: not confirmed, or acked without proof
+        self.gone: dict[str, set[str]] = defaultdict(set)  # must not come back
+        self.seen: set[tuple[str, str]] = set()  # (queue, id) that was delivered
+        self.queues: dict[str, bool | None] = {}  # of administrators: there, gone, or unknown
+        self.fresh: set[tuple[str, str]] = set()  # (queue, id) delivered in this life as not delivered before
+        self.proven: list[tuple[str, str]] = []  # (group, id) whose ack is durable, in this life
+        self.unproven: list[tuple[str, str]] = []
+        self.reading = False  # the journals of a life, whose order among each other is not known
+        self.wrong: list[str] = []
+        self.counts: Counter[str] = Counter()
+
+    def read(self, journal: Path) -> None:
+        """Everything one client wrote in one life of the server."""
+        acks: list[tuple[str, str]] = []
+        before_marker = 0
+        for line in journal.read_text().splitlines():
+            match line.split():
+                case ["p", name, kind]:
+                    self.kind[name] = kind
+                    self.counts["published"] += 1
+                    for queue in TAKERS[kind]:
+                        self.open[GROUP[queue]].add(name)
+                case ["c", name]:
+                    self.counts["confirmed"] += 1
+                    for queue in TAKERS[self.kind[name]]:
+                        self.open[GROUP[queue]].discard(name)
+                        self.sure[GROUP[queue]].add(name)
+                case ["d", queue, name, again]:
+                    self.delivered(queue, name, again == "1")
+                case ["a", queue, name]:
+                    acks.append((GROUP[queue], name))
+                case ["k"]:
+                    before_marker = len(acks)
+                case ["m"]:
+                    self.proven += acks[:before_marker]
+                    acks = acks[before_marker:]
+                case ["n", _, _]:
+                    self.counts["given back or rejected"] += 1
+                case [("q+" | "q-"), name]:
+                    self.queues[name] = None
+                case ["q+!", name]:
+                    self.queues[name] = True
+                case ["q-!", name]:
+                    self.queues[name] = False
+                case other:
+                    raise AssertionError(other)
+        self.unproven += acks
+
+    def finished(self, group: str, name: str) -> None:
+        self.sure[group].discard(name)
+        self.open[group].discard(name)
+        self.gone[group].add(name)
+
+    def delivered(self, queue: str, name: str, again: bool) -> None:
+        self.counts["delivered"] += 1
+        group = GROUP[queue]
+        if queue == "once":
+            if (queue, name) in self.seen:
+                self.wrong.append(f"{name} of the at-most-once queue was delivered twice")
+            self.gone[group].add(name)
+        elif name in self.gone[group]:
+            self.wrong.append(f"{name} came back to {queue} although its end was durable")
+        # journals of one life may be read in another order than things happened, so one first delivery is fine
+        if not again:
+            if (queue, name) in self.fresh or ((queue, name) in self.seen and not self.reading):
+                self.wrong.append(f"{name} was delivered from {queue} again and does not say so")
+            self.fresh.add((queue, name))
+        self.seen.add((queue, name))
+
+    def server_died(self, journals: list[Path]) -> None:
+        """Take in what the clients of that life wrote; publishes first, as several clients speak of one message."""
+        self.reading = True
+        for journal in sorted(journals, key=lambda path: not path.name.startswith("pub")):
+            self.read(journal)
+        self.reading = False
+        self.counts["acks proven durable"] += len(self.proven)
+        for group, name in self.proven:
+            self.finished(group, name)
+        for group, name in self.unproven:
+            if name not in self.gone[group]:
+                self.sure[group].discard(name)
+                self.open[group].add(name)
+        self.proven, self.unproven = [], []
+        for name in [name for name in self.sure["plain"] | self.open["plain"] if self.kind[name] == "transient"]:
+            self.finished("plain", name)  # the process ended, and so did they
+        for name in self.gone["once"] | self.sure["once"]:  # it may have been removed for a send that never came
+            self.sure["once"].discard(name)
+            if name not in self.gone["once"]:
+                self.open["once"].add(name)
+
+    def judge(self, found: dict[str, list[tuple[str, bool]]]) -> None:
+        """Everything that was found in all queues, after a restart."""
+        by_group: dict[str, list[str]] = defaultdict(list)
+        for queue, messages in found.items():
+            for name, again in messages:
+                by_group[GROUP[queue]].append(name)
+                self.delivered(queue, name, again)
+            if queue not in ("dead", "again"):  # there places are those of deaths, and delays end when they end
+                self._in_order(queue, [name for name, _ in messages])
+        for group in sorted(set(GROUP.values())):
+            names = by_group[group]
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            lost = self.sure[group] - set(names)
+            strange = set(names) - self.sure[group] - self.open[group] - self.gone[group]
+            self.wrong += [f"{name} is in {group} {names.count(name)} times" for name in twice[:5]]
+            self.wrong += [f"{name} is lost from {group}: {len(lost)} are" for name in sorted(lost)[:5]]
+            self.wrong += [f"{name} in {group} was never published there" for name in sorted(strange)[:5]]
+            # what is there is durable; what is not there will never be again
+            self.gone[group] |= self.open[group] - set(names)
+            if group != "once":
+                self.sure[group] = set(names) - self.gone[group]
+            self.open[group] = set()
+
+    def _in_order(self, queue: str, names: list[str]) -> None:
+        last: dict[str, int] = {}
+        for name in names:
+            publisher, number = name.rsplit(".", 1)
+            if int(number) <= last.get(publisher, 0):
+                self.wrong.append(f"{name} comes after {publisher}.{last[publisher]} in {queue}")
+            last[publisher] = int(number)
+
+
+def declare(server: LiveServer) -> None:
+    with Peer(server.port) as peer:
+        peer.method(spec.Exchange.Declare(exchange="fork", type="topic", durable=True))
+        peer.expect(spec.Exchange.DeclareOk)
+        arguments: dict[str, dict[str, object]] = {
+            "work": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+            "again": {"x-retry": {"initial": "30ms", "max": "150ms"}},
+            "once": {"x-semantics": "at-most-once"},
+        }
+        for queue in (*QUEUES, "markers"):
+            peer.method(spec.Queue.Declare(queue=queue, durable=True, arguments=arguments.get(queue, {})))
+            peer.expect(spec.Queue.DeclareOk)
+        for queue in ("left", "right"):
+            peer.method(spec.Queue.Bind(queue=queue, exchange="fork", routing_key="a.*"))
+            peer.expect(spec.Queue.BindOk)
+
+
+def look(server: LiveServer, judge: Judge, rnd: random.Random) -> None:
+    """Take everything out of every queue and judge it; some queues are then emptied, others get everything back."""
+    peers: list[Peer] = []
+    found: dict[str, list[tuple[str, bool]]] = {}
+    tags: dict[str, tuple[Peer, int]] = {}
+    try:
+        for queue in QUEUES:
+            peer = Peer(server.port)
+            peers.append(peer)
+            messages, last = collect(peer, queue, wanted=judge.sure[queue] if queue != "dead" else set())
+            found[queue] = messages
+            tags[queue] = peer, last
+        judge.judge(found)
+        if judge.wrong:
+            return
+        for queue, (peer, last) in tags.items():
+            if last and rnd.random() < 0.5:
+                peer.method(spec.Basic.Ack(last, multiple=True))
+                confirm(peer)
+                for name, _ in found[queue]:
+                    judge.finished(GROUP[queue], name)
+        check_queues(server, judge)
+    finally:
+        for peer in peers:
+            peer.socket.close()
+
+
+def collect(peer: Peer, queue: str, wanted: set[str]) -> tuple[list[tuple[str, bool]], int]:
+    """All messages of a queue, unsettled: what must be there, and until nothing more comes."""
+    peer.method(spec.Basic.Consume(queue=queue, consumer_tag=queue, nowait=True))
+    out: list[tuple[str, bool]] = []
+    missing = set(wanted)
+    until = time.monotonic() + PATIENCE_S
+    quiet_since = time.monotonic()
+    last = 0
+    while (missing and queue != "work" and time.monotonic() < until) or time.monotonic() - quiet_since < QUIET_S:
+        for event in peer.events(0.05):
+            assert isinstance(event, Delivery)
+            name = identity(event.body)
+            out.append((name, event.redelivered))
+            missing.discard(name)
+            last = event.tag
+            quiet_since = time.monotonic()
+    return out, last
+
+
+def confirm(peer: Peer) -> None:
+    """A message published after the acks is confirmed, so the acks are durable."""
+    peer.select_confirms()
+    peer.send(publish_bytes("", "markers", b"marker "))
+    until = time.monotonic() + PATIENCE_S
+    while not any(not isinstance(event, Delivery) for event in peer.events(0.5)):
+        assert time.monotonic() < until, "no confirm came"
+
+
+def check_queues(server: LiveServer, judge: Judge) -> None:
+    """Queues that administrators made and deleted."""
+    peer = Peer(server.port)
+    for name, there in judge.queues.items():
+        peer.method(spec.Queue.Declare(queue=name, passive=True))
+        answer = peer.read().method
+        if isinstance(answer, spec.Queue.DeclareOk):
+            if there is False:
+                judge.wrong.append(f"the deleted queue {name} is back")
+            peer.method(spec.Queue.Delete(queue=name))
+            peer.expect(spec.Queue.DeleteOk)
+        else:
+            if there is True:
+                judge.wrong.append(f"the declared queue {name} is lost")
+            peer.method(spec.Channel.CloseOk())
+            peer.open_channel()
+    judge.queues.clear()
+    peer.method(spec.Queue.Purge(queue="markers"))
+    peer.expect(spec.Queue.PurgeOk)
+    peer.socket.close()
+
+
+def clients(server: LiveServer, folder: Path, life: int, rnd: random.Random) -> Iterator[Client]:
+    def path(what: str) -> Path:
+        return folder / f"{what}-{life}"
+
+    for number in range(rnd.choice((1, 2, 3))):
+        yield Publisher(server.port, path(f"pub{number}"), rnd.randrange(1 << 30))
+    groups = rnd.choice(
+        ((("plain", "left"), ("work",), ("again", "once")), (("plain", "work", "once"),), (("work", "again"), ("work", "dead"), ("once",), ("once", "plain")), ())
+    )  # fmt: skip
+    for number, queues in enumerate(groups):
+        yield Worker(server.port, path(f"worker{number}"), rnd.randrange(1 << 30), queues)
+    yield Administrator(server.port, path("admin"), rnd.randrange(1 << 30))
+
+
+def test_kills(tmp_path: Path) -> None:
+    rnd = random.Random(SEED)
+    judge = Judge()
+    server = LiveServer(tmp_path, ["--sync", "commit"])
+    print(f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}, journals in {tmp_path}")
+    with server:
+        declare(server)
+        for life in range(1, KILLS + 1):
+            team = list(clients(server, tmp_path, life, rnd))
+            for client in team:
+                client.start()
+            time.sleep(rnd.choice((0.05, 0.3, 0.7, 1.0)) * rnd.uniform(0.5, 1.5))
+            server.kill()
+            for client in team:
+                client.stopping.set()
+                client.join(20)
+                assert not client.is_alive(), client.name
+                assert client.failure is None, f"seed {SEED}, life {life}, {client.name}: {client.failure!r}"
+            judge.server_died([tmp_path / client.name for client in team])
+            if rnd.random() < 0.3:
+                die_while_starting(server, rnd)
+            server.start()
+            look(server, judge, rnd)
+            assert not judge.wrong, f"PENSTOCK_SEED={SEED}, life {life}, see {tmp_path}:\n" + "\n".join(judge.wrong[:30])
+    assert server.process is not None
+    assert server.process.returncode == 0, server.output()
+    assert "Traceback" not in server.output(), server.output()
+    print(dict(judge.counts))
+    # audit(server.data)
+
+
+def die_while_starting(server: LiveServer, rnd: random.Random) -> None:
+    """A kill during recovery leaves what a kill before it left."""
+    server.spawn("127.0.0.1:0")
+    time.sleep(rnd.uniform(0.1, 1.0))
+    server.kill()
+
+
+def audit(data: Path) -> None:
+    """The log tells the same story."""
+    from penstock.cli.auditing import audit as audit_log
+
+    report = audit_log(data)
+    assert not report.findings, "\n".join(f"{one.guarantee}: {one.text} {one.lsns[:10]}" for one in report.findings[:20])
+
+
+def test_an_ack_older_than_ack_sync_is_kept(tmp_path: Path) -> None:
+    """Nothing else happens on the server: the ack goes to disk by itself."""
+    with LiveServer(tmp_path) as server:
+        channel = server.connect().channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        for number in range(20):
+            channel.basic_publish("", "q", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+        tags = [channel.basic_get("q")[0].delivery_tag for _ in range(10)]
+        channel.basic_ack(tags[-1], multiple=True)
+        channel.basic_qos()  # answered after the ack was read
+        time.sleep(0.6)  # ack_sync is 100 ms; the rest is for a machine with other things to do
+        server.kill()
+        server.start()
+        channel = server.connect().channel()
+        left = channel.queue_declare("q", passive=True).method.message_count
+        assert left == 10
+        assert channel.basic_get("q")[2] == b"10"

@@ -1,0 +1,114 @@
+"""Real clients on the ports of a broker in the same process."""
+
+from __future__ import annotations
+
+import json
+from urllib.request import urlopen
+
+import pika
+import pika.exceptions
+import pytest
+
+import penstock
+from penstock.testing import Broker
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+CONFIG = {"queue": [{"name": "q", "lease_period": "30s"}]}
+
+
+def test_pika_and_the_broker_share_queues_and_time() -> None:
+    with Broker(CONFIG) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"from pika", PERSISTENT)
+        [message] = broker.subscribe("q", name="here").take()
+        assert message.body == b"from pika"
+        broker.advance(29)
+        assert channel.basic_get("q")[0] is None
+        broker.disconnect("here")
+        method, _, body = channel.basic_get("q")
+        assert (method.redelivered, body) == (True, b"from pika")
+        broker.advance(30)  # the lease of pika's delivery ends by the broker's clock
+        assert broker.stats("q")["ready"] == 1
+        connection.close()
+
+
+def test_deliveries_are_pushed_to_pika_by_commands_of_the_test() -> None:
+    with Broker(CONFIG) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        channel = connection.channel()
+        got: list[bytes] = []
+
+        def on_message(channel: object, method: object, properties: object, body: bytes) -> None:
+            got.append(body)
+
+        channel.basic_consume("q", on_message, auto_ack=True)
+        for n in range(3):
+            broker.publish("q", f"{n}")
+        while len(got) < 3:
+            connection.process_data_events(time_limit=5)
+        assert got == [b"0", b"1", b"2"]
+        connection.close()
+
+
+def test_a_crash_cuts_connections_and_a_restart_opens_the_same_port() -> None:
+    with Broker(CONFIG) as broker:
+        url = broker.amqp_url
+        connection = pika.BlockingConnection(pika.URLParameters(url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"one", PERSISTENT)
+        assert channel.basic_get("q")[2] == b"one"
+        broker.crash()
+        with pytest.raises(pika.exceptions.AMQPError):
+            channel.basic_get("q")
+        broker.restart()
+        assert broker.amqp_url == url
+        again = pika.BlockingConnection(pika.URLParameters(url))
+        method, _, body = again.channel().basic_get("q")
+        assert (method.redelivered, body) == (True, b"one")
+        again.close()
+
+
+def test_a_clean_stop_says_goodbye() -> None:
+    with Broker(CONFIG) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        broker.restart()
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+            connection.channel()
+
+
+def test_users_of_the_settings_are_in_the_url() -> None:
+    with Broker({**CONFIG, "user": [{"name": "al", "password": "p/w"}]}) as broker:
+        assert broker.amqp_url.startswith("amqp://al:p%2Fw@127.0.0.1:")
+        pika.BlockingConnection(pika.URLParameters(broker.amqp_url)).close()
+
+
+def test_flight_clients_publish_consume_and_ack() -> None:
+    with Broker(CONFIG) as broker, penstock.connect(broker.flight_url) as client:
+        receipt = client.publish("q", {"n": 1}, delay=10)
+        assert broker.stats("q")["delayed"] == 1
+        broker.advance(10)
+        messages = client.consume("q", backlog=1)
+        message = next(iter(messages))
+        assert message.json() == {"n": 1}
+        message.ack()
+        messages.close()
+        assert [event.event for event in broker.story(receipt.bookmark)][-1] == "settled"
+
+
+def test_http_shows_the_broker() -> None:
+    with Broker(CONFIG) as broker:
+        with urlopen(f"{broker.http_url}/healthz", timeout=10) as answer:
+            assert json.loads(answer.read())["status"] == "ok"
+        with urlopen(f"{broker.http_url}/metrics", timeout=10) as answer:
+            assert b"q" in answer.read()
+
+
+def test_errors_reach_the_test_through_the_loop() -> None:
+    with Broker(CONFIG) as broker:
+        assert broker.amqp_url
+        with pytest.raises(penstock.NotFound):
+            broker.subscribe("nope")
+        assert broker.publish("q", b"still there")

@@ -1,0 +1,89 @@
+"""The story of a message, told from the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import NotFound
+from penstock.testing import Broker
+
+
+def words(broker: Broker, mark: str) -> list[str]:
+    return [event.event for event in broker.story(mark)]
+
+
+def test_a_whole_life_across_a_crash() -> None:
+    config = {"queue": [{"name": "q", "lease_period": "30s"}]}
+    with Broker(config) as broker:
+        start = broker.now()
+        other = broker.publish("q", b"another")
+        mark = broker.publish("q", b"one", priority=4, expiration=600, delay=5)
+        broker.ack("q", [other])
+        broker.advance(5)
+        broker.subscribe("q", name="worker").take()
+        broker.advance(30)
+        broker.crash()
+        broker.advance(1)
+        broker.restart()
+        [message] = broker.subscribe("q", name="worker").take()
+        message.ack()
+        published, due, leased, returned, *_, restarted, again, settled = broker.story(mark)
+        assert (published.event, published.time, published.bookmark) == ("published", start, mark)
+        assert published.details == {
+            "topic": "q",
+            "queues": ["q"],
+            "not_before": start + 5,
+            "expires_at": start + 600,
+            "priority": 4,
+        }
+        assert (due.event, due.time) == ("due", start + 5)
+        assert (leased.event, leased.queue, leased.details["client"]) == ("leased", "q", "worker")
+        assert (returned.event, returned.time, returned.details["cause"]) == ("returned", start + 35, "lease")
+        assert (restarted.event, restarted.details, restarted.queue) == ("restarted", {"clean": False}, "")
+        assert again.details["attempt"] in (2, 3)
+        assert (settled.event, settled.details) == ("settled", {"by": "worker"})
+
+
+def test_what_is_not_yet_durable_is_told_and_stays_undurable() -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        mark = broker.publish("q", b"one")
+        broker.subscribe("q")
+        assert words(broker, mark) == ["published", "leased"]
+        broker.crash()
+        broker.restart()
+        assert words(broker, mark) == ["published", "restarted"]
+
+
+def test_queues_have_their_own_lines() -> None:
+    config = {"queue": [{"name": name, "underlying_topic": "t"} for name in ("a", "b")]}
+    with Broker(config) as broker:
+        mark = broker.publish("t", b"one")
+        broker.ack("a", [mark])
+        broker.ack("b", [mark], option="expire", by="me")
+        assert [(event.event, event.queue) for event in broker.story(mark)] == [
+            ("published", ""),
+            ("settled", "a"),
+            ("expired", "b"),
+        ]
+        assert broker.story(mark)[-1].details == {"reason": "forced_expire", "by": "me"}
+
+
+def test_a_neighbour_within_the_pairs_of_a_record_is_not_meant() -> None:
+    """A pair [a, b) means the queue's own messages in it: those of another queue in between are untouched."""
+    with Broker({"queue": [{"name": "a"}, {"name": "b"}]}) as broker:
+        first, between, last = broker.publish("a", "1"), broker.publish("b", "2"), broker.publish("a", "3")
+        subscription = broker.subscribe("a", max_backlog=10)
+        for message in subscription.take():
+            message.ack()
+        assert words(broker, between) == ["published"]
+        assert words(broker, first) == words(broker, last) == ["published", "leased", "settled"]
+
+
+def test_what_is_no_message_has_no_story() -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        mark = broker.publish("q", b"one")
+        origin, lsn, _ = mark.split("|")
+        with pytest.raises(NotFound):
+            broker.story(f"{origin}|{int(lsn) + 1000}|")
+        with pytest.raises(NotFound):
+            broker.story(f"{origin}|1|")  # a record, and no message
