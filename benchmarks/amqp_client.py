@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 CHANNEL = 1
-SILENCE_S = 20.0
+SILENCE_S = 30.0
 """A server that neither reads nor writes for this long has lost something."""
 
 READ_SIZE = 1 << 18

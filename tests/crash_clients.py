@@ -76,7 +76,11 @@ class Peer(RawLink):
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
-        self.ready()
+        try:
+            self.ready()
+        except BaseException:
+            self.socket.close()
+            raise
         self.published = 0
         self._delivery: tuple[str, int, bool] | None = None
         self._missing = 0

@@ -1,4 +1,4 @@
-"""A server with the Flight door alone, for tests: real core, log and engine on a loop in a thread, port picked freely."""
+"""A server with the Flight door alone, for tests: real core, log and engine on a loop in a thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from penstock.core.broker import Core
 from penstock.core.fold import Fold
@@ -60,7 +60,7 @@ class FlightHouse:
     def url(self) -> str:
         return f"penstock://guest:guest@127.0.0.1:{self.port}"
 
-    def __enter__(self) -> FlightHouse:
+    def __enter__(self) -> Self:
         self._thread.start()
         self.run(self._open)
         return self

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 from flights import TOPIC, Delay, Group, Truth
 from shared import World, read_books
@@ -62,7 +61,7 @@ def waiting(client: penstock.Client, queue: str, states: tuple[str, ...] = ("rea
     return sum(int(counts[state]) for state in states)
 
 
-def view_unread(client: penstock.Client, world: World, truth: Truth) -> Iterator[Figure]:
+def view_unread(client: penstock.Client, truth: Truth) -> Iterator[Figure]:
     """The view that nobody has read so far: count, take, compare."""
     yield Figure("views", "/carrier = 'UA', waiting", len(truth.carrier), waiting(client, "united", ("ready",)))
     taken = Counter[int]()
@@ -111,9 +110,9 @@ def dead(client: penstock.Client, truth: Truth) -> Iterator[Figure]:
     yield Figure("dead letters", f"with the reason {DEAD_REASON}", len(truth.poison), reasons[DEAD_REASON])
 
 
-def leftovers(client: penstock.Client) -> Iterator[Figure]:
+def leftovers(client: penstock.Client, spark: bool) -> Iterator[Figure]:
     """Nothing waits, is leased or delayed, but for the dead letters."""
-    for queue in ("work", "late", "united", "to-spark"):
+    for queue in ("work", "late", "united", *(("to-spark",) if spark else ())):
         yield Figure("left waiting", f"in {queue}", 0, waiting(client, queue))
 
 
@@ -172,8 +171,3 @@ def _commits(client: penstock.Client) -> Iterator[list[dict[str, Any]]]:
 def commits(client: penstock.Client) -> int:
     """How many batches of the pipeline are visible in the topic."""
     return sum(1 for _ in _commits(client))
-
-
-def groups_table(table: Path) -> pa.Table:
-    """Spark's result, for the picture."""
-    return pq.read_table(table.resolve())

@@ -16,9 +16,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -51,8 +50,11 @@ WORKERS: tuple[tuple[str, Callable[[World, int, int], None]], ...] = (
 FIRST_WORKER = FLIGHT_SLOT + 1
 WATCH_SLOT = FIRST_WORKER + len(WORKERS)
 
-SECONDS = 45
-"""How long the Flight publisher takes for its share when nothing stops it."""
+RATE = 6_000
+"""Rows a second that the Flight publisher may send: about what four workers on two cores get through."""
+
+SHORTEST_S = 5
+"""With few flights it takes its time, for there must be a middle to be killed in."""
 
 KILL_BY = 0.6
 """The Flight publisher waits at this share of its rows until the server has been killed."""
@@ -82,11 +84,10 @@ class Demo:
         self.killed_waiting = 0
 
     def _settings(self) -> Path:
-        """demo.toml, without its pipeline when Spark is not wanted."""
+        """demo.toml, without Spark's part when Spark is not wanted."""
         text = (HERE / "demo.toml").read_text()
         if not self.spark:
-            text = text.partition("\n[[pipeline]]")[0]
-            text = text.partition('[[queue]]\nname = "to-spark"')[0] + text.partition('to-spark"')[2].partition("\n\n")[2]
+            text = text.partition("# What follows is Spark's part")[0]
         path = self.folder / "demo.toml"
         path.write_text(text)
         return path
@@ -129,7 +130,7 @@ class Demo:
 
     def run(self) -> bool:
         """All of it; whether every figure was right."""
-        self.server.ready()
+        self.server.wait()
         bars = {
             "pika": ("published by pika, confirmed one by one", self.by_pika),
             "flight": ("published as Arrow batches, Flight", self.count - self.by_pika),
@@ -155,11 +156,12 @@ class Demo:
         """Everybody at work."""
         world, crew = self.world, self.crew
         rows = self.count - self.by_pika
+        rate = min(RATE, rows / SHORTEST_S)
         world.orders[ALLOWED] = int(rows * KILL_BY)
         share = self.by_pika // PIKA_PUBLISHERS
         for slot in range(PIKA_PUBLISHERS):
             crew.start(f"pika publisher {slot + 1}", publishers.publish_with_pika, world, slot, slot * share, share)
-        crew.start("Flight publisher", publishers.publish_with_flight, world, FLIGHT_SLOT, self.by_pika, rows / SECONDS)
+        crew.start("Flight publisher", publishers.publish_with_flight, world, FLIGHT_SLOT, self.by_pika, rate)
         mean = self.count // len(WORKERS)
         for place, (name, work) in enumerate(WORKERS):
             crash_after = max(100, mean * (place + 1) // 8)  # each of them once, early and late
@@ -186,8 +188,9 @@ class Demo:
         pid = self.server.kill()
         screen.history.killed = before
         screen.say(f"[bold red]kill -9[/bold red] of the server, process {pid}")
-        said = self.server.ready(other_than=pid)
+        self.until(screen, lambda _: self.server.ready(other_than=pid) is not None, "the server back", LONGEST_S)
         screen.history.back = screen.now
+        said = self.server.wait()
         self.recovered = said["recovered"]
         screen.say(
             f"server back {screen.now - before:.1f} s later: {self.recovered['records']:,} records read again in "
@@ -218,7 +221,7 @@ class Demo:
             figures = [
                 *findings.published(client, self.truth),
                 *findings.view_watched(self.world, self.truth),
-                *findings.view_unread(client, self.world, self.truth),
+                *findings.view_unread(client, self.truth),
                 *findings.worked(books, self.truth),
                 *findings.dead(client, self.truth),
             ]
@@ -237,11 +240,6 @@ class Demo:
             measured.audit = report.audit(self.folder / "data")
         figures.append(findings.Figure("audit", "guarantees broken in the log", 0, measured.audit.broken))
         return figures, measured
-
-
-def clean(folder: Path) -> Iterator[None]:
-    """Nothing running and no folder left, whatever happened."""
-    raise NotImplementedError
 
 
 def arguments() -> argparse.Namespace:
@@ -266,7 +264,7 @@ def main() -> int:
         try:
             good = Demo(options, console, folder).run()
         except (Failure, penstock.PenstockError) as error:
-            console.print(f"[bold red]demo: {error}[/bold red]", highlight=False, markup=True)
+            console.print(f"demo: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
             return 2
         except KeyboardInterrupt:
             console.print("demo: stopped; nothing is left behind")

@@ -114,17 +114,23 @@ class Server:
                 start_new_session=True,
             )
 
-    def ready(self, other_than: int | None = None) -> dict[str, Any]:
-        """Wait until a server other than that process is ready; what it said.  Failure when it is not."""
+    def ready(self, other_than: int | None = None) -> dict[str, Any] | None:
+        """What a server other than that process said when it was ready; None so far.  Failure when there is none."""
+        self.check()
+        try:
+            said: dict[str, Any] = json.loads(self.ready_file.read_bytes())
+        except FileNotFoundError:
+            return None
+        return said if said["server_pid"] not in (None, other_than) else None
+
+    def wait(self) -> dict[str, Any]:
+        """What the first server says.  Failure when it is not ready in time."""
         until = time.monotonic() + START_S
-        while time.monotonic() < until:
-            self.check()
-            if self.ready_file.exists():
-                said: dict[str, Any] = json.loads(self.ready_file.read_bytes())
-                if said["server_pid"] not in (None, other_than):
-                    return said
+        while (said := self.ready()) is None:
+            if time.monotonic() > until:
+                raise Failure(f"the server was not ready within {START_S:g} s:\n{self.told()}")
             time.sleep(0.02)
-        raise Failure(f"the server was not ready within {START_S:g} s:\n{self.told()}")
+        return said
 
     def check(self) -> None:
         """Failure when the supervisor has ended."""
@@ -133,7 +139,7 @@ class Server:
 
     def kill(self) -> int:
         """kill -9 of the server, not of its supervisor; the process id that was."""
-        pid = int(self.ready()["server_pid"])
+        pid = int(self.wait()["server_pid"])
         os.kill(pid, signal.SIGKILL)
         return pid
 

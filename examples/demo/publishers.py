@@ -100,11 +100,12 @@ def publish_with_pika(world: World, slot: int, start: int, count: int) -> None:
 
 
 def publish_with_flight(world: World, slot: int, start: int, rate: float) -> None:
-    """All rows from `start` on, about `rate` a second, in uploads of `PIECE` rows.
+    """All rows from `start` on, about `rate` a second, in uploads of at most `PIECE` rows.
 
     An upload that broke is sent again as it was: publisher and sequence tell the server which rows it has already.
     """
     table = saved(world.table).slice(start)
+    size = min(PIECE, max(100, table.num_rows // 20))
     resent = known = 0
     took = list[float]()
     client: list[penstock.Client] = []
@@ -116,8 +117,8 @@ def publish_with_flight(world: World, slot: int, start: int, rate: float) -> Non
 
     begun = time.time()
     pace = time.monotonic()
-    for first in range(0, table.num_rows, PIECE):
-        piece = table.slice(first, PIECE)
+    for first in range(0, table.num_rows, size):
+        piece = table.slice(first, size)
         while first >= world.orders[ALLOWED]:
             time.sleep(0.02)
             pace = time.monotonic()
@@ -149,4 +150,5 @@ def publish_with_flight(world: World, slot: int, start: int, rate: float) -> Non
         took=np.array(took),
         span=np.array([begun, time.time()]),
         resent=np.array([resent, known]),
+        rows=np.array(table.num_rows),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -64,11 +63,15 @@ def raw(house: FlightHouse) -> Iterator[Raw]:
 def eventually(condition: Callable[[], bool]) -> None:
     """Poll for what another thread or process is about to do."""
     deadline = time.monotonic() + 20
-    done = asyncio.Event  # only the name: nothing here runs on a loop
-    del done
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         os.sched_yield()
+
+
+def read_to_the_end(reader: Any) -> None:
+    """Read until the stream fails; a stream that ends raises StopIteration."""
+    while True:
+        reader.read_chunk()
 
 
 def test_each_batch_is_answered_when_it_is_durable(house: FlightHouse, raw: Raw) -> None:
@@ -159,7 +162,9 @@ def test_queues_are_flights(raw: Raw) -> None:
         raw.client.get_flight_info(flight.FlightDescriptor.for_path("queue", "none"), raw.options)
 
 
-@pytest.mark.parametrize("header", [None, b"Basic !!!", b"Basic Z3Vlc3Q=", b"Bearer nothing", b"Digest x", b"Basic Z3Vlc3Q6eA=="])
+@pytest.mark.parametrize(
+    "header", [None, b"Basic !!!", b"Basic Z3Vlc3Q=", b"Bearer nothing", b"Digest x", b"Basic Z3Vlc3Q6eA=="]
+)
 def test_nobody_enters_without_a_login(house: FlightHouse, header: bytes | None) -> None:
     with flight.FlightClient(f"grpc://127.0.0.1:{house.port}") as client:
         options = flight.FlightCallOptions(headers=[] if header is None else [(b"authorization", header)])
@@ -182,8 +187,7 @@ def test_settles_that_are_wrong_end_the_stream(raw: Raw) -> None:
         writer.begin(batch.schema)
         writer.write_batch(batch)
         with pytest.raises(flight.FlightServerError, match=said):
-            while True:
-                reader.read_chunk()
+            read_to_the_end(reader)
 
 
 def test_a_stale_settle_is_counted_and_no_error(house: FlightHouse, raw: Raw) -> None:
@@ -220,8 +224,7 @@ def test_a_silent_consumer_loses_its_leases(house: FlightHouse, raw: Raw) -> Non
         assert (health["streams"], health["abandoned_streams"]) == (0, 1)
         writer.done_writing()
         with pytest.raises(flight.FlightUnavailableError, match="nothing was heard"):
-            while True:
-                reader.read_chunk()
+            read_to_the_end(reader)
         eventually(lambda: client.health()["abandoned_streams"] == 0)
 
 
@@ -280,18 +283,18 @@ def test_a_stopped_consumer_is_given_up(house: FlightHouse) -> None:
 
 def test_a_reader_that_does_not_read_holds_a_bounded_queue(house: FlightHouse, raw: Raw) -> None:
     with penstock.connect(house.url) as client:
-        client.publish_table("q", pa.table({"body": [b"x" * 100_000] * 600}))
+        client.publish_table("q", pa.table({"body": [b"x" * 10_000] * 8_000}))
         writer, reader = raw.exchange(b'{"consume": {"queue": "q", "backlog": 0}}')
         writer.begin(SETTLE)
-        eventually(lambda: 0 < client.queue("q")["leased"])
+        eventually(lambda: client.queue("q")["leased"] > 0)
         held = client.queue("q")["leased"]
-        assert held < 600, "the core was told to pause"
+        assert held < 8_000, "the core was told to pause"
         seen = 0
-        while seen < 600:
+        while seen < 8_000:
             chunk = reader.read_chunk()
             if chunk.data is not None:
                 seen += chunk.data.num_rows
-        assert client.queue("q")["leased"] == 600
+        assert client.queue("q")["leased"] == 8_000
         writer.done_writing()
         writer.close()
 

@@ -106,7 +106,8 @@ def test_a_sink_commit_is_visible_once(client: penstock.Client, house: FlightHou
     assert client.stage("query", 0, 2, 0, [], topic="out") is None
     assert client.queue("out")["ready"] == 0
     assert len(client.action("stages")["stages"]) == 3
-    commit = {"query": "query", "batch": 0, "stages": [two[0], one[0]], "settle": {"stream": "s", "epoch": 1, "batch": 1}}
+    settle = {"stream": "s", "epoch": 1, "batch": 1}
+    commit = {"query": "query", "batch": 0, "stages": [two[0], one[0]], "settle": settle}
     done = client.action("sink_commit", **commit)
     assert (done["already"], done["stored"]) == (False, 3)
     assert [m.body for m in client.peek("out")] == [b"a", b"b", b"c"]

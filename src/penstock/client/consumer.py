@@ -63,7 +63,8 @@ class Consumer:
         self._lock = threading.Lock()  # of what is gathered and of the writer
         self._work = threading.Event()  # something was gathered, or it ends
         self._answered = threading.Condition()
-        self._asked = self._heard = 0  # numbers of settles: sent, answered
+        self._unasked = False  # settles were sent since the last question
+        self._asked = self._heard = 0  # numbers of questions: sent, answered
         self._ended: _End | None = None  # the reading thread has stopped
         self._over: _End | None = None  # and the caller has taken all that came before
         self._entered = False
@@ -133,7 +134,7 @@ class Consumer:
 
         Raises Unavailable when it takes longer or the connection breaks, LogBroken when it never will be.
         """
-        self._flush()
+        self._flush(ask=True)
         deadline = time.monotonic() + timeout
         with self._answered:
             while self._heard < self._asked and self._ended is None:
@@ -153,7 +154,7 @@ class Consumer:
             return
         self._closing = True
         try:
-            self._flush()
+            self._flush(ask=True)
             with self._lock:
                 self._writer.done_writing()
         except (PenstockError, pa.ArrowException):
@@ -201,23 +202,25 @@ class Consumer:
 
     # -- both
 
-    def _flush(self) -> None:
-        """Send what is gathered."""
+    def _flush(self, *, ask: bool = False) -> None:
+        """Send what is gathered; with `ask`, the server is to say when all settles so far are durable."""
         with self._lock:
-            gathered, self._gathered = self._gathered, []
-            if not gathered or self._closed:
+            if self._closed:
                 return
-            columns = zip(*gathered, strict=True)
-            arrays = [
-                pa.array(values, kind)
-                for values, kind in zip(columns, [field.type for field in SETTLE], strict=True)
-            ]
-            self._asked += 1
+            gathered, self._gathered = self._gathered, []
             try:
-                self._writer.write_with_metadata(
-                    pa.RecordBatch.from_arrays(cast("Any", arrays), schema=SETTLE),
-                    orjson.dumps({"number": self._asked}),
-                )
+                if gathered:
+                    columns = zip(*gathered, strict=True)
+                    kinds = [field.type for field in SETTLE]
+                    arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+                    self._writer.write_batch(pa.RecordBatch.from_arrays(cast("Any", arrays), schema=SETTLE))
+                    self._unasked = True
+                if ask and self._unasked:
+                    self._unasked = False
+                    self._asked += 1
+                    self._writer.write_metadata(orjson.dumps({"number": self._asked}))
+                elif not gathered:
+                    return
             except pa.ArrowException as error:
                 raise rebuilt(error) from None
             self._sent_at = time.monotonic()

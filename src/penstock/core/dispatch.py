@@ -49,11 +49,11 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         else:
             want = min(limit, sum([consumer.room for consumer in free]))
         count = min(want, budget)
+        if count < want:
+            queue.hungry = True
         if count <= 0:
             break
         budget -= count
-        if count < want:
-            queue.hungry = True
         runs = queue.take_ready(count)
         if len(free) == 1:
             grant(queue, now, sink, free[0], runs)

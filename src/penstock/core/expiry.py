@@ -81,10 +81,21 @@ class Expiry:
             self._parted = False
         self._expect(deadline)
 
-    def add_own(self, chunk: Chunk, times: Sequence[int]) -> None:
-        """New messages with a deadline each (never 0)."""
-        self.own.add(chunk, times)
-        self._expect(min(times))
+    def add_each(self, lsns: Ints, times: Ints, common: int) -> None:
+        """New messages with a deadline each (0: never), of which many may have the common one."""
+        if common and not (self._ends and common < self._ends[-1]):
+            usual = times == common
+            if usual.any():
+                self.add(packed(lsns[usual]), common)
+            rest = ~usual
+            lsns, times = lsns[rest], times[rest]
+        timed = times > 0
+        if timed.any():
+            chosen = times[timed].tolist()
+            self.own.add(packed(lsns[timed]), chosen)
+            self._expect(min(chosen))
+        if not timed.all():
+            self._parted = True
 
     def _expect(self, deadline: int) -> None:
         self.due = min(self.due, deadline)

@@ -206,16 +206,7 @@ class Queue:
         past = (times > 0) & (times < now.wall)
         if elsewhere is not None:
             past &= ~np.isin(lsns, view(elsewhere), assume_unique=True)
-        keeps = ~past
-        usual = lsns[keeps & (times == common)]
-        other = keeps & (times != common) & (times > 0)
-        never = keeps & (times == 0)
-        if common and len(usual):
-            self.expiry.add(packed(usual), common)
-        if never.any():
-            self.expiry.part()
-        if other.any():
-            self.expiry.add_own(packed(lsns[other]), times[other].tolist())
+        self.expiry.add_each(lsns[~past], times[~past], common)
         return packed(lsns[past]) if past.any() else None
 
     def _append_rest(

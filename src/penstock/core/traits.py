@@ -60,6 +60,9 @@ class TraitsMemo(dict[bytes, Traits]):
 
 def read_traits(data: bytes) -> Traits:
     """Read one header."""
+    plain = header_codec.plain_mode(data)
+    if plain >= 0:
+        return PERSISTENT if plain == header_codec.PERSISTENT else TRANSIENT
     try:
         mode, priority, expiration, _, headers = header_codec.peek(data)
     except ProtocolError as error:

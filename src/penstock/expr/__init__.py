@@ -7,8 +7,7 @@ the same checked tree and is judged by the same tests.  Pure: no disk, no socket
 """
 
 from penstock.errors import ExpressionError
-from penstock.expr.filter import Filter, Value, compile_filter, compile_value, evaluate
-from penstock.expr.grammar import parse
+from penstock.expr.filter import Filter, Value, compile_filter, compile_value, evaluate, parse
 from penstock.expr.patterns import PatternError, TopicPattern
 
 __all__ = [

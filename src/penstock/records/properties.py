@@ -135,6 +135,46 @@ def _short(data: bytes, pos: int) -> tuple[str, int]:
     return data[pos + 1 : end].decode(), end
 
 
+_TELLING = 0x2957
+"""Flags of what the core reads besides the delivery mode, and of what is not a text: such a header needs `peek`."""
+
+
+def plain_mode(data: bytes) -> int:
+    """The delivery mode (0 when absent) of a well-formed header that says nothing else the core reads; else -1.
+
+    A third of the cost of `peek`, for headers that differ in every message by an id.
+    """
+    size = len(data)
+    if size < 2:
+        return -1
+    flags = data[0] << 8 | data[1]
+    if flags & _TELLING:
+        return -1
+    pos, mode = 2, 0
+    try:
+        if flags & 0x8000:
+            pos += 1 + data[pos]
+        if flags & 0x4000:
+            pos += 1 + data[pos]
+        if flags & 0x1000:
+            mode = data[pos]
+            pos += 1
+        if flags & 0x06A8:
+            if flags & 0x0400:
+                pos += 1 + data[pos]
+            if flags & 0x0200:
+                pos += 1 + data[pos]
+            if flags & 0x0080:
+                pos += 1 + data[pos]
+            if flags & 0x0020:
+                pos += 1 + data[pos]
+            if flags & 0x0008:
+                pos += 1 + data[pos]
+    except IndexError:
+        return -1
+    return mode if pos == size else -1
+
+
 def peek(data: bytes) -> Peek:
     """Delivery mode, priority, expiration, user id and headers of an encoded header, without the other values.
 

@@ -29,7 +29,6 @@ from penstock.server.counters import Counters
 from penstock.server.engine import Engine
 from penstock.server.flight.door import FlightDoor
 from penstock.server.house import apply_settings, open_core
-from penstock.server.http import HttpDoor
 from penstock.server.keeper import Keeper
 from penstock.server.users import Users
 from penstock.version import __version__
@@ -39,6 +38,7 @@ logger = logging.getLogger("penstock.server")
 
 if TYPE_CHECKING:
     from penstock.config.settings import Address, Settings
+    from penstock.server.http import HttpDoor
     from penstock.records.entries import Rows
 
 TICK_LAG_S = 0.005
@@ -90,7 +90,7 @@ class Server:
         self.failure: BaseException | None = None  # why the process must stop
         self.recovered_records = 0
         self.recovered_seconds = 0.0
-        self.http: HttpDoor
+        self.http: HttpDoor | None = None
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="penstock-read")
         self._tick_timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
@@ -138,8 +138,7 @@ class Server:
                 self.engine, self.users.check, frozenset(settings.vhosts), disk, wake=loop.call_soon_threadsafe
             )
             flight = await self._listen(settings.listen.flight, self.flight.listen, "flight")
-            self.http = HttpDoor(self, __version__)
-            http = await self._listen(settings.listen.http, self.http.listen, "http")
+            http = await self._open_http()
         except BaseException:
             self.log.close(clean=False)
             raise
@@ -149,6 +148,14 @@ class Server:
         self._beat()
         self._schedule_tick()
         return Ready(os.getpid(), amqp, http, flight, recovered.records, recovered.seconds)
+
+    async def _open_http(self) -> str | None:
+        if self.settings.listen.http is None:
+            return None
+        from penstock.server.http import HttpDoor  # uvicorn and starlette take 90 ms to load
+
+        self.http = HttpDoor(self, __version__)
+        return await self._listen(self.settings.listen.http, self.http.listen, "http")
 
     async def _boot_durable(self) -> None:
         """No door opens before the boot record is on disk."""
@@ -247,7 +254,8 @@ class Server:
                 timer.cancel()
         await self.loop.run_in_executor(None, self.flight.close)
         self.flight.shut()
-        await self.http.close()
+        if self.http is not None:
+            await self.http.close()
         if self.failure is None:
             self.engine.finish_turn()
             await self.keeper.last_checkpoint()

@@ -50,13 +50,17 @@ _VERBS = {None: Verb.ACK, "ack": Verb.ACK, "cancel": Verb.CANCEL, "expire": Verb
 class Broker:
     """A running broker; `with` closes it.  Safe to use from one thread at a time."""
 
-    def __init__(self, config: Config = None, *, seed: int = 0, disk: SimDisk | None = None) -> None:
-        """config: the structure of the settings file, as a mapping, TOML text or a path.  seed: of what a crash loses.
+    def __init__(
+        self, config: Config = None, *, seed: int = 0, disk: SimDisk | None = None, clock: FakeClock | None = None
+    ) -> None:
+        """A broker that runs.
 
-        disk: to start from; an empty one if not given.
+        config        the structure of the settings file, as a mapping, TOML text or a path
+        seed          of what a crash loses
+        disk, clock   to start from; if not given an empty one, and one that begins with the present second
         Raises SettingsError for settings that cannot be used, and what recovery raises for a damaged disk.
         """
-        self.clock = FakeClock()
+        self.clock = FakeClock() if clock is None else clock
         self.disk = SimDisk(seed=seed) if disk is None else disk
         self.instance: Instance | None = None  # None: crashed, or closed
         self._settings: Settings = load(config)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-START_US = 1_767_225_600_000_000
-"""2026-01-01 00:00:00 UTC."""
+import time
 
 BOOTED_US = 1_000_000_000
 """What the monotonic clock shows when the machine has just started: its zero means nothing, so it is not zero."""
@@ -12,8 +11,12 @@ BOOTED_US = 1_000_000_000
 class FakeClock:
     """Wall and monotonic time in microseconds, moved together by `advance`."""
 
-    def __init__(self, wall: int = START_US) -> None:
-        self._wall = wall
+    def __init__(self, wall: int | None = None) -> None:
+        """wall: microseconds since the epoch to begin with.
+
+        Without it, the next whole second of the real time, so that times which real clients name make sense here.
+        """
+        self._wall = -(-time.time_ns() // 1_000_000_000) * 1_000_000 if wall is None else wall
         self._mono = BOOTED_US
 
     def wall(self) -> int:

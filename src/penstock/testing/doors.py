@@ -126,7 +126,7 @@ class Doors:
     def _open_http(self, port: int) -> int:
         from penstock.server.http import HttpDoor
 
-        door = self._http = HttpDoor(cast("Server", self), "testing")  # it reads the attributes above, no more
+        door = self._http = HttpDoor(cast("Server", self), __version__)  # it reads the attributes above, no more
         return self._await(door.listen(HOST, port))[1]
 
     # -- closing

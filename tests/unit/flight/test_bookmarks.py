@@ -36,7 +36,9 @@ def test_colons_within_times_do_not_end_them() -> None:
     assert (span.start.time, span.end and span.end.time) == (1_000_000, 2_000_000)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1|", "|1|", "1|2|3|", "[1|2|", "[1|2|:)", "MOST_RECENT", "1|99999999999999999|"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1|", "|1|", "1|2|3|", "[1|2|", "[1|2|:)", "MOST_RECENT", "1|99999999999999999|"]
+)
 def test_what_is_no_bookmark_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_span(text)

@@ -138,11 +138,13 @@ def test_text_that_is_no_utf8_is_found() -> None:
 
 
 TEXT = st.none() | st.text(max_size=8)
-ROW = st.tuples(st.none() | st.integers(0, 255), TEXT, TEXT, st.none() | st.dictionaries(st.text(max_size=4), st.text(max_size=4)))
+TABLE = st.dictionaries(st.text(max_size=4), st.text(max_size=4))
+ROW = st.tuples(st.none() | st.integers(0, 255), TEXT, TEXT, st.none() | TABLE)
+Row = tuple[int | None, str | None, str | None, dict[str, str] | None]
 
 
 @given(st.lists(ROW, min_size=1, max_size=12))
-def test_headers_come_back_as_they_went(rows: list[tuple[int | None, str | None, str | None, dict[str, str] | None]]) -> None:
+def test_headers_come_back_as_they_went(rows: list[Row]) -> None:
     n = len(rows)
     columns: dict[str, pa.Array[Any]] = {
         "priority": pa.array([row[0] for row in rows], pa.int16()),
@@ -183,7 +185,8 @@ def test_rows_of_the_log_as_readers_get_them() -> None:
         ],
         schema=COLUMNS,
     )
-    shown = present(rows, select(MESSAGES, ("lsn", "bookmark", "topic", "exchange", "headers", "body")), 77, {3: "ex"}.__getitem__)
+    schema = select(MESSAGES, ("lsn", "bookmark", "topic", "exchange", "headers", "body"))
+    shown = present(rows, schema, 77, {3: "ex"}.__getitem__)
     shown.validate(full=True)
     assert shown.to_pylist() == [
         {"lsn": 5, "bookmark": "77|5|", "topic": "a", "exchange": "", "headers": None, "body": b"x"},

@@ -75,7 +75,8 @@ def test_times_are_given_once() -> None:
 
 
 def test_a_row_has_only_the_columns_it_needs() -> None:
-    assert one_row({"body": b"x", "priority": None, "message_id": "m"}).to_pylist() == [{"body": b"x", "message_id": "m"}]
+    row = one_row({"body": b"x", "priority": None, "message_id": "m"})
+    assert row.to_pylist() == [{"body": b"x", "message_id": "m"}]
 
 
 def test_addresses() -> None:

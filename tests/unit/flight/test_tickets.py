@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import orjson
 import pytest
 from hypothesis import given
@@ -15,7 +17,6 @@ from penstock.wire.flight.tickets import (
     Publish,
     QueueContent,
     Replay,
-    Stage,
     command,
     parse_exchange,
     parse_get,
@@ -114,7 +115,5 @@ FIELDS = st.sampled_from(
 @given(st.dictionaries(NAMES, st.dictionaries(FIELDS, JSON, max_size=4) | JSON, max_size=2) | JSON)
 def test_no_json_does_anything_but_parse_or_be_refused(value: object) -> None:
     for parse in (parse_put, parse_get, parse_exchange):
-        try:
+        with contextlib.suppress(InvalidArgument):
             parse(orjson.dumps(value))
-        except InvalidArgument as error:
-            assert str(error)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pika
+import pika.exceptions
 import pytest
 
 from penstock.errors import SettingsError, Unavailable
@@ -35,6 +37,8 @@ class TestWithSettings:
         channel.confirm_delivery()
         channel.basic_publish("", "jobs", b"one", pika.BasicProperties(delivery_mode=2))
         penstock_server.kill()
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            connection.process_data_events(time_limit=10)
         with pytest.raises(Unavailable, match="does not run"):
             _ = penstock_server.amqp_url
         penstock_server.start()
@@ -67,14 +71,18 @@ def test_the_plugin_is_what_the_package_declares() -> None:
         assert entry.value == declared["penstock"]
 
 
-def test_the_plugin_costs_other_projects_nothing(pytestconfig: pytest.Config) -> None:
-    import subprocess
-
+def test_the_plugin_costs_other_projects_nothing() -> None:
     code = "import sys, penstock.testing.plugin; print(*[name for name in sys.modules if name.startswith('penstock')])"
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT / "src", capture_output=True, text=True, check=True
     ).stdout.split()
-    assert sorted(found) == ["penstock", "penstock.errors", "penstock.testing", "penstock.testing.plugin"]
+    assert sorted(found) == [
+        "penstock",
+        "penstock.errors",
+        "penstock.testing",
+        "penstock.testing.plugin",
+        "penstock.version",
+    ]
 
 
 @pytest.mark.parametrize(

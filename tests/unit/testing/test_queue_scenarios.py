@@ -52,7 +52,8 @@ def test_a_subscription_has_a_backlog_of_one_unless_it_asks_for_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_the_queue", "asked", "effective"), [(0, 1, 1), (0, None, None), (3, 10, 3), (10, 3, 3), (3, None, 3), (3, 0, 0)]
+    ("of_the_queue", "asked", "effective"),
+    [(0, 1, 1), (0, None, None), (3, 10, 3), (10, 3, 3), (3, None, 3), (3, 0, 0)],
 )
 def test_the_smaller_backlog_holds(of_the_queue: int, asked: int | None, effective: int | None) -> None:
     with broker_of(queue(max_per_subscription_backlog=of_the_queue)) as broker:
@@ -535,9 +536,7 @@ def test_a_dead_letter_goes_to_the_exchange_with_its_history() -> None:
         assert broker.story(letter.bookmark)[0].details["of"] == mark
 
 
-@pytest.mark.parametrize(
-    ("how", "reason"), [("expire", "rejected"), ("cancel", "delivery_limit"), ("time", "expired")]
-)
+@pytest.mark.parametrize(("how", "reason"), [("expire", "rejected"), ("cancel", "delivery_limit"), ("time", "expired")])
 def test_the_reason_of_a_dead_letter(how: str, reason: str) -> None:
     settings = {"max_cancels": 1, "expiration": "10s", "dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
     with broker_of(queue(**settings), queue("dead")) as broker:

@@ -72,7 +72,7 @@ def _queue_declare(session: Session, channel: Channel, method: m.QueueDeclare) -
     channel.last_queue = queue.name
     if not method.nowait:
         ok = m.QueueDeclareOk(queue.name, queue.ready, len(queue.consumers))
-        session.reply(channel, ok, durable=queue.durable and queue.exclusive_to is None)
+        session.reply(channel, ok, durable=queue.durable and queue.exclusive_to is None, needs=queue.id)
 
 
 def _queue_bind(session: Session, channel: Channel, method: m.QueueBind) -> None:

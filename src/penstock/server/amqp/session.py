@@ -76,6 +76,7 @@ class Session:
         self.received_at = self.sent_at = door.engine.clock.mono()
         self._dirty = False
         self._topology = -1
+        self._before = 0  # the last LSN when the present method came
         self._targets: list[Target] = []
 
     # -- bytes
@@ -342,6 +343,7 @@ class Session:
         channel = self.channels.get(event.channel)
         if channel is None or not channel.open:
             return
+        self._before = self.core.last_lsn
         try:
             commands.run(self, channel, method)
         except UnknownTag as unknown:
@@ -349,12 +351,15 @@ class Session:
         except PenstockError as error:
             self.fail_channel(event.channel, error, type(method))
 
-    def reply(self, channel: Channel, method: methods.Method, *, durable: bool = False) -> None:
-        """Answer a method; when it promises something durable, after the sync.  Replies keep their order."""
-        lsn = self.core.last_lsn
-        if (durable and lsn > self.engine.log.durable) or channel.replies_waiting:
+    def reply(self, channel: Channel, method: methods.Method, *, durable: bool = False, needs: int = 0) -> None:
+        """Answer a method; when it promises something durable, after the sync.  Replies keep their order.
+
+        `needs`: the LSN of an older record that the answer rests on.
+        """
+        lsn = max(needs, self.core.last_lsn if self.core.last_lsn > self._before else 0) if durable else 0
+        if lsn > self.engine.log.durable or channel.replies_waiting:
             channel.replies_waiting += 1
-            self.engine.when_durable(lsn, partial(self._late_reply, channel, method))
+            self.engine.when_durable(self.core.last_lsn, partial(self._late_reply, channel, method))
         else:
             self.send(channel.number, method)
 

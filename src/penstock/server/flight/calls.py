@@ -46,6 +46,8 @@ ABANDONED_SHARE = 4
 REFUSED_LOGIN_DELAY_S = 0.5
 """A refused login is answered late, to slow guessing."""
 
+DELAYED_MAX = 32
+
 T = TypeVar("T")
 
 
@@ -79,6 +81,7 @@ class Logins(flight.ServerMiddlewareFactory):
         self._tokens = OrderedDict[str, tuple[str, str]]()
         self._token_of = dict[tuple[str, str], str]()
         self._right = dict[bytes, float]()  # digest of (user, password, host) -> until when it is not checked again
+        self._waiting = 0  # refused logins that are kept waiting
         self._lock = threading.Lock()
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> Credentials:
@@ -126,11 +129,22 @@ class Logins(flight.ServerMiddlewareFactory):
         if self._right.get(digest, 0.0) > now:
             return
         if not self._check(credentials.user, credentials.password, host):
-            time.sleep(REFUSED_LOGIN_DELAY_S)
+            self._delay()
             raise unauthenticated(f"user {credentials.user[:60]!r} may not log in from {host} with this password")
         if len(self._right) >= TOKENS_MAX:
             self._right.clear()
         self._right[digest] = now + LOGIN_REMEMBERED_S
+
+
+    def _delay(self) -> None:
+        """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
+        with self._lock:
+            self._waiting += 1
+            crowded = self._waiting > DELAYED_MAX
+        if not crowded:
+            time.sleep(REFUSED_LOGIN_DELAY_S)
+        with self._lock:
+            self._waiting -= 1
 
 
 class AnyHandshake(flight.ServerAuthHandler):

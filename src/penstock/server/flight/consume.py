@@ -82,10 +82,11 @@ class Exchange:
         self._out: deque[Delivery] = deque()
         self._answers: deque[bytes] = deque()
         self._unanswered: deque[int] = deque()  # numbers of settles that wait for their sync
+        self._affected = self._stale = 0  # settles since the last answer
         self._queued = 0  # bytes in `_out`; changed under `_count`
         self._count = threading.Lock()
         self._finished = False  # the writing thread sends what there is and ends
-        self._attempts = dict[int, int]()  # of messages delivered here more than once
+        self._attempts = dict[int, int]()  # of messages of a strict queue that came here more than once
         self._heartbeat = orjson.dumps({"heartbeat": True})
 
     # -- loop: what the engine asks of a receiver
@@ -110,7 +111,7 @@ class Exchange:
             lease_until=now.wall + period if period and not consumer.no_ack else 0,
             time=batch.time if batch is not None else None,
         )
-        if effect.attempt > 1:
+        if effect.attempt > 1 and effect.queue.settings.leasing == "strict":
             self._attempts.update(dict.fromkeys(piece.chunk, effect.attempt))
         with self._count:
             self._queued += delivery.size
@@ -173,24 +174,29 @@ class Exchange:
     # -- loop: settling
 
     def settle(self, groups: dict[Settle, array[int]], attempts: dict[int, int], number: int | None) -> None:
-        """Settle groups of LSNs that share verb, delay and reason; answered when durable, if a number asks for it."""
-        affected = total = 0
+        """Settle groups of LSNs that share verb, delay and reason.
+
+        A number asks for an answer, when all settles so far are durable: how many since the last answer had an effect.
+        """
         try:
             for (verb, delay, reason), lsns in groups.items():
-                total += len(lsns)
-                affected += self._settle(verb, delay, reason, lsns, attempts)
+                affected = self._settle(verb, delay, reason, lsns, attempts)
+                self._affected += affected
+                self._stale += len(lsns) - affected
         except PenstockError as error:
             self.end(error)
             return
+        finally:
+            self.engine.arm()
         if number is None:
-            return
+            return  # nobody waits: the records ride with the next commit
+        affected, stale = self._affected, self._stale
+        self._affected = self._stale = 0
         self._unanswered.append(number)
         if self.engine.broken is not None:
             self.log_broken(self.engine.broken)
         else:
-            self.engine.when_durable(
-                self.engine.core.last_lsn, partial(self._answered, number, affected, total - affected)
-            )
+            self.engine.when_durable(self.engine.core.last_lsn, partial(self._answered, number, affected, stale))
 
     def log_broken(self, reason: str) -> None:
         """What was settled and not answered will never be reported durable."""

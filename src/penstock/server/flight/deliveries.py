@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.memory import Piece
@@ -18,7 +19,7 @@ from penstock.memory.bodies import ROW_OVERHEAD
 from penstock.records.entries import Topic
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.history import History
-from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch
+from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, text_column
 from penstock.wire.flight.schemas import DELIVERY
 
 if TYPE_CHECKING:
@@ -44,64 +45,80 @@ class Delivery:
 
 
 def delivery_batch(deliveries: Sequence[Delivery], log: Log) -> pa.RecordBatch:
-    """The deliveries as one batch of `schemas.DELIVERY`, in order."""
+    """The deliveries as one batch of `schemas.DELIVERY`, in order.
+
+    Most have one topic and one header for all rows, and then nothing is done row by row.
+    """
     bodies: list[bytes] = []
-    topics: list[str] = []
-    exchanges: list[str] = []
-    properties: list[bytes] = []
     lengths: list[int] = []
     lsns: list[pa.Array[Any]] = []
-    times: list[Any] = []
+    times: list[npt.NDArray[np.int64]] = []
     for one in deliveries:
-        piece = one.piece
-        n = len(piece.chunk)
+        n = len(one.piece.chunk)
         lengths.append(n)
-        lsns.append(lsn_column(piece.chunk))
-        bodies += cast("list[bytes]", piece.bodies)
-        if isinstance(piece.topics, Topic):
-            topics += [piece.topics.name] * n
-            exchanges += [piece.topics.exchange] * n
-        else:
-            topics += [topic.name for topic in piece.topics]
-            exchanges += [topic.exchange for topic in piece.topics]
-        properties += [piece.properties] * n if isinstance(piece.properties, bytes) else piece.properties
+        lsns.append(lsn_column(one.piece.chunk))
+        bodies += cast("list[bytes]", one.piece.bodies)
         times.append(np.full(n, one.time, np.int64) if one.time is not None else _times(lsns[-1], log))
     rows = len(bodies)
     lsn: Any = lsns[0] if len(lsns) == 1 else pa.concat_arrays(lsns)
-    until = np.repeat([one.lease_until for one in deliveries], lengths)
-    all_times = np.concatenate(times)
+    topics = _topics(deliveries)
     return message_batch(
         DELIVERY,
         rows,
-        properties,
+        _properties(deliveries),
         {
             "lsn": lambda: lsn,
             "bookmark": lambda: bookmark_column(log.origin, lsn),
-            "topic": lambda: _texts(topics),
-            "exchange": lambda: _texts(exchanges),
-            "time": lambda: _stamps(all_times),
-            "attempt": lambda: _array(np.repeat([one.attempt for one in deliveries], lengths).astype(np.int32)),
-            "redelivered": lambda: _array(np.repeat([one.redelivered for one in deliveries], lengths)),
-            "lease_until": lambda: _stamps(until),
+            "topic": lambda: text_column(topics[0], rows),
+            "exchange": lambda: text_column(topics[1], rows),
+            "time": lambda: _stamps(times[0] if len(times) == 1 else np.concatenate(times)),
+            "attempt": lambda: _values(pa.int32(), [one.attempt for one in deliveries], lengths, rows),
+            "redelivered": lambda: _values(pa.bool_(), [one.redelivered for one in deliveries], lengths, rows),
+            "lease_until": lambda: _values(TIMESTAMP, [one.lease_until or None for one in deliveries], lengths, rows),
             "body": lambda: cast("pa.Array[Any]", pa.array(bodies, pa.binary())),
         },
     )
 
 
-def _array(values: Any) -> pa.Array[Any]:
-    return cast("pa.Array[Any]", pa.array(values))
+def _topics(deliveries: Sequence[Delivery]) -> tuple[str | list[str], str | list[str]]:
+    """Names and exchanges: one for all rows, or one a row."""
+    first = deliveries[0].piece.topics
+    if isinstance(first, Topic) and all(one.piece.topics is first for one in deliveries):
+        return first.name, first.exchange
+    topics: list[Topic] = []
+    for one in deliveries:
+        some = one.piece.topics
+        topics += [some] * len(one.piece.chunk) if isinstance(some, Topic) else some
+    return [topic.name for topic in topics], [topic.exchange for topic in topics]
 
 
-def _texts(values: list[str]) -> pa.Array[Any]:
-    return cast("pa.Array[Any]", pa.array(values, pa.string()))
+def _properties(deliveries: Sequence[Delivery]) -> bytes | list[bytes]:
+    """Headers: one for all rows, or one a row."""
+    first = deliveries[0].piece.properties
+    if isinstance(first, bytes) and all(one.piece.properties == first for one in deliveries):
+        return first
+    out: list[bytes] = []
+    for one in deliveries:
+        some = one.piece.properties
+        out += [some] * len(one.piece.chunk) if isinstance(some, bytes) else some
+    return out
 
 
-def _stamps(values: Any) -> pa.Array[Any]:
-    """Microseconds, 0 is null."""
+def _values(kind: Any, values: list[Any], lengths: list[int], rows: int) -> pa.Array[Any]:
+    """A value for each delivery, spread over its rows."""
+    if values.count(values[0]) == len(values):
+        return constant(kind, values[0], rows)
+    return cast("pa.Array[Any]", pa.array(np.repeat(np.array(values, object), lengths), kind))
+
+
+def _stamps(values: npt.NDArray[np.int64]) -> pa.Array[Any]:
+    """Microseconds as timestamps, 0 is null."""
+    if not (values == 0).any():
+        return cast("pa.Array[Any]", pa.Array.from_buffers(TIMESTAMP, len(values), [None, pa.py_buffer(values.data)]))
     return cast("pa.Array[Any]", pa.array(values, pa.int64(), mask=values == 0).cast(TIMESTAMP))
 
 
-def _times(lsns: pa.Array[Any], log: Log) -> Any:
+def _times(lsns: pa.Array[Any], log: Log) -> npt.NDArray[np.int64]:
     """When rows that came from the log were published; 0 for one that the log has let go meanwhile."""
     asked = lsns.to_numpy()
     wanted = np.unique(asked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from penstock.errors import ProtocolError
-from penstock.records.properties import peeked
+from penstock.records.properties import peeked, plain_mode
 from penstock.wire.amqp.events import Event, PublishRun, Target
 from penstock.wire.amqp.frames import FRAME_END, OVERHEAD, Limits
 from penstock.wire.amqp.methods import decode_method
@@ -121,8 +121,9 @@ class PublishReader:
             if new.count(new[0]) == len(new):
                 peeked(new[0])
             else:
-                for header in set(new):
-                    peeked(header)
+                for header in new:
+                    if plain_mode(header) < 0:
+                        peeked(header)
         except ProtocolError:
             for row in range(first, len(properties)):
                 try:

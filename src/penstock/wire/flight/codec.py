@@ -100,6 +100,10 @@ def _times(column: pa.Array[Any] | None) -> list[int] | None:
     return cast("list[int]", column.cast(pa.int64()).fill_null(0).to_pylist())
 
 
+FEW = 64
+"""Below so many rows a Python loop is quicker than calling Arrow's functions."""
+
+
 # -- what readers get
 
 
@@ -112,6 +116,8 @@ def lsn_column(chunk: Chunk | Sequence[int]) -> pa.Array[Any]:
 
 def bookmark_column(origin: int, lsns: pa.Array[Any]) -> pa.Array[Any]:
     """`<origin>|<lsn>|` of each row."""
+    if len(lsns) < FEW:
+        return cast("pa.Array[Any]", pa.array([f"{origin}|{lsn}|" for lsn in lsns.to_pylist()], pa.string()))
     return cast("pa.Array[Any]", compute.binary_join_element_wise(str(origin), lsns.cast(pa.string()), "", "|"))
 
 

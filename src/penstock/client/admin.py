@@ -1,0 +1,132 @@
+"""The administrative half of the client: queues, exchanges, topics, bindings, counts.  All of it is server actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, cast
+
+from penstock.client.link import Link
+from penstock.errors import InvalidArgument
+from penstock.units import format_duration, to_micros
+
+_OF_A_VHOST = frozenset(
+    {
+        "declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "declare_topic", "bind", "unbind",
+        "stats", "list", "stream_open",
+    }
+)  # fmt: skip
+"""Actions that work within the vhost of the connection."""
+
+
+class Administration:
+    """Calls that change or count what there is."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._vhost = link.address.vhost
+
+    def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
+        """The answer of a server action by its name; fields that are None are left out."""
+        if with_vhost and name in _OF_A_VHOST:
+            fields["vhost"] = self._vhost
+        return self._link.act(name, fields)
+
+    def declare(
+        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False, **settings: object
+    ) -> dict[str, Any]:
+        """Make a queue, or find it as asked; its counts.
+
+        settings    by their names in the settings file, as `lease_period="30s"`; durations also as seconds or timedelta
+        Errors: InvalidArgument for a setting; PreconditionFailed when the queue is there with other settings; NotFound
+        when `passive` and it is not there.
+        """
+        return self.action(
+            "declare",
+            queue=queue,
+            durable=durable,
+            auto_delete=auto_delete,
+            passive=passive or None,
+            settings=_plain(settings),
+        )
+
+    def alter(self, queue: str, **settings: object) -> None:
+        """Change settings of a queue; those that are not named stay."""
+        self.action("alter", queue=queue, settings=_plain(settings))
+
+    def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Remove a queue; how many messages were ready in it."""
+        return cast("int", self.action("delete", queue=queue, if_unused=if_unused, if_empty=if_empty)["messages"])
+
+    def purge(self, queue: str) -> int:
+        """Remove what is ready in a queue; how many messages that were."""
+        return cast("int", self.action("purge", queue=queue)["messages"])
+
+    def declare_exchange(
+        self,
+        exchange: str,
+        type: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None:
+        """Make an exchange (direct, fanout, topic or headers), or find it as asked."""
+        self.action(
+            "declare_exchange",
+            exchange=exchange,
+            type=type,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=dict(arguments or {}),
+        )
+
+    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
+        """Remove an exchange and its bindings."""
+        self.action("delete_exchange", exchange=exchange, if_unused=if_unused)
+
+    def declare_topic(self, topic: str, exchange: str = "") -> None:
+        """Keep what is published to a topic also when no queue takes it."""
+        self.action("declare_topic", topic=topic, exchange=exchange)
+
+    def bind(
+        self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """Let a queue take what an exchange routes by this key."""
+        self.action("bind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
+
+    def unbind(
+        self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """Remove a binding."""
+        self.action("unbind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
+
+    def health(self) -> dict[str, Any]:
+        """Whether the server confirms, how far its log is durable, its origin."""
+        return self.action("health", with_vhost=False)
+
+    def queues(self) -> list[dict[str, Any]]:
+        """Every queue with its counts."""
+        return cast("list[dict[str, Any]]", self.action("list")["queues"])
+
+    def queue(self, name: str) -> dict[str, Any]:
+        """The counts of one queue."""
+        return self.action("stats", queue=name)
+
+    stats = queue
+
+
+def _plain(values: Mapping[str, object]) -> dict[str, object]:
+    """Settings as JSON holds them: a timedelta becomes text with its unit."""
+    out: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, timedelta):
+            if value < timedelta(0):
+                raise InvalidArgument(f"{name} is {value}: a duration is not negative")
+            value = format_duration(to_micros(value))
+        elif isinstance(value, Mapping):
+            value = _plain(cast("Mapping[str, object]", value))
+        out[name] = value
+    return out

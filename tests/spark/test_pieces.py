@@ -1,0 +1,193 @@
+"""The parts that need no Spark: options, columns, parsing, outgoing rows, checkpoint folders, Java."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
+from penstock.spark.batch import _cut, _runs, by_rows, cut_evenly
+from penstock.spark.checkpoint import Checkpoint, local_folder
+from penstock.spark.columns import declared, layout, names_in
+from penstock.spark.definition import Definition, with_vhost
+from penstock.spark.driver import short
+from penstock.spark.java import find_java
+from penstock.spark.options import read_options, write_options
+from penstock.spark.outgoing import outgoing
+from penstock.spark.outputs import forget, point, refuse_folder
+from penstock.spark.parsing import BodyParser, infer
+from penstock.spark.reading import parts_for
+from penstock.spark.remote import Where
+
+UTC = pa.timestamp("us", tz="UTC")
+
+
+def test_names_of_a_ddl() -> None:
+    assert names_in("id bigint, `odd, name` string, m map<string,array<int>>, d decimal(10, 2) COMMENT 'a, b'") == [
+        "id",
+        "odd, name",
+        "m",
+        "d",
+    ]
+    with pytest.raises(InvalidArgument, match="where a column's name and type should be"):
+        names_in("id bigint,, x int")
+
+
+def test_a_column_of_the_body_hides_one_of_the_message() -> None:
+    options = read_options({"topic": "a", "schema": "time string, id bigint"})
+    assert declared(options, options.ddl) == (
+        "lsn bigint, bookmark string, topic string, headers map<string,string>, attempt int, body binary, "
+        "time string, id bigint, parse_error string"
+    )
+    schema = StructType([StructField("time", StringType()), StructField("lsn", LongType())])
+    assert layout(options, schema, options.ddl).parsed == ("time",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "value"),
+    [
+        (pa.int64(), b'{"a": 5}', 5),
+        (pa.int64(), b'{"a": 5.0}', 5),
+        (pa.int64(), b'{"a": 5.5}', None),
+        (pa.int32(), b'{"a": 5000000000}', None),
+        (pa.int64(), b'{"a": true}', None),
+        (pa.float64(), b'{"a": 5}', 5.0),
+        (pa.float64(), b'{"a": "5"}', None),
+        (pa.bool_(), b'{"a": 1}', None),
+        (pa.string(), b'{"a": {"b": 1}}', '{"b":1}'),
+        (pa.string(), b'{"a": 1, "a": "last"}', "last"),
+        (pa.list_(pa.int64()), b'{"a": [1, 2]}', [1, 2]),
+        (pa.struct([("b", pa.string())]), b'{"a": {"b": "x", "c": 1}}', {"b": "x"}),
+        (pa.map_(pa.string(), pa.int64()), b'{"a": {"x": 1}}', [("x", 1)]),
+        (pa.date32(), b'{"a": "2013-01-02"}', "2013-01-02"),
+        (pa.decimal128(6, 2), b'{"a": "12.345"}', "12.34"),
+    ],
+)
+def test_values_become_what_is_declared_or_make_the_body_bad(kind: pa.DataType, body: bytes, value: object) -> None:
+    columns, errors = BodyParser(pa.schema([pa.field("a", kind)]), ["a"]).parse(pa.array([body], pa.binary()))
+    found = columns["a"][0].as_py()
+    assert (str(found) if isinstance(value, str) else found) == value
+    assert (errors[0] is None) is (value is not None)
+
+
+def test_a_time_is_one_moment_however_it_is_written() -> None:
+    bodies = [b'{"t": "2013-01-01T05:00:00Z"}', b'{"t": "2013-01-01T06:00:00+01:00"}', b'{"t": "2013-01-01 05:00:00"}']
+    columns, errors = BodyParser(pa.schema([pa.field("t", UTC)]), ["t"]).parse(pa.array(bodies, pa.binary()))
+    assert errors == [None, None, None]
+    assert len(set(columns["t"].to_pylist())) == 1
+
+
+def test_inferred_columns() -> None:
+    bodies = [b'{"a": 1, "b": null, "c": [1], "d": {"x": 1}}', b"bad", b'{"a": 1.5, "b": "t", "c": [2.5], "d": 7}']
+    assert infer(bodies) == "`a` double, `b` string, `c` array<double>, `d` string"
+    assert infer([b"bad", None]) is None
+
+
+def test_options_know_their_types() -> None:
+    options = read_options({"path": "q", "mode": "queue", "stream": "s", "maxbytespertrigger": "1MiB", "patience": "2s"})
+    assert (options.queue, options.max_bytes, options.where.patience) == ("q", 1 << 20, 2.0)
+    assert repr(Where("penstock://u:secret@h")) == "penstock://u@h:8815/"
+    with pytest.raises(InvalidArgument, match="option failOnDataLoss is 'maybe', not true or false"):
+        read_options({"topic": "a", "failondataloss": "maybe"})
+    with pytest.raises(InvalidArgument, match="the vhost is part of the url"):
+        write_options({"topic": "a", "vhost": "v"})
+
+
+def test_a_frame_of_columns_becomes_json() -> None:
+    schema = StructType([StructField("at", TimestampType()), StructField("raw", BinaryType()), StructField("topic", StringType())])
+    out = outgoing(schema, None)
+    batch = pa.record_batch({"at": pa.array([0], UTC), "raw": pa.array([b"\x00\xff"]), "topic": pa.array(["t"])})
+    [row] = out.encode(batch).to_pylist()
+    assert json.loads(row["body"]) == {"at": "1970-01-01T00:00:00Z", "raw": "AP8="}
+    assert (row["topic"], row["content_type"]) == ("t", "application/json")
+    with pytest.raises(InvalidArgument, match="nobody says where to"):
+        outgoing(StructType([StructField("id", LongType())]), None)
+
+
+def test_parts() -> None:
+    assert [parts_for(rows, None) for rows in (0, 1, 50_000, 50_001, 10**9)] == [1, 1, 1, 2, 8]
+    assert parts_for(5, 16) == 5
+    assert cut_evenly(1, 10, [4, 4, 7]) == [(1, 4), (4, 7), (7, 10)]
+    lsns = pa.array([5, 2**33, 2**33 + 1, 2**33 + 2]).to_numpy()
+    assert by_rows(0, 2**34, lsns, 2) == [(0, 2**33 + 1), (2**33 + 1, 2**34)]
+    rows = pa.record_batch(
+        {"lsn": [1, 2, 3, 7, 8], "exchange": [""] * 5, "attempt": [0, 0, 1, 1, 1], "state": ["ready"] * 5}
+    )
+    runs = _runs(rows)
+    assert runs == [("", 1, 3, 0, "ready"), ("", 3, 4, 1, "ready"), ("", 7, 9, 1, "ready")]
+    assert list(_cut([run[1:] for run in runs], 4)) == [
+        [(1, 3, 0, "ready"), (3, 4, 1, "ready"), (7, 8, 1, "ready")],
+        [(8, 9, 1, "ready")],
+    ]
+
+
+def test_a_checkpoint_is_read_and_swept(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    with pytest.raises(PreconditionFailed, match="has no query id"):
+        checkpoint.query_id()
+    (tmp_path / "metadata").write_text('{"id":"abc"}')
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "offsets" / "9").write_text('v1\n{"conf":{}}\n{"batch": 57}')
+    (tmp_path / "offsets" / "10").touch()
+    (tmp_path / "offsets" / ".10.crc").touch()
+    (tmp_path / "commits" / "8").write_text("v1\n{}")
+    assert checkpoint.query_id() == "abc"
+    assert checkpoint.planned_batch(9) == 57
+    assert [path.name for path in checkpoint.sweep()] == ["10"]
+    assert sorted(path.name for path in (tmp_path / "offsets").iterdir()) == ["9"]
+    assert checkpoint.sweep() == []
+    assert local_folder("file:///a/b") == Path("/a/b")
+    assert local_folder("s3://bucket/x") is None
+
+
+def test_a_snapshot_is_a_link_that_moves(tmp_path: Path) -> None:
+    link, snapshots = tmp_path / "table", tmp_path / "table.snapshots"
+    for place, name in enumerate("abc"):
+        (snapshots / name).mkdir(parents=True)
+        os.utime(snapshots / name, (place, place))
+        point(link, snapshots / name)
+        assert link.resolve() == snapshots / name
+        forget(snapshots, keep=name)
+    assert sorted(path.name for path in snapshots.iterdir()) == ["b", "c"]
+    refuse_folder(link)
+    with pytest.raises(PreconditionFailed, match="should be a link to the newest snapshot"):
+        refuse_folder(snapshots)
+
+
+def test_no_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SettingsError, match="has no bin/java: install Java 17 or newer"):
+        find_java()
+    (tmp_path / "bin").mkdir()
+    old = tmp_path / "bin" / "java"
+    old.write_text('#!/bin/sh\necho \'openjdk version "1.8.0_392"\' >&2\n')
+    old.chmod(0o755)
+    with pytest.raises(SettingsError, match="is Java 8"):
+        find_java()
+
+
+def test_a_definition_and_its_digest() -> None:
+    given = {
+        "name": "p",
+        "from": {"queue": "q", "vhost": "/", "columns": "json", "max_rows": 5},
+        "sql": "SELECT 1",
+        "to": [{"topic": "t", "vhost": "/"}, {"table": "out", "vhost": "/"}],
+        "trigger": 5_000_000,
+    }
+    one = Definition.of(given)
+    assert (one.mode, one.to[1].text) == ("queue", "table out")
+    assert Definition.of({**given, "trigger": 0}).digest() == one.digest()
+    assert Definition.of({**given, "sql": "SELECT 2"}).digest() != one.digest()
+    assert with_vhost("penstock://u:p@h:1/x", "a/b") == "penstock://u:p@h:1/a%2Fb"
+
+
+def test_the_sentence_of_a_spark_error() -> None:
+    text = "[X] boom\nTraceback (most recent call last):\n  File 'x', line 1\npenstock.errors.Fenced: stream 's' is read\n\tat java.x"
+    assert short(text) == "stream 's' is read"
+    assert short("[PARSE] wrong\n  at java") == "[PARSE] wrong"

@@ -1,0 +1,122 @@
+"""Pipelines: several outputs in one step, checks with dead letters, checkpoints that belong to a definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from penstock.errors import NotFound, SettingsError
+from penstock.spark.definition import Definition
+from penstock.spark.pipelines import Pipeline, Place
+from penstock.spark.remote import Where
+
+from .conftest import Lab, sentence
+from .test_stream import _forget_last_commit
+
+
+def define(**given: Any) -> Definition:
+    base = {"from": {"queue": "flights", "vhost": "/", "columns": "json"}, "trigger": 0}
+    given["to"] = [{"vhost": "/", **one} for one in given["to"]]
+    return Definition.of({**base, **given})
+
+
+def run(lab: Lab, definition: Definition, folder: Path) -> Any:
+    """The pipeline until its input is used up; the stopped query."""
+    query = Pipeline(definition, Place(Where(lab.house.url), folder)).start(lab.spark)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return query
+
+
+def table(folder: Path) -> list[dict[str, Any]]:
+    rows: Any = pyarrow.dataset.dataset(folder, format="parquet").to_table()
+    return list(rows.to_pylist())
+
+
+def test_topic_and_tables_of_one_query(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("flights", "eu", "odd")
+    definition = define(
+        name="split",
+        sql="SELECT id, total FROM input WHERE region = 'EU'",
+        to=[{"topic": "eu"}, {"table": str(tmp_path / "eu")}],
+        expect=[
+            {"that": "id % 10 <> 3", "otherwise": "dead-letter", "topic": "odd"},
+            {"that": "id <> 5", "otherwise": "drop"},
+        ],
+    )
+    with pytest.raises(NotFound, match="has no message yet"):
+        run(lab, definition, tmp_path / "spark")
+    lab.publish("flights", range(40))
+    run(lab, definition, tmp_path / "spark")
+    lab.publish("flights", range(40, 100))
+    run(lab, definition, tmp_path / "spark")
+    wanted = [i for i in range(1, 100, 2) if i % 10 != 3 and i != 5]
+    assert lab.ids("eu") == wanted
+    assert sorted(row["id"] for row in table(tmp_path / "eu")) == wanted
+    assert lab.ids("odd") == list(range(3, 100, 10))
+    assert lab.client.peek("odd")[0].headers == {"x-failed-check": "id % 10 <> 3"}
+    assert lab.counts("flights") == (0, 0, 100)
+
+    # The last batch once more, as after a kill before Spark's own commit: nothing comes twice.
+    _forget_last_commit(tmp_path / "spark" / "split")
+    run(lab, definition, tmp_path / "spark")
+    assert lab.ids("eu") == wanted
+    assert sorted(row["id"] for row in table(tmp_path / "eu")) == wanted
+    assert len(lab.ids("odd")) == 10
+
+    changed = define(name="split", sql="SELECT id FROM input", to=[{"topic": "eu"}])
+    with pytest.raises(SettingsError, match="pipeline split has changed since its checkpoint was made"):
+        run(lab, changed, tmp_path / "spark")
+
+
+def test_a_complete_aggregate_replaces_its_snapshot(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("flights")
+    out = tmp_path / "by_region"
+    definition = define(
+        name="sums", sql="SELECT region, count(*) AS n FROM input GROUP BY region", to=[{"table": str(out)}]
+    )
+    lab.publish("flights", range(10))
+    run(lab, definition, tmp_path / "spark")
+    assert sorted((row["region"], row["n"]) for row in table(out)) == [("EU", 5), ("US", 5)]
+    lab.publish("flights", range(10, 31))
+    run(lab, definition, tmp_path / "spark")
+    _forget_last_commit(tmp_path / "spark" / "sums")
+    run(lab, definition, tmp_path / "spark")
+    assert sorted((row["region"], row["n"]) for row in table(out)) == [("EU", 15), ("US", 16)]
+    assert out.is_symlink()
+    lab.publish("flights", range(31, 33))
+    run(lab, definition, tmp_path / "spark")
+    assert sorted((row["region"], row["n"]) for row in table(out)) == [("EU", 16), ("US", 17)]
+
+
+def test_a_failing_check_stops_the_pipeline(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("flights", "strict")
+    lab.publish("flights", [1, 2])
+    definition = define(
+        name="strict", sql="SELECT id FROM input", to=[{"topic": "strict"}], expect=[{"that": "id < 2", "otherwise": "fail"}]
+    )
+    with pytest.raises(StreamingQueryException) as caught:
+        run(lab, definition, tmp_path / "spark")
+    assert "pipeline strict: a row fails the check id < 2" in str(caught.value)
+    assert lab.ids("strict") == []
+    assert sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"sql": "SELECT body, lsn FROM input", "to": [{"topic": "x"}]}, "column 'lsn' has no place beside 'body'"),
+        ({"python": "nowhere:f", "to": [{"topic": "x"}]}, "python = 'nowhere:f' cannot be loaded"),
+    ],
+)
+def test_what_is_wrong_is_told_before_the_first_batch(lab: Lab, tmp_path: Path, given: Any, told: str) -> None:
+    lab.declare("flights")
+    lab.publish("flights", [1])
+    with pytest.raises(Exception, match=told):
+        run(lab, define(name="wrong", **given), tmp_path / "spark")
