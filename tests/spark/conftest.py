@@ -59,10 +59,10 @@ class Lab:
         bodies = [json.dumps({"id": i, "region": "EU" if i % 2 else "US", "total": i / 2}).encode() for i in ids]
         self.client.publish_table(topic, pa.table({"body": pa.array(bodies, pa.binary()), **columns}))
 
-    def read(self, schema: str | None = None, **options: object) -> Any:
+    def read(self, columns: str | None = None, /, **options: object) -> Any:
         reader = self.spark.read.format("penstock").option("url", self.house.url)
-        if schema is not None:
-            reader = reader.schema(schema)
+        if columns is not None:
+            reader = reader.schema(columns)
         return reader.options(**options).load()
 
     def stream(self, **options: object) -> Any:

@@ -103,7 +103,7 @@ def test_the_log_itself(lab: Lab) -> None:
         ({"view": "v"}, "views are not in this version"),
         ({"topic": "a", "minPartitions": "0"}, "option minPartitions is '0', not a whole number of at least 1"),
         ({"queue": "nowhere"}, "no queue 'nowhere'"),
-        ({"topic": "a", "filter": "/x = "}, "expected"),
+        ({"topic": "a", "filter": "/x = "}, "should follow"),
     ],
 )
 def test_wrong_options_are_told_in_a_sentence(lab: Lab, options: dict[str, str], told: str) -> None:

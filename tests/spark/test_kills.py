@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.dataset
 import pytest
 
 import penstock
 from penstock.config.load import load_mapping
 from penstock.errors import Unavailable
+from penstock.spark.remote import Remote, Where
 from penstock.spark.supervisor import Supervisor
 
 from .conftest import QUICK
@@ -177,7 +179,7 @@ def judge(plant: Plant) -> None:
         results = sorted(json.loads(message.body)["id"] for message in client.peek("results", count=10 * MESSAGES))
         assert results == everything, f"seed {SEED}: {_wrong(results)}"
         assert client.queue("results")["ready"] == MESSAGES
-        settles = _settled(client)
+    settles = _settled(str(plant.supervisor.ready["flight"]))  # type: ignore[index]
     rows: Any = pyarrow.dataset.dataset(plant.folder / "rows", format="parquet").to_table()
     assert sorted(rows.column("id").to_pylist()) == everything, f"seed {SEED}: {_wrong(rows.column('id').to_pylist())}"
     sums: Any = pyarrow.dataset.dataset(plant.folder / "sums", format="parquet").to_table()
@@ -187,12 +189,12 @@ def judge(plant: Plant) -> None:
         assert batches == sorted(set(batches)), f"seed {SEED}: stream {stream} settled {batches}"
 
 
-def _settled(client: Any) -> dict[str, list[int]]:
+def _settled(flight: str) -> dict[str, list[int]]:
     """The batches that each stream settled, in the order of the log (kind 32 is PLAN_SETTLE)."""
     out: dict[str, list[int]] = {"rows": [], "sums": []}
-    reader = client.link.get(b'{"log": {"columns": ["kind", "name", "properties"]}}')
-    for chunk in reader:
-        for row in chunk.data.filter(pyarrow.compute.equal(chunk.data.column("kind"), 32)).to_pylist():
+    server = Remote(Where(f"penstock://{flight}"))
+    for batch in server.rows("log", columns=["kind", "name", "properties"]):
+        for row in batch.filter(pyarrow.compute.equal(batch.column("kind"), 32)).to_pylist():
             out[row["name"]].append(json.loads(row["properties"])["batch"])
     return out
 

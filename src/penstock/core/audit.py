@@ -407,8 +407,9 @@ class Audit:
                 coded = some.column("properties").take(pa.array(mine)).combine_chunks().dictionary_encode()
                 if isinstance(coded, pa.ChunkedArray):
                     coded = coded.chunk(0)
-                known = [int(load(header or b"").get(key) or usual) for header in coded.dictionary.to_pylist()]
-                value[mine] = np.array(known, dtype=np.int64)[coded.indices.to_numpy(zero_copy_only=False)]
+                known = [load(header or b"").get(key) for header in coded.dictionary.to_pylist()]
+                meant = [usual if said is None else int(cast(int, said)) for said in known]
+                value[mine] = np.array(meant, dtype=np.int64)[coded.indices.to_numpy(zero_copy_only=False)]
         self._letters(some, rows, op, lsns, publishes, batch_of, counts, a, b)
         order = np.repeat(lsns[rows], counts)
         everything = Events(a, b, order, np.repeat(op[rows], counts), np.repeat(value, counts), np.repeat(times[rows], counts))

@@ -175,6 +175,8 @@ class Queue:
         if self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
         if self.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone
+            while self.hungry:
+                self.serve(now, sink)
             self._expire_due(now, sink)
 
     def _divert(self, now: Now, chunk: Chunk, not_before: Sequence[int]) -> Chunk | None:
@@ -461,6 +463,7 @@ class Queue:
 
     def serve(self, now: Now, sink: Sink) -> None:
         """Dispatch what is ready, and let filters look on."""
+        self.hungry = False
         if self.ready and self.roster.all:
             dispatch(self, now, sink)
         if self.targets.lists:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 STARVED_US = 500
 """A commit that has waited this long for the interpreter gets it: the loop sleeps for a moment."""
 
+GUEST_STAYS_US = 1_000_000
+"""A Flight call was made so recently: its thread, or the next one's, may be waiting for the interpreter."""
+
 NAP_S = 20e-6
 """How long the loop sleeps then; any real sleep hands the interpreter over."""
 
@@ -92,6 +95,8 @@ class Engine:
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
         self.delivered = 0
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
+        self.guest_at = -GUEST_STAYS_US  # mono when a thread of another door last had business; set by that thread
+        self._napped = 0
         self._call_soon = call_soon
         self._read_cold = read_cold
         self._armed = False
@@ -143,9 +148,17 @@ class Engine:
         self._flush()
         if self.on_turn is not None:
             self.on_turn()
+        self._let_others_in()
+
+    def _let_others_in(self) -> None:
+        """A loop that never sleeps starves every other thread: sleep a moment when one has waited long enough."""
+        now = self.clock.mono()
+        if now - self._napped < STARVED_US:
+            return
         waiting = self.log.waiting_since
-        if waiting and self.clock.mono() - waiting > STARVED_US:
+        if (waiting and now - waiting > STARVED_US) or now - self.guest_at < GUEST_STAYS_US:
             time.sleep(NAP_S)
+            self._napped = self.clock.mono()
 
     def _append(self, journal: list[Entry], urgent: bool) -> None:
         if self.broken is None:

@@ -52,6 +52,10 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
     def _layout(self, options: ReadOptions, schema: Any) -> Layout:
         from penstock.spark.columns import layout
 
+        if options.filter is not None:
+            from penstock.expr import compile_filter
+
+            compile_filter(options.filter)  # a mistake is told now and once, not by every task
         return layout(options, schema, options.ddl)
 
     def reader(self, schema: Any) -> SnapshotReader:
