@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +125,11 @@ def spark_groups(client: penstock.Client, table: Path, truth: Truth) -> Iterator
     rows = commits[-1] if commits else []
     yield from _compared("topic", Counter((row["carrier"], row["hour"]) for row in rows), rows, truth)
     sums = [sum(row["flights"] for row in commit) for commit in commits]
-    repeated = sum(later <= earlier for earlier, later in zip(sums, sums[1:], strict=False))
+    repeated = sum(later <= earlier for earlier, later in pairwise(sums))
     yield Figure("Spark", "topic: batches that appear again", 0, repeated)
 
 
-def _compared(
-    name: str, groups: Counter[Group], rows: list[dict[str, Any]], truth: Truth
-) -> Iterator[Figure]:
+def _compared(name: str, groups: Counter[Group], rows: list[dict[str, Any]], truth: Truth) -> Iterator[Figure]:
     found = {
         (row["carrier"], row["hour"]): Delay(
             row["flights"], row["arrived"], row.get("total_delay"), row.get("mean_delay")

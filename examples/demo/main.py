@@ -1,4 +1,4 @@
-"""The demo: a year of flights through AMQP, Arrow Flight, workers, dead letters and Spark, with a kill -9 in the middle.
+"""The demo: a year of flights through AMQP, Arrow Flight, workers, dead letters and Spark, and a kill -9 in the middle.
 
     make demo
     .venv/bin/python examples/demo/main.py --flights 20000 --output /tmp/demo
@@ -21,8 +21,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
-
 import findings
 import flights
 import publishers
@@ -30,10 +28,12 @@ import report
 import workers
 from measuring import Measured, measure, ping
 from processes import Crew, Failure, Server, adopt, sweep
-from shared import ALLOWED, OVER, World, counters, read_books
+from rich.console import Console
+from shared import ALLOWED, OVER, RATE, World, counters, read_books
 from watching import Eyes, Screen
 
 import penstock
+from penstock.spark.java import find_java
 
 HERE = Path(__file__).resolve().parent
 
@@ -50,8 +50,8 @@ WORKERS: tuple[tuple[str, Callable[[World, int, int], None]], ...] = (
 FIRST_WORKER = FLIGHT_SLOT + 1
 WATCH_SLOT = FIRST_WORKER + len(WORKERS)
 
-RATE = 6_000
-"""Rows a second that the Flight publisher may send: about what four workers on two cores get through."""
+RATES = (3_000, 6_000)
+"""Rows a second that the Flight publisher may send before and after the kill; four workers on two cores keep up."""
 
 SHORTEST_S = 5
 """With few flights it takes its time, for there must be a middle to be killed in."""
@@ -60,6 +60,7 @@ KILL_BY = 0.6
 """The Flight publisher waits at this share of its rows until the server has been killed."""
 
 LOOK_S = 0.25
+START_S = 60.0
 LONGEST_S = 200.0
 
 
@@ -71,17 +72,18 @@ class Demo:
         self.folder = folder
         self.spark: bool = options.spark
         self.output: Path = options.output
+        if self.spark:
+            find_java()
         table = flights.load(options.flights)
         self.truth = flights.truth(table)
         self.count = table.num_rows
         self.by_pika = round(self.count * PIKA_SHARE) // PIKA_PUBLISHERS * PIKA_PUBLISHERS
         self.server = Server(folder, self._settings())
-        self.world = World(folder, self.server.amqp, self.server.url, counters(WATCH_SLOT + 1), counters(2))
+        self.world = World(folder, self.server.amqp, self.server.url, counters(WATCH_SLOT + 1), counters(3))
         flights.save(table, self.world.table)
         self.crew = Crew()
         self.eyes = Eyes(self.server.url)
         self.recovered: dict[str, float] = {}
-        self.killed_waiting = 0
 
     def _settings(self) -> Path:
         """demo.toml, without Spark's part when Spark is not wanted."""
@@ -130,7 +132,6 @@ class Demo:
 
     def run(self) -> bool:
         """All of it; whether every figure was right."""
-        self.server.wait()
         bars = {
             "pika": ("published by pika, confirmed one by one", self.by_pika),
             "flight": ("published as Arrow batches, Flight", self.count - self.by_pika),
@@ -140,8 +141,9 @@ class Demo:
         if self.spark:
             bars["spark"] = ("through the Spark pipeline", self.count)
         with Screen(self.console, bars) as screen:
-            screen.say(f"server ready: AMQP {self.server.amqp[1]}, Flight {self.server.url.rpartition(':')[2]}")
             self._start(screen)
+            self.until(screen, lambda _: self.server.ready() is not None, "the server ready", START_S)
+            screen.say(f"server ready: AMQP {self.server.amqp[1]}, Flight {self.server.url.rpartition(':')[2]}")
             self._kill(screen)
             self._finish(screen)
         figures, measured = self._judge(screen)
@@ -156,18 +158,20 @@ class Demo:
         """Everybody at work."""
         world, crew = self.world, self.crew
         rows = self.count - self.by_pika
-        rate = min(RATE, rows / SHORTEST_S)
         world.orders[ALLOWED] = int(rows * KILL_BY)
+        world.orders[RATE] = int(min(RATES[0], rows / SHORTEST_S))
         share = self.by_pika // PIKA_PUBLISHERS
         for slot in range(PIKA_PUBLISHERS):
             crew.start(f"pika publisher {slot + 1}", publishers.publish_with_pika, world, slot, slot * share, share)
-        crew.start("Flight publisher", publishers.publish_with_flight, world, FLIGHT_SLOT, self.by_pika, rate)
+        crew.start("Flight publisher", publishers.publish_with_flight, world, FLIGHT_SLOT, self.by_pika)
         mean = self.count // len(WORKERS)
         for place, (name, work) in enumerate(WORKERS):
             crash_after = max(100, mean * (place + 1) // 8)  # each of them once, early and late
             crew.start(name, work, world, FIRST_WORKER + place, crash_after)
         crew.start("watcher", workers.watch, world, WATCH_SLOT, "late")
-        screen.say(f"{PIKA_PUBLISHERS} pika publishers, 1 Flight publisher, {len(WORKERS)} workers, 1 watcher at work")
+        screen.say(
+            f"started {PIKA_PUBLISHERS} pika publishers, 1 Flight publisher, {len(WORKERS)} workers and 1 watcher"
+        )
 
     def _kill(self, screen: Screen) -> None:
         """kill -9, while everybody is busy, and wait until the supervisor has brought the server back."""
@@ -177,21 +181,21 @@ class Demo:
             return (
                 self.crew.gone("pika publisher")
                 and counts["flight"] > rows // 4
-                and counts["worked"] > 0
-                and (not self.spark or 0 < counts["spark"])
+                and self.eyes.count("work", "leased") > 0
+                and (not self.spark or (counts["spark"] > 0 and self.eyes.count("to-spark", "leased") > 0))
             )
 
         self.until(screen, busy, "everybody at work", LONGEST_S)
         self.world.orders[ALLOWED] = rows
+        self.world.orders[RATE] = RATES[1]
         time.sleep(random.uniform(0.1, 1.0))
         before = screen.now
         pid = self.server.kill()
         screen.history.killed = before
         screen.say(f"[bold red]kill -9[/bold red] of the server, process {pid}")
-        self.until(screen, lambda _: self.server.ready(other_than=pid) is not None, "the server back", LONGEST_S)
+        self.until(screen, lambda _: self.server.ready(other_than=pid) is not None, "the server back", START_S)
         screen.history.back = screen.now
-        said = self.server.wait()
-        self.recovered = said["recovered"]
+        self.recovered = (self.server.ready() or {}).get("recovered", {})
         screen.say(
             f"server back {screen.now - before:.1f} s later: {self.recovered['records']:,} records read again in "
             f"{self.recovered['seconds']:.2f} s"

@@ -5,6 +5,7 @@ Each function is the whole life of one process.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pika
 import pika.spec
 from flights import TOPIC, bodies, saved
-from shared import ALLOWED, World, again
+from shared import ALLOWED, RATE, World, again
 
 import penstock
 
@@ -91,16 +92,16 @@ def publish_with_pika(world: World, slot: int, start: int, count: int) -> None:
     There is no name for an AMQP message by which the server could know it again, so this process does not resend: the
     demo kills the server when these are done.
     """
-    publisher = PikaPublisher(world, slot, bodies(saved(world.table).slice(start, count)))
+    messages = bodies(saved(world.table).slice(start, count))
+    again(lambda: socket.create_connection(world.amqp).close(), (OSError,))
+    publisher = PikaPublisher(world, slot, messages)
     began = time.time()
     publisher.run()
-    np.savez(
-        world.folder / f"confirms-{slot}.npz", took=np.array(publisher.took), span=np.array([began, time.time()])
-    )
+    np.savez(world.folder / f"confirms-{slot}.npz", took=np.array(publisher.took), span=np.array([began, time.time()]))
 
 
-def publish_with_flight(world: World, slot: int, start: int, rate: float) -> None:
-    """All rows from `start` on, about `rate` a second, in uploads of at most `PIECE` rows.
+def publish_with_flight(world: World, slot: int, start: int) -> None:
+    """All rows from `start` on, at the ordered pace, in uploads of at most `PIECE` rows.
 
     An upload that broke is sent again as it was: publisher and sequence tell the server which rows it has already.
     """
@@ -143,7 +144,7 @@ def publish_with_flight(world: World, slot: int, start: int, rate: float) -> Non
         if receipt.stored + receipt.duplicates != piece.num_rows:
             raise RuntimeError(f"rows from {first} on: {receipt}")
         world.counters[slot] = first + piece.num_rows
-        pace = max(pace + piece.num_rows / rate, time.monotonic() - 0.5)
+        pace = max(pace + piece.num_rows / world.orders[RATE], time.monotonic() - 0.5)
         time.sleep(max(0.0, pace - time.monotonic()))
     np.savez(
         world.folder / f"uploads-{slot}.npz",

@@ -96,7 +96,8 @@ def tell(
         console.print(f"\n[bold red]{wrong} of {len(figures)} figures are wrong.[/bold red]")
     for text in measured.audit.findings:
         console.print(f"[red]audit: {escape(text)}[/red]")
-    console.print(f"Pictures: {folder / 'demo.html'} and {folder / 'demo.png'}\n\n[bold]What to try next[/bold]", highlight=False)
+    console.print(f"Pictures: {folder / 'demo.html'} and {folder / 'demo.png'}", highlight=False, soft_wrap=True)
+    console.print("\n[bold]What to try next[/bold]")
     for what, why in NEXT:
         console.print(f"  {what:26} [dim]{why}[/dim]", highlight=False)
     return good
@@ -153,7 +154,7 @@ def speeds(measured: Measured) -> list[tuple[str, str]]:
         ("stored until in an SDK worker's hands", f"{_quantiles(m.delivered)} (with what waited before it)"),
         ("stored until seen by the watcher", _quantiles(m.watched)),
     ]
-    rows += [(f"one at a time, quiet server: {name}", _quantiles(one)) for name, one in m.quiet.items()]
+    rows += [(f"one at a time, quiet server, until {name}", _quantiles(one)) for name, one in m.quiet.items()]
     if m.recovered:
         rows.append(
             (
@@ -162,7 +163,7 @@ def speeds(measured: Measured) -> list[tuple[str, str]]:
             )
         )
     rows += [
-        ("rows of uploads that broke and were sent again", f"{m.resent:,}, of which {m.suppressed:,} were stored already"),
+        ("rows of uploads sent again after the kill", f"{m.resent:,}, of which {m.suppressed:,} were stored already"),
         ("flights worked more than once", f"{m.worked_twice:,} (at least once; counted once above)"),
         ("good deliveries marked as redelivered", f"{m.redelivered:,}"),
         ("deliveries on which a worker failed", f"{m.failures:,}"),
@@ -195,7 +196,8 @@ class _Plots:
     def picture(self, path: Path) -> None:
         """All of them as one PNG."""
         if self.delays is not None:
-            figure, axes = plt.subplot_mosaic([["heat", "heat"], ["time", "latency"]], figsize=(13, 9.5), dpi=110, height_ratios=[1.15, 1])
+            rows = [["heat", "heat"], ["time", "latency"]]
+            figure, axes = plt.subplot_mosaic(rows, figsize=(13, 9.5), dpi=110, height_ratios=[1.15, 1])
             self.heat(axes["heat"])
         else:
             figure, axes = plt.subplot_mosaic([["time", "latency"]], figsize=(13, 5), dpi=110)
@@ -237,13 +239,13 @@ class _Plots:
         for (y, x), value in np.ndenumerate(field):
             if not np.isnan(value):
                 colour = "white" if abs(value) > 26 else INK
-                axes.text(x + 0.5, y + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=7.5, color=colour)
+                axes.text(x + 0.5, y + 0.5, f"{round(value)}", ha="center", va="center", fontsize=7.5, color=colour)
         axes.set_xticks(np.arange(len(hours)) + 0.5, [f"{hour:02}" for hour in hours])
         axes.set_yticks(np.arange(len(carriers)) + 0.5, carriers)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set_xlabel("scheduled hour of departure")
-        axes.set_title("Mean arrival delay in minutes, by carrier and hour (Spark, Parquet)")
+        axes.set_title("Mean arrival delay in minutes, by carrier and hour: what Spark wrote to Parquet")
         bar = axes.figure.colorbar(mesh, ax=axes, pad=0.015, extend="both", aspect=28)
         bar.outline.set_visible(False)  # type: ignore[operator]
 
@@ -258,9 +260,11 @@ class _Plots:
         grid = np.arange(0, times[-1] + 0.5, 0.5)
         top = 0.0
         for name, line, colour in lines:
-            width = 3.0 if name == "through Spark" else 1.5
-            ahead = np.interp(grid + width / 2, times, line)
-            rate = (ahead - np.interp(grid - width / 2, times, line)) / width
+            width = 1.5
+            steps = np.flatnonzero(np.diff(line, prepend=-1)) if name == "through Spark" else np.arange(len(line))
+            known = times[steps]  # between two batches of Spark the rate is their mean
+            ahead = np.interp(grid + width / 2, known, line[steps])
+            rate = (ahead - np.interp(grid - width / 2, known, line[steps])) / width
             axes.plot(grid, rate, color=colour, linewidth=1.8, label=name)
             axes.fill_between(grid, rate, color=colour, alpha=0.08)
             top = max(top, float(rate.max()))
@@ -269,8 +273,13 @@ class _Plots:
             axes.axvline(history.killed, color=RED, linewidth=1.2)
             axes.annotate(
                 f"kill -9, back after {history.back - history.killed:.1f} s",
-                (history.killed, top * 1.02), xytext=(-6, 0), textcoords="offset points", ha="right", color=RED, fontweight="bold",
-            )  # fmt: skip
+                (history.killed, top * 1.05),
+                xytext=(-6, 0),
+                textcoords="offset points",
+                ha="right",
+                color=RED,
+                fontweight="bold",
+            )
         axes.set_xlim(0, times[-1])
         axes.set_ylim(0, top * 1.12)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
@@ -278,13 +287,19 @@ class _Plots:
         axes.set_axisbelow(True)
         axes.set_xlabel("seconds")
         axes.set_title("Messages a second")
-        axes.legend(frameon=False, loc="upper right", ncols=3)
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, ncols=3)
 
     def latency(self, axes: Axes) -> None:
         """Latencies on a logarithmic scale."""
         m = self.measured
-        shown = [("confirm of a pika publish", m.confirms, BLUE), ("stored until in a worker's hands", m.delivered, GREEN)]
-        shown += [(f"quiet server: {name}", one, colour) for (name, one), colour in zip(m.quiet.items(), (ORANGE, RED), strict=True)]
+        shown = [
+            ("pika publish until confirmed", m.confirms, BLUE),
+            ("stored until in a worker's hands", m.delivered, GREEN),
+        ]
+        shown += [
+            (f"quiet server, publish until {name}", one, colour)
+            for (name, one), colour in zip(m.quiet.items(), (ORANGE, RED), strict=True)
+        ]
         shown = [(name, one, colour) for name, one, colour in shown if one.known]
         low = min(one.at(0.0) for _, one, _ in shown) * 1e3
         high = max(one.at(1.0) for _, one, _ in shown) * 1e3
@@ -308,7 +323,8 @@ PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Penstock demo</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1d2733; margin: 2.5rem auto; max-width: 62rem; padding: 0 1.25rem }}
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #1d2733; margin: 2.5rem auto; max-width: 62rem;
+  padding: 0 1.25rem }}
 h1 {{ margin-bottom: .2rem }} h2 {{ margin-top: 2.5rem }}
 .verdict {{ display: inline-block; padding: .35rem .8rem; border-radius: .4rem; color: white; background: {colour} }}
 table {{ border-collapse: collapse; width: 100%; font-size: .92rem }}
@@ -324,7 +340,8 @@ server killed with <code>kill -9</code> in the middle.</p>
 <p class="verdict">{verdict}</p>
 {plots}
 <h2>Every figure beside the truth</h2>
-<table><tr><th></th><th>figure</th><th class="number">data set says</th><th class="number">found</th><th></th></tr>{figures}</table>
+<table>
+<tr><th></th><th>figure</th><th class="number">data set says</th><th class="number">found</th><th></th></tr>{figures}</table>
 <h2>How it went</h2>
 <table>{speeds}</table>
 <h2>What to try next</h2>
@@ -350,6 +367,13 @@ def _page(figures: Sequence[Figure], measured: Measured, plots: _Plots, good: bo
         verdict=f"All {len(figures)} figures are right" if good else f"{wrong} of {len(figures)} figures are wrong",
         plots="\n".join(plots.each()),
         figures="\n".join(rows),
-        speeds="\n".join(f"<tr><td>{html.escape(a.strip())}</td><td>{html.escape(b)}</td></tr>" for a, b in speeds(measured)),
-        next="\n".join(f"<tr><td><code>{html.escape(a)}</code></td><td>{html.escape(b)}</td></tr>" for a, b in NEXT),
+        speeds=_rows(speeds(measured), "{}"),
+        next=_rows(NEXT, "<code>{}</code>"),
+    )
+
+
+def _rows(pairs: Sequence[tuple[str, str]], first: str) -> str:
+    """Rows of two cells."""
+    return "\n".join(
+        f"<tr><td>{first.format(html.escape(what.strip()))}</td><td>{html.escape(how)}</td></tr>" for what, how in pairs
     )

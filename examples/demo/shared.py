@@ -51,8 +51,8 @@ class World:
         return bool(self.orders[OVER])
 
 
-OVER, ALLOWED = 0, 1
-"""Orders: stop; how many rows the Flight publisher may have sent by now."""
+OVER, ALLOWED, RATE = 0, 1, 2
+"""Orders: stop; how many rows the Flight publisher may have sent by now, and how many a second."""
 
 
 def counters(count: int) -> Any:

@@ -106,7 +106,10 @@ def work_with_sdk(world: World, slot: int, crash_after: int) -> None:
 
     def run() -> None:
         nonlocal handed
-        with penstock.connect(world.url) as client, client.consume("work", backlog=BACKLOG, name=f"sdk-{slot}") as flights:
+        with (
+            penstock.connect(world.url) as client,
+            client.consume("work", backlog=BACKLOG, name=f"sdk-{slot}") as flights,
+        ):
             while not world.over:
                 message = flights.take(0.1)
                 if message is None:
@@ -136,7 +139,10 @@ def watch(world: World, slot: int, queue: str) -> None:
     book = Book(world.folder / queue, f"watch-{slot}")
 
     def run() -> None:
-        with penstock.connect(world.url) as client, client.consume(queue, backlog=1_000, name=f"watch-{queue}") as flights:
+        with (
+            penstock.connect(world.url) as client,
+            client.consume(queue, backlog=1_000, name=f"watch-{queue}") as flights,
+        ):
             while not world.over:
                 message = flights.take(0.1)
                 if message is None:

@@ -124,7 +124,10 @@ class QueueMachine(RuleBasedStateMachine):
     # -- running both
 
     def before(self) -> None:
+        """What fell due happens before the command.  (Each command sees to that itself, but for the last of many steps.)"""
         self.model.tick(self.clock)
+        while self.steps < 100 and self.queue.is_due(self.now):
+            self.queue.tick(self.now, self.sink)
 
     def after(self) -> None:
         queue, sink, model = self.queue, self.sink, self.model

@@ -95,7 +95,7 @@ class Engine:
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
         self.delivered = 0
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
-        self.guest_at = -GUEST_STAYS_US  # mono when a thread of another door last had business; set by that thread
+        self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
         self._napped = 0
         self._call_soon = call_soon
         self._read_cold = read_cold
@@ -150,13 +150,17 @@ class Engine:
             self.on_turn()
         self._let_others_in()
 
+    def announce_guest(self) -> None:
+        """A thread of another door has business and will need the interpreter.  Any thread."""
+        self._guest_at = self.clock.mono()
+
     def _let_others_in(self) -> None:
         """A loop that never sleeps starves every other thread: sleep a moment when one has waited long enough."""
         now = self.clock.mono()
         if now - self._napped < STARVED_US:
             return
         waiting = self.log.waiting_since
-        if (waiting and now - waiting > STARVED_US) or now - self.guest_at < GUEST_STAYS_US:
+        if (waiting and now - waiting > STARVED_US) or now - self._guest_at < GUEST_STAYS_US:
             time.sleep(NAP_S)
             self._napped = self.clock.mono()
 
@@ -193,6 +197,7 @@ class Engine:
         if gate is not None:
             gate.append(effect)
             return
+        cold: Chunk | None = None
         for piece in self.bodies.pieces(effect.chunk):
             if gate is not None:
                 gate.append((effect, piece.chunk))
@@ -204,7 +209,9 @@ class Engine:
                 receiver.deliver(effect, piece_of(self.log.read(piece.chunk), piece.chunk))
             else:
                 gate = self._gates[receiver.gate] = deque()
-                self._read_gated(effect, piece.chunk)
+                cold = piece.chunk
+        if cold is not None:  # last, for the answer may come at once
+            self._read_gated(effect, cold)
 
     def _read_gated(self, effect: Deliver, chunk: Chunk) -> None:
         self._read_cold(chunk, lambda rows: self._gated_rows(effect, chunk, rows))

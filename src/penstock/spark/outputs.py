@@ -138,7 +138,7 @@ def write_folder(frame: Any, parent: Path, name: str) -> bool:
     parent.mkdir(parents=True, exist_ok=True)
     aside = parent / f".{name}.part"
     shutil.rmtree(aside, ignore_errors=True)
-    frame.write.mode("overwrite").parquet(aside.as_uri())
+    frame.write.mode("overwrite").parquet(f"file://{aside}")  # unquoted, as Hadoop reads it
     for path in aside.rglob("*"):
         sync(path)
     sync(aside)

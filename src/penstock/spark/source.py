@@ -76,6 +76,10 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         options = read_options(self._given)
         if options.log:
             raise InvalidArgument("log = true is for batch reads; a stream reads a topic or a queue")
+        if options.stream is None:
+            raise InvalidArgument(
+                "option stream is missing: a stream needs a name that lasts, under which the server knows how far it is"
+            )
         mode = options.mode or ("queue" if options.queue is not None else "log")
         options = replace(options, mode=mode)
         made: type[StreamReader] = QueueStreamReader if mode == "queue" else LogStreamReader

@@ -51,13 +51,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     mode = ""
 
     def __init__(self, options: ReadOptions, layout: Layout) -> None:
-        if options.stream is None:
-            raise InvalidArgument(
-                "option stream is missing: a stream needs a name that lasts, under which the server knows how far it is"
-            )
         self.options = options
         self.layout = layout
-        self.stream = options.stream
+        self.stream = str(options.stream)
         self._epoch: int | None = None
         self._reported: tuple[float, int] = (0.0, 0)
         self._limit: int | None = None

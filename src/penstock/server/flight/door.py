@@ -260,7 +260,7 @@ class FlightDoor:
         return queue_info(counts)
 
     def _enter(self, context: flight.ServerCallContext) -> tuple[Caller, Slot]:
-        self.engine.guest_at = self.engine.clock.mono()
+        self.engine.announce_guest()
         self._refuse_when_closing()
         return self.calls.caller(context), self.calls.stream()
 
