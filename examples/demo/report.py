@@ -83,7 +83,8 @@ def tell(
     folder.mkdir(parents=True, exist_ok=True)
     good = all(figure.good for figure in figures)
     console.print(_figures(figures))
-    console.print(_speeds(measured))
+    console.print(_pairs("How it went", speeds(measured)))
+    console.print(_pairs("penstock audit: the same log, read by nobody but the auditor", audited(measured)))
     plots = _Plots(measured, history, delays)
     plots.picture(folder / "demo.png")
     (folder / "demo.html").write_text(_page(figures, measured, plots, good))
@@ -94,8 +95,6 @@ def tell(
         console.print(f"\n[bold green]All {len(figures)} figures are as computed from the data set.[/bold green]")
     else:
         console.print(f"\n[bold red]{wrong} of {len(figures)} figures are wrong.[/bold red]")
-    for text in measured.audit.findings:
-        console.print(f"[red]audit: {escape(text)}[/red]")
     console.print(f"Pictures: {folder / 'demo.html'} and {folder / 'demo.png'}", highlight=False, soft_wrap=True)
     console.print("\n[bold]What to try next[/bold]")
     for what, why in NEXT:
@@ -165,22 +164,26 @@ def speeds(measured: Measured) -> list[tuple[str, str]]:
     rows += [
         ("rows of uploads sent again after the kill", f"{m.resent:,}, of which {m.suppressed:,} were stored already"),
         ("flights worked more than once", f"{m.worked_twice:,} (at least once; counted once above)"),
-        ("good deliveries marked as redelivered", f"{m.redelivered:,}"),
+        ("good deliveries marked as redelivered", f"{m.redelivered:,} (so is all that waited at the kill)"),
         ("deliveries on which a worker failed", f"{m.failures:,}"),
     ]
     if m.commits:
         rows.append(("batches of the Spark pipeline", f"{m.commits:,}, each visible in both outputs, once"))
-    for name, count in m.audit.counts.items():
-        rows.append((f"audit: {name}", f"{count:,}"))
-    rows.append(("audit: verdict", "every guarantee held" if not m.audit.broken else f"{m.audit.broken} broken"))
     return rows
 
 
-def _speeds(measured: Measured) -> Table:
-    table = Table(title="How it went", title_justify="left", title_style="bold", show_header=False)
+def audited(measured: Measured) -> list[tuple[str, str]]:
+    """What the audit counted, record kinds left out, and its verdict."""
+    counts = [(name, f"{count:,}") for name, count in measured.audit.counts.items() if not name.startswith("records ")]
+    found = measured.audit.findings
+    return [*counts, ("verdict", "; ".join(found) if found else "every guarantee held")]
+
+
+def _pairs(title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
     table.add_column()
     table.add_column()
-    for what, how in speeds(measured):
+    for what, how in rows:
         table.add_row(escape(what), escape(how))
     return table
 
@@ -341,9 +344,13 @@ server killed with <code>kill -9</code> in the middle.</p>
 {plots}
 <h2>Every figure beside the truth</h2>
 <table>
-<tr><th></th><th>figure</th><th class="number">data set says</th><th class="number">found</th><th></th></tr>{figures}</table>
+<tr><th></th><th>figure</th><th class="number">data set says</th><th class="number">found</th><th></th></tr>
+{figures}
+</table>
 <h2>How it went</h2>
 <table>{speeds}</table>
+<h2><code>penstock audit</code></h2>
+<table>{audited}</table>
 <h2>What to try next</h2>
 <table>{next}</table>
 </body></html>
@@ -368,6 +375,7 @@ def _page(figures: Sequence[Figure], measured: Measured, plots: _Plots, good: bo
         plots="\n".join(plots.each()),
         figures="\n".join(rows),
         speeds=_rows(speeds(measured), "{}"),
+        audited=_rows(audited(measured), "{}"),
         next=_rows(NEXT, "<code>{}</code>"),
     )
 

@@ -334,7 +334,8 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
     if settings.semantics == "at-most-once" and settings.fairness_model != "round-robin":
         raise _bad_argument("fairness_model", where, "at-most-once queues know round-robin alone")
     if settings.filter:
-        compile_filter(settings.filter)
+        if not compile_filter(settings.filter).deterministic:
+            raise _bad_argument("filter", where, "a queue's filter must say the same of a message at any time")
 
 
 def no_exchange(vhost: str, name: str) -> NotFound:

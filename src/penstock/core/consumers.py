@@ -48,7 +48,7 @@ class Consumer:
     """One subscription to one queue."""
 
     __slots__ = (
-        "client", "closed", "exclusive", "filter", "holder", "leases", "limit", "max_backlog", "no_ack", "passive",
+        "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "limit", "max_backlog", "no_ack", "passive",
         "paused", "priority", "queue", "serial", "shared", "tag", "targets",
     )  # fmt: skip
 
@@ -82,6 +82,7 @@ class Consumer:
         self.passive = passive  # gets nothing unasked
         self.paused = False  # its connection takes no bytes now
         self.closed = False
+        self.fenced = False  # nobody else may settle what it holds, whatever `leasing` says: a stream
         self.targets: TargetList | None = None  # of its filter
         self.leases = Leases()
         self.limit = UNLIMITED

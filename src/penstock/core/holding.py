@@ -74,5 +74,6 @@ class Holdings:
             consumer = queue.subscribe(
                 now, self._outbox, tag=f"stream:{name}", holder=self, client=f"stream:{name}", passive=True
             )
+            consumer.fenced = True
             self._consumers[queue.id, name] = consumer
         return consumer

@@ -99,7 +99,7 @@ def _elsewhere(queue: Queue, chunks: list[Chunk], verb: Verb, by: Consumer | Non
     for chunk in chunks:
         left = [chunk]
         for holder in list(queue.holders()):
-            if holder is by or (strict and (by is not None or not client or holder.client != client)):
+            if holder is by or holder.fenced or (strict and (by is not None or not client or holder.client != client)):
                 continue
             rest = list[Chunk]()
             for part in left:

@@ -55,6 +55,16 @@ def test_planned_twice_is_the_same_whatever_the_limit(world: World) -> None:
     assert plan(world, epoch, 0, 4) == plan(world, epoch, 0, 1) == plan(world, epoch, 0, 100)
 
 
+def test_nobody_else_settles_what_a_stream_holds(world: World) -> None:
+    """A stream's grants are strict whatever `leasing` says: Spark may be reading them."""
+    held = plan(world, opened(world), 0)
+    queue = world.core.queue("/", "q")
+    assert queue.settings.leasing == "sublet"
+    for verb in (Verb.ACK, Verb.EXPIRE, Verb.CANCEL):
+        assert world.core.settle(world.now, queue, list(held.chunks), verb, client="somebody") == 0
+    assert (queue.ready, queue.leased) == (6, 4)
+
+
 def test_a_settled_batch_is_still_known_for_a_replay(world: World) -> None:
     epoch = opened(world)
     first, second = plan(world, epoch, 0), plan(world, epoch, 1)

@@ -1,0 +1,132 @@
+"""The demo, small and without Spark: right to the last flight, nothing left behind, and a wrong figure is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.conformance
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "examples" / "demo"
+FLIGHTS = 3_000
+
+
+class Run:
+    """The demo in a folder of the test's own, which is also its folder for temporary files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.output = folder / "output"
+        environ = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120"}
+        command = [sys.executable, str(DEMO / "main.py"), "--no-spark", "--flights", str(FLIGHTS)]
+        self.process = subprocess.Popen(
+            [*command, "--output", str(self.output)],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def left(self) -> list[str]:
+        """Command lines of processes that the demo has started and that still run."""
+        mark = f"TMPDIR={self.temporary}".encode()
+        found = list[str]()
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (path / "environ").read_bytes().split(b"\0"):
+                    found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue  # it has ended, or is not ours
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    demo = Run(tmp_path)
+    yield demo
+    if demo.process.poll() is None:
+        demo.process.kill()
+        demo.process.wait()
+
+
+def test_every_figure_is_right_and_nothing_is_left_behind(run: Run) -> None:
+    said, _ = run.process.communicate(timeout=150)
+    assert run.process.returncode == 0, said
+    figures = json.loads((run.output / "figures.json").read_text())
+    assert figures["good"], said
+    assert {"published", "views", "worked", "dead letters", "left waiting", "faults", "audit"} == {
+        figure["group"] for figure in figures["figures"]
+    }
+    assert (run.output / "demo.png").read_bytes().startswith(b"\x89PNG")
+    page = (run.output / "demo.html").read_text()
+    assert page.count("<svg") == 2
+    assert "All" in said
+    assert "kill -9" in said
+    assert run.left() == []
+    assert list(run.temporary.iterdir()) == []
+
+
+def test_a_stop_in_the_middle_leaves_nothing_behind(run: Run) -> None:
+    assert run.process.stdout is not None
+    said = ""
+    while "server ready" not in said:
+        line = run.process.stdout.readline()
+        assert line, said
+        said += line
+    run.process.send_signal(signal.SIGINT)
+    rest, _ = run.process.communicate(timeout=60)
+    assert run.process.returncode == 130, said + rest
+    assert run.left() == []
+    assert list(run.temporary.iterdir()) == []
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(DEMO))
+    import findings
+    import flights
+
+    return findings, flights
+
+
+def test_one_flight_too_few_or_too_many_is_a_wrong_figure(parts: Any) -> None:
+    findings, flights = parts
+    table = flights.load(200)
+    truth = flights.truth(table)
+    assert len(truth.all) == len(truth.workable) + len(truth.poison) == 200
+
+    class Log:
+        def __init__(self, bodies: list[bytes]) -> None:
+            self.bodies = bodies
+
+        def replay_batches(self, topic: str, columns: list[str]) -> Iterator[Any]:
+            import pyarrow as pa
+
+            yield pa.record_batch({"body": pa.array(self.bodies, pa.binary())})
+
+    def wrong(bodies: list[bytes]) -> int:
+        return sum(not figure.good for figure in findings.published(Log(bodies), truth))
+
+    bodies = flights.bodies(table)
+    assert wrong(bodies) == 0
+    assert wrong(bodies[1:]) == 3
+    assert wrong([*bodies, bodies[0]]) == 1
+    assert wrong([*bodies[1:], bodies[1]]) == 2
+
+
+def test_the_truth_of_the_whole_data_set(parts: Any) -> None:
+    _, flights = parts
+    truth = flights.truth(flights.load())
+    assert (len(truth.all), len(truth.poison), len(truth.late), len(truth.carrier)) == (336_776, 9_430, 10_034, 58_665)
+    assert sum(delay.flights for delay in truth.delays.values()) == 336_776
+    assert sum(delay.total or 0 for delay in truth.delays.values()) == truth.minutes == 2_257_174
