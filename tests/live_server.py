@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import pika
 from pika.exceptions import AMQPError
@@ -33,7 +33,7 @@ class LiveServer:
         self.starts = 0
         self.connections: list[pika.BlockingConnection] = []
 
-    def __enter__(self) -> LiveServer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from pika import frame, spec
 
@@ -17,7 +17,7 @@ class RawLink:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.buffer = b""
 
-    def __enter__(self) -> RawLink:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -66,10 +66,13 @@ class RawLink:
         return self.expect(spec.Connection.Start)
 
     def log_in(self, password: str = "guest", capabilities: dict[str, Any] | None = None) -> None:
-        properties = {"capabilities": capabilities if capabilities is not None else {"authentication_failure_close": True}}
+        properties = {
+            "capabilities": capabilities if capabilities is not None else {"authentication_failure_close": True}
+        }
         response = b"\0guest\0" + password.encode()
         self.method(
-            spec.Connection.StartOk(client_properties=properties, mechanism="PLAIN", response=response, locale="en_US"), 0
+            spec.Connection.StartOk(client_properties=properties, mechanism="PLAIN", response=response, locale="en_US"),
+            0,
         )
 
     def open(self, vhost: str = "/", tune: tuple[int, int, int] = (10, 131_072, 0)) -> None:

@@ -56,8 +56,9 @@ RATES = (3_000, 6_000)
 SHORTEST_S = 5
 """With few flights it takes its time, for there must be a middle to be killed in."""
 
-KILL_BY = 0.6
-"""The Flight publisher waits at this share of its rows until the server has been killed."""
+KILL_FROM, KILL_AT_LAST = 0.6, 0.8
+"""The Flight publisher waits at the first share of its rows until all others are at work; at the second one the server
+is killed whatever they do at that moment."""
 
 LOOK_S = 0.25
 START_S = 60.0
@@ -158,7 +159,7 @@ class Demo:
         """Everybody at work."""
         world, crew = self.world, self.crew
         rows = self.count - self.by_pika
-        world.orders[ALLOWED] = int(rows * KILL_BY)
+        world.orders[ALLOWED] = int(rows * KILL_FROM)
         world.orders[RATE] = int(min(RATES[0], rows / SHORTEST_S))
         share = self.by_pika // PIKA_PUBLISHERS
         for slot in range(PIKA_PUBLISHERS):
@@ -177,18 +178,20 @@ class Demo:
         """kill -9, while everybody is busy, and wait until the supervisor has brought the server back."""
         rows = self.count - self.by_pika
 
-        def busy(counts: dict[str, int]) -> bool:
-            return (
-                self.crew.gone("pika publisher")
-                and counts["flight"] > rows // 4
-                and self.eyes.count("work", "leased") > 0
-                and (not self.spark or (counts["spark"] > 0 and self.eyes.count("to-spark", "leased") > 0))
-            )
+        def started(counts: dict[str, int]) -> bool:
+            quarter = counts["flight"] > rows // 4 and counts["worked"] > 0
+            return quarter and self.crew.gone("pika publisher") and (not self.spark or counts["spark"] > 0)
 
-        self.until(screen, busy, "everybody at work", LONGEST_S)
+        def busy(counts: dict[str, int]) -> bool:
+            working = self.eyes.count("work", "leased") > 0
+            planned = not self.spark or self.eyes.count("to-spark", "leased") > 0
+            return (working and planned) or counts["flight"] > rows * KILL_AT_LAST
+
+        self.until(screen, started, "everybody at work", LONGEST_S)
         self.world.orders[ALLOWED] = rows
+        self.until(screen, busy, "everybody busy", LONGEST_S)
         self.world.orders[RATE] = RATES[1]
-        time.sleep(random.uniform(0.1, 1.0))
+        time.sleep(random.uniform(0.1, 0.5))
         before = screen.now
         pid = self.server.kill()
         screen.history.killed = before

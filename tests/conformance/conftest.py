@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pika
 import pytest
-from live_server import LiveServer
 from pika.adapters.blocking_connection import BlockingChannel
+
+from live_server import LiveServer
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it reports each refusal that a test asks for
 _numbers = itertools.count(1)

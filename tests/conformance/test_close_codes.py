@@ -8,7 +8,6 @@ from typing import Any
 
 import pika
 import pytest
-from live_server import LiveServer
 from pika import spec
 from pika.exceptions import (
     ChannelClosedByBroker,
@@ -16,12 +15,19 @@ from pika.exceptions import (
     ProbableAccessDeniedError,
     ProbableAuthenticationError,
 )
+
+from live_server import LiveServer
 from rawlink import RawLink, header, raw_frame
 
 pytestmark = pytest.mark.conformance
 
 Connect = Callable[..., pika.BlockingConnection]
 Channel = pika.adapters.blocking_connection.BlockingChannel
+
+
+def _consume_as(channel: Channel, tag: str) -> None:
+    """Without pika's own look at the tag."""
+    channel._impl._send_method(spec.Basic.Consume(queue="q", consumer_tag=tag))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +39,11 @@ Channel = pika.adapters.blocking_connection.BlockingChannel
         (lambda c: c.basic_get("none"), 404, "NOT_FOUND - no queue 'none' in vhost '/'"),
         (lambda c: c.queue_purge("none"), 404, "NOT_FOUND - no queue 'none' in vhost '/'"),
         (lambda c: c.exchange_declare("none", passive=True), 404, "NOT_FOUND - no exchange 'none' in vhost '/'"),
-        (lambda c: (c.queue_declare("q"), c.queue_bind("q", "none")), 404, "NOT_FOUND - no exchange 'none' in vhost '/'"),
+        (
+            lambda c: (c.queue_declare("q"), c.queue_bind("q", "none")),
+            404,
+            "NOT_FOUND - no exchange 'none' in vhost '/'",
+        ),
         (
             lambda c: (c.confirm_delivery(), c.basic_publish("none", "k", b"x")),
             404,
@@ -76,22 +86,26 @@ Channel = pika.adapters.blocking_connection.BlockingChannel
             "ACCESS_REFUSED - operation not permitted on the default exchange",
         ),
         (
-            lambda c: (c.exchange_declare("in", "direct", internal=True), c.basic_publish("in", "k", b""), c.basic_qos()),
+            lambda c: (
+                c.exchange_declare("in", "direct", internal=True),
+                c.basic_publish("in", "k", b""),
+                c.basic_qos(),
+            ),
             403,
             "ACCESS_REFUSED - cannot publish to internal exchange 'in' in vhost '/'",
         ),
         (
             lambda c: (c.exchange_declare("kind", "direct"), c.exchange_declare("kind", "fanout")),
             406,
-            "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'kind' in vhost '/': received 'fanout' but current"
-            " is 'direct'",
+            "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'kind' in vhost '/': "
+             "received 'fanout' but current is 'direct'",
         ),
     ],
 )
 def test_the_channel_closes(connect: Connect, act: Callable[[Channel], object], code: int, text: str) -> None:
     connection = connect()
     channel = connection.channel()
-    with pytest.raises(ChannelClosedByBroker) as refused:
+    with pytest.raises(ChannelClosedByBroker) as refused:  # noqa: PT012
         act(channel)
         channel.basic_qos()
     assert (refused.value.reply_code, refused.value.reply_text) == (code, text)
@@ -102,21 +116,24 @@ def test_the_channel_closes(connect: Connect, act: Callable[[Channel], object], 
     ("act", "code", "text"),
     [
         (
-            lambda c: (c.queue_declare("q"), *(c._impl.basic_consume("q", lambda *_: None, consumer_tag=t) for t in ("t",)),
-                       c._impl._send_method(spec.Basic.Consume(queue="q", consumer_tag="t"))),
+            lambda c: (c.queue_declare("q"), *[_consume_as(c, "t") for _ in range(2)]),
             530,
             "NOT_ALLOWED - attempt to reuse consumer tag 't'",
         ),
         (lambda c: c.basic_qos(prefetch_size=10), 540, "NOT_IMPLEMENTED - prefetch_size!=0 (10)"),
         (lambda c: c.basic_recover(requeue=False), 540, "NOT_IMPLEMENTED - requeue=false"),
         (lambda c: c.flow(False), 540, "NOT_IMPLEMENTED - active=false"),
-        (lambda c: c._impl._send_method(spec.Basic.Publish(immediate=True), (spec.BasicProperties(), b"x")), 540, "NOT_IMPLEMENTED - immediate=true"),
+        (
+            lambda c: c._impl._send_method(spec.Basic.Publish(immediate=True), (spec.BasicProperties(), b"x")),
+            540,
+            "NOT_IMPLEMENTED - immediate=true",
+        ),
     ],
 )  # fmt: skip
 def test_the_connection_closes(connect: Connect, act: Callable[[Channel], object], code: int, text: str) -> None:
     connection = connect()
     channel = connection.channel()
-    with pytest.raises(ConnectionClosedByBroker) as refused:
+    with pytest.raises(ConnectionClosedByBroker) as refused:  # noqa: PT012
         act(channel)
         channel.queue_declare("", exclusive=True)
     assert (refused.value.reply_code, refused.value.reply_text) == (code, text)

@@ -27,7 +27,8 @@ class Run:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.output = folder / "output"
-        environ = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120"}
+        source = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environ = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": source, "COLUMNS": "120"}
         command = [sys.executable, str(DEMO / "main.py"), "--no-spark", "--flights", str(FLIGHTS)]
         self.process = subprocess.Popen(
             [*command, "--output", str(self.output)],

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pika
 import pytest
-from live_server import LiveServer
 from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
+
+from live_server import LiveServer
 from rawlink import RawLink, header, raw_frame
 
 pytestmark = pytest.mark.conformance
@@ -52,8 +53,8 @@ def publish_frames(queue: str, body: bytes, promised: int | None = None) -> byte
 
 
 STATES = [
-    "connected", "half a greeting", "greeted", "half a login", "logged in", "tuned", "open", "channel open", "mid method",
-    "after the method", "after the header", "mid body", "between publishes", "with unread confirms",
+    "connected", "half a greeting", "greeted", "half a login", "logged in", "tuned", "open", "channel open",
+    "mid method", "after the method", "after the header", "mid body", "between publishes", "with unread confirms",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pika
 import pytest
 from aio_pika.abc import AbstractIncomingMessage
 from aio_pika.exceptions import ChannelClosed, ChannelPreconditionFailed, DeliveryError
+
 from live_server import LiveServer
 
 pytestmark = pytest.mark.conformance
@@ -118,7 +119,11 @@ def test_select_connection(server: LiveServer, name: str) -> None:
 
     def channel_open(channel: Any) -> None:
         channel.add_on_close_callback(lambda _, reason: failures.append(reason) if reason.reply_code != 200 else None)
-        channel.queue_declare(name, durable=True, callback=lambda _: channel.confirm_delivery(on_confirm, callback=lambda _: send(channel)))
+        channel.queue_declare(
+            name,
+            durable=True,
+            callback=lambda _: channel.confirm_delivery(on_confirm, callback=lambda _: send(channel)),
+        )
 
     def on_confirm(frame: Any) -> None:
         assert isinstance(frame.method, pika.spec.Basic.Ack)

@@ -73,7 +73,13 @@ def test_direct_fanout_and_the_default_exchange(channel: BlockingChannel, queue:
     for kind in ("direct", "fanout"):
         channel.exchange_declare(f"{name}-{kind}", kind)
         channel.queue_bind(queue, f"{name}-{kind}", "key")
-    for exchange, key in (("", queue), ("", "nobody"), (f"{name}-direct", "key"), (f"{name}-direct", "Key"), (f"{name}-fanout", "any")):
+    for exchange, key in (
+        ("", queue),
+        ("", "nobody"),
+        (f"{name}-direct", "key"),
+        (f"{name}-direct", "Key"),
+        (f"{name}-fanout", "any"),
+    ):
         channel.basic_publish(exchange, key, f"{exchange}/{key}".encode())
     assert drain(channel, queue) == [f"/{queue}".encode(), f"{name}-direct/key".encode(), f"{name}-fanout/any".encode()]
     channel.queue_unbind(queue, f"{name}-direct", "key")
@@ -181,7 +187,7 @@ def test_auto_delete_exchange_and_queue(channel: BlockingChannel, connect: Conne
     channel.basic_cancel(tag)
     for missing in ("queue", "exchange"):
         fresh = connect().channel()
-        with pytest.raises(ChannelClosedByBroker) as refused:
+        with pytest.raises(ChannelClosedByBroker) as refused:  # noqa: PT012
             if missing == "queue":
                 fresh.queue_declare(name, passive=True)
             else:
@@ -232,7 +238,7 @@ def test_exclusive_queue_is_for_its_connection(channel: BlockingChannel, connect
     other = connect()
     for attempt in ("declare", "passive", "consume", "get", "bind", "delete", "purge"):
         fresh = other.channel()
-        with pytest.raises(ChannelClosedByBroker) as refused:
+        with pytest.raises(ChannelClosedByBroker) as refused:  # noqa: PT012
             match attempt:
                 case "declare":
                     fresh.queue_declare(name, exclusive=True)

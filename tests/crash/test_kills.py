@@ -16,16 +16,47 @@ from pathlib import Path
 
 import pika
 import pytest
-from crash_clients import QUEUES, Administrator, Client, Delivery, Peer, Publisher, Worker, identity, publish_bytes
-from live_server import LiveServer
 from pika import spec
+
+from crash_clients import (
+    QUEUES,
+    Administrator,
+    Alarm,
+    Client,
+    Delivery,
+    Peer,
+    Publisher,
+    Worker,
+    identity,
+    publish_bytes,
+)
+from live_server import LiveServer
 
 pytestmark = pytest.mark.crash
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "0")) or 10 * int(os.environ.get("PENSTOCK_EFFORT", "1"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
-GROUP = {"plain": "plain", "work": "work", "dead": "work", "again": "again", "once": "once", "left": "left", "right": "right"}
-TAKERS = {"plain": ["plain"], "transient": ["plain"], "work": ["work"], "again": ["again"], "once": ["once"], "both": ["left", "right"]}  # fmt: skip
+GROUP = {
+    "plain": "plain",
+    "work": "work",
+    "dead": "work",
+    "again": "again",
+    "once": "once",
+    "left": "left",
+    "right": "right",
+}
+TAKERS = {
+    "plain": ["plain"], "transient": ["plain"], "work": ["work"], "again": ["again"], "once": ["once"],
+    "both": ["left", "right"],
+}  # fmt: skip
+TEAMS = (
+    (("plain", "left"), ("work",), ("again", "once")),
+    (("plain", "work", "once"),),
+    (("work", "again"), ("work", "dead"), ("once",), ("once", "plain")),
+    (),
+)
+"""What the workers of one life consume."""
+AIMS = ("d once", "d once", "d plain", "c ", "m", "q+! ", "q-! ", "a ")
 QUIET_S = 0.3
 PATIENCE_S = 15.0
 
@@ -195,9 +226,7 @@ def look(server: LiveServer, judge: Judge, rnd: random.Random) -> None:
             peer.socket.close()
 
 
-def collect(
-    peers: dict[str, Peer], wanted: set[str]
-) -> tuple[dict[str, list[tuple[str, bool]]], dict[str, int]]:
+def collect(peers: dict[str, Peer], wanted: set[str]) -> tuple[dict[str, list[tuple[str, bool]]], dict[str, int]]:
     """All messages of all queues, unsettled, and the last tag of each: until nothing more comes."""
     for queue, peer in peers.items():
         peer.method(spec.Basic.Consume(queue=queue, consumer_tag=queue, nowait=True))
@@ -252,18 +281,15 @@ def check_queues(server: LiveServer, judge: Judge) -> None:
     peer.socket.close()
 
 
-def clients(server: LiveServer, folder: Path, life: int, rnd: random.Random) -> Iterator[Client]:
+def clients(server: LiveServer, folder: Path, life: int, alarm: Alarm, rnd: random.Random) -> Iterator[Client]:
     def path(what: str) -> Path:
         return folder / f"{what}-{life}"
 
     for number in range(rnd.choice((1, 2, 3))):
-        yield Publisher(server.port, path(f"pub{number}"), rnd.randrange(1 << 30))
-    groups = rnd.choice(
-        ((("plain", "left"), ("work",), ("again", "once")), (("plain", "work", "once"),), (("work", "again"), ("work", "dead"), ("once",), ("once", "plain")), ())
-    )  # fmt: skip
-    for number, queues in enumerate(groups):
-        yield Worker(server.port, path(f"worker{number}"), rnd.randrange(1 << 30), queues)
-    yield Administrator(server.port, path("admin"), rnd.randrange(1 << 30))
+        yield Publisher(server.port, path(f"pub{number}"), rnd.randrange(1 << 30), alarm)
+    for number, queues in enumerate(rnd.choice(TEAMS)):
+        yield Worker(server.port, path(f"worker{number}"), rnd.randrange(1 << 30), alarm, queues)
+    yield Administrator(server.port, path("admin"), rnd.randrange(1 << 30), alarm)
 
 
 def test_kills(tmp_path: Path) -> None:
@@ -274,10 +300,14 @@ def test_kills(tmp_path: Path) -> None:
     with server:
         declare(server)
         for life in range(1, KILLS + 1):
-            team = list(clients(server, tmp_path, life, rnd))
+            alarm = Alarm()
+            team = list(clients(server, tmp_path, life, alarm, rnd))
             for client in team:
                 client.start()
             time.sleep(rnd.choice((0.05, 0.3, 0.7, 1.0)) * rnd.uniform(0.5, 1.5))
+            if rnd.random() < 0.5:  # just after a client saw something, instead of at any moment
+                alarm.prefix = rnd.choice(AIMS)
+                alarm.rings.wait(1)
             server.kill()
             for client in team:
                 client.stopping.set()
@@ -289,7 +319,9 @@ def test_kills(tmp_path: Path) -> None:
                 die_while_starting(server, rnd)
             server.start()
             look(server, judge, rnd)
-            assert not judge.wrong, f"PENSTOCK_SEED={SEED}, life {life}, see {tmp_path}:\n" + "\n".join(judge.wrong[:30])
+            assert not judge.wrong, f"PENSTOCK_SEED={SEED}, life {life}, see {tmp_path}:\n" + "\n".join(
+                judge.wrong[:30]
+            )
     assert server.process is not None
     assert server.process.returncode == 0, server.output()
     assert "Traceback" not in server.output(), server.output()
@@ -309,7 +341,9 @@ def audit(data: Path) -> None:
     from penstock.cli.auditing import audit as audit_log
 
     report = audit_log(data)
-    assert not report.findings, "\n".join(f"{one.guarantee}: {one.text} {one.lsns[:10]}" for one in report.findings[:20])
+    assert not report.findings, "\n".join(
+        f"{one.guarantee}: {one.text} {one.lsns[:10]}" for one in report.findings[:20]
+    )
 
 
 def test_an_ack_older_than_ack_sync_is_kept(tmp_path: Path) -> None:

@@ -172,7 +172,9 @@ class Model:
         del self.messages[m.lsn]
         self.expired.append((m.lsn, reason))
 
-    def give_back(self, now: int, m: Message, *, failed: bool, cancelled: bool = False, delay: int | None = None) -> None:
+    def give_back(
+        self, now: int, m: Message, *, failed: bool, cancelled: bool = False, delay: int | None = None
+    ) -> None:
         s = self.settings
         m.failures += failed
         m.cancels += cancelled

@@ -10,7 +10,6 @@ import orjson
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from property.queue_model import Model, Worker, matches
 
 from penstock.core.consumers import Consumer, Credit
 from penstock.core.effects import Deliver, Effect, Fetch, Purpose, Verb
@@ -21,6 +20,7 @@ from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
 from penstock.records.entries import Control, Publishes, Rows, Topic
 from penstock.records.kinds import Kind
 from penstock.records.settings import QueueSettings, Retry
+from property.queue_model import Model, Worker, matches
 
 TOPIC = Topic("/", "", "q")
 
@@ -328,7 +328,9 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def settle_as_anybody(self, verb: Verb, client: str, data: st.DataObject, many: bool) -> None:
         if many and self.bodies:
-            chunks = [as_chunk(sorted(data.draw(st.sets(st.sampled_from(sorted(self.bodies)), min_size=1, max_size=9))))]
+            chunks = [
+                as_chunk(sorted(data.draw(st.sets(st.sampled_from(sorted(self.bodies)), min_size=1, max_size=9))))
+            ]
         else:
             a = data.draw(st.integers(90, self.sink.next_lsn))
             chunks = [range(a, a + data.draw(st.integers(1, 20)))]
@@ -447,6 +449,10 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 QueueMachine.TestCase.settings = settings(
-    max_examples=400, stateful_step_count=50, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
 )
 TestQueue = QueueMachine.TestCase

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import cast
 
 import pyarrow as pa
 
@@ -70,7 +69,7 @@ def audit(data: str | os.PathLike[str], progress: Progress | None = None) -> Rep
 
 
 @contextmanager
-def _bar(progress: Progress | None) -> Iterator[Progress]:
+def _bar(progress: Progress | None) -> Generator[Progress]:
     if progress is not None or not sys.stderr.isatty():
         yield progress or _nobody
         return
@@ -83,7 +82,7 @@ def _bar(progress: Progress | None) -> Iterator[Progress]:
         def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        yield cast("Progress", show)
+        yield show
 
 
 def _nobody(done: int, total: int) -> None:

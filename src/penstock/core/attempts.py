@@ -1,7 +1,7 @@
 """How often a message was tried, and when that is enough.
 
-A tally is one shared value for a run of messages, however long the run.  The limits are judged at one moment only: when a
-message would go back to its queue.  The smallest of several limits wins.
+A tally is one shared value for a run of messages, however long the run.  The limits are judged at one moment only: when
+a message would go back to its queue.  The smallest of several limits wins.
 
     max_deliveries n    n deliveries in all, whatever ended them
     retry.attempts n    n failures in all: failed explicitly, lease ended, or lost with its consumer as its oldest
@@ -49,7 +49,7 @@ def spent(tally: Tally, settings: QueueSettings) -> tuple[str, ...]:
 
 
 def binding_limit(settings: QueueSettings) -> tuple[str, int] | None:
-    """The setting that ends a message which always fails, and the number of deliveries it allows; None without a limit."""
+    """The setting that ends a message which always fails, and how many deliveries it allows; None without a limit."""
     limits = list[tuple[int, str]]()
     if settings.max_deliveries:
         limits.append((settings.max_deliveries, "max_deliveries"))

@@ -48,8 +48,8 @@ class Consumer:
     """One subscription to one queue."""
 
     __slots__ = (
-        "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "limit", "max_backlog", "no_ack", "passive",
-        "paused", "priority", "queue", "serial", "shared", "tag", "targets",
+        "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "limit", "max_backlog", "no_ack",
+        "passive", "paused", "priority", "queue", "serial", "shared", "tag", "targets",
     )  # fmt: skip
 
     def __init__(

@@ -1,8 +1,8 @@
 """Ready messages to consumers: who gets which, in what order.
 
 The definition: again and again, the oldest ready message that some consumer with room wants goes to one of those that
-want it, of the highest consumer priority, picked by the fairness model.  Without filters a whole slice is dealt at once;
-with filters, or where consumers of this queue share credit among themselves, it goes message by message.
+want it, of the highest consumer priority, picked by the fairness model.  Without filters a whole slice is dealt at
+once; with filters, or where consumers of this queue share credit among themselves, it goes message by message.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.attempts import Tally, delivered
+from penstock.core.attempts import delivered
 from penstock.core.effects import Deliver, Sink
 from penstock.core.fairness import deal, pick
 from penstock.core.leases import SLOT
 from penstock.core.positions import Key, Run, packed, view
-from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
+from penstock.records.chunks import Now, as_chunk, pack_pairs
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
@@ -230,4 +230,3 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
 def _log_grant(queue: Queue, sink: Sink, consumer: Consumer, attempt: int, pairs: list[int]) -> None:
     header = {"consumer": consumer.tag, "client": consumer.client, "attempt": attempt}
     sink.record(Kind.GRANT, queue.name, header, pack_pairs(queue.id, pairs))
-

@@ -1,7 +1,7 @@
 """What the core asks of the world, and the few words it shares with those who do it.
 
-Effects are plain values: the engine performs them after the LSN they name is durable.  Losing them in a crash is allowed,
-for the log alone says what happened.
+Effects are plain values: the engine performs them after the LSN they name is durable.  Losing them in a crash is
+allowed, for the log alone says what happened.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 A deadline is wall time in microseconds, worked out once, when the message arrives.  The queue's own expiration needs no
 entry a message: one step (deadline, last LSN) an arrival, in order.  Messages whose deadline differs from their
-neighbours' stand in a timetable.  Steps and times stay known while a message they speak of lives, for one that is leased
-when its time comes expires when its lease ends, unless the ack is faster.
+neighbours' stand in a timetable.  Steps and times stay known while a message they speak of lives, for one that is
+leased when its time comes expires when its lease ends, unless the ack is faster.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt

@@ -1,9 +1,9 @@
 """Consumers with a content filter: which waiting messages match, without asking twice.
 
 There is one target list for each distinct filter text.  It evaluates the filter on whole batches as they arrive, and on
-what waited before by asking for bodies (`Fetch`) a few hundred at a time.  A list holds a bounded number of positions and
-how far it has walked; the walk resumes as the list empties.  First lease wins: positions that are gone are skipped when
-they reach the head of a list, so a message that nobody wants blocks nobody.
+what waited before by asking for bodies (`Fetch`) a few hundred at a time.  A list holds a bounded number of positions
+and how far it has walked; the walk resumes as the list empties.  First lease wins: positions that are gone are skipped
+when they reach the head of a list, so a message that nobody wants blocks nobody.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """What one consumer holds, and until when.
 
-Grants are runs in the order they were given.  While acks come in that order they only cut the front: nothing is kept per
-message.  The first ack out of order turns what is held into a dict; later grants start a new row of runs, and the dict
-is gone when its last message is.  Whatever is in the dict was granted before whatever is in the runs.
+Grants are runs in the order they were given.  While acks come in that order they only cut the front: nothing is kept
+per message.  The first ack out of order turns what is held into a dict; later grants start a new row of runs, and the
+dict is gone when its last message is.  Whatever is in the dict was granted before whatever is in the runs.
 
-A lease has one length, so deadlines leave in the order of the grants; `sorted` says when a change of the setting broke that.
+All leases of a queue are as long, so deadlines leave in the order of the grants; `in_order=False` is for the time after
+a change of the setting.
 """
 
 from __future__ import annotations
@@ -40,10 +41,33 @@ class Leases:
         self.count += len(run.chunk)
 
     def take(self, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
-        """Remove those of the chunk that are held here; (the runs they were, the chunks not held)."""
+        """Remove those of the chunk (ascending) that are held here; (the runs they were, the chunks not held)."""
         out = list[Run]()
+        if self.loose:
+            left = self._take_loose(chunk, out)
+        else:
+            rest = self._take_front(chunk, out)
+            if rest is None:
+                return out, []
+            left = [rest]
+        missing = list[Chunk]()
+        for part in left:
+            rest = self._take_front(part, out)
+            if rest is None:
+                continue
+            if not self._touches(rest):
+                missing.append(rest)
+            elif self.count > LOOSE_MOST and len(self.runs) <= RUNS_MOST:
+                missing += self._take_from_runs(rest, out)
+            else:
+                self._loosen()
+                missing += self._take_loose(rest, out)
+        return out, missing
+
+    def _take_front(self, chunk: Chunk, out: list[Run]) -> Chunk | None:
+        """Cut the chunk from the front of the runs as far as it is the same; returns what is left of it."""
         runs = self.runs
-        while runs and not self.loose:
+        while runs:
             front = runs[0]
             held = front.chunk
             n, m = len(chunk), len(held)
@@ -53,48 +77,35 @@ class Leases:
                 front.chunk = held[n:]
                 out.append(Run(chunk, front.solid, front.tally, front.place, front.deadline))
                 self.count -= n
-                return out, []
+                return None
             if chunk[:m] != held:
                 break
             runs.popleft()
             self.count -= m
             out.append(front)
             if n == m:
-                return out, []
+                return None
             chunk = chunk[m:]
-        if not self.count:
-            return out, [chunk]
-        missing = self._take_any(chunk, out)
-        return out, missing
+        return chunk
 
-    def _take_any(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
-        """The same in any order; adds to `out`, returns the chunks not held."""
-        if self.runs and (self.count <= LOOSE_MOST or len(self.runs) > RUNS_MOST) and not self._in_front(chunk):
-            self._loosen()
-        left = [chunk]
-        if self.loose:
-            loose = self.loose
-            if len(chunk) > 2 * len(loose):
-                wanted = chunk if isinstance(chunk, range) else set(chunk)
-                found = sorted(lsn for lsn in loose if lsn in wanted)
-            else:
-                found = [lsn for lsn in chunk if lsn in loose]
-            if found:
-                out.extend(grouped((lsn, loose.pop(lsn)) for lsn in found))
-                self.count -= len(found)
-                left = sift(chunk, as_chunk(found))[1]
-        if not self.runs:
-            return left
-        missing = list[Chunk]()
-        for part in left:
-            missing += self._take_from_runs(part, out)
-        return missing
+    def _take_loose(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
+        """Take those of the chunk that are in the dict; returns the others."""
+        loose = self.loose
+        if len(chunk) > 2 * len(loose):
+            wanted = chunk if isinstance(chunk, range) else set(chunk)
+            found = sorted(lsn for lsn in loose if lsn in wanted)
+        else:
+            found = [lsn for lsn in chunk if lsn in loose]
+        if not found:
+            return [chunk]
+        out += grouped([(lsn, loose.pop(lsn)) for lsn in found])
+        self.count -= len(found)
+        return [] if len(found) == len(chunk) else sift(chunk, as_chunk(found))[1]
 
-    def _in_front(self, chunk: Chunk) -> bool:
-        """Whether the runs need no loosening for this: it starts where they do, or does not touch them."""
-        if self.loose and len(chunk) == 1 and chunk[0] in self.loose:
-            return True
-        return self.runs[0].chunk[0] == chunk[0]
+    def _touches(self, chunk: Chunk) -> bool:
+        """Whether the chunk and some run overlap by their ends."""
+        first, last = chunk[0], chunk[-1]
+        return any(run.chunk[0] <= last and first <= run.chunk[-1] for run in self.runs)
 
     def _take_from_runs(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
         kept: deque[Run] = deque()

@@ -4,8 +4,8 @@ A run is a chunk with what its messages have in common.  It moves through the st
 be.  The main order holds messages that were never delivered, oldest first, and is consumed by a cursor; what comes back
 (or becomes due late) waits in a heap of runs ordered by place.  Nothing here knows a consumer, a clock or the log.
 
-*Solid* means: between the ends of the chunk lie no other living messages of this queue, so that one LSN pair names it in
-the log.  A range is solid whatever the flag says, for it has no gaps.
+*Solid* means: between the ends of the chunk lie no other living messages of this queue, so that one LSN pair names it
+in the log.  A range is solid whatever the flag says, for it has no gaps.
 """
 
 from __future__ import annotations

@@ -7,70 +7,43 @@ Every message is in one of four states, or gone:
                 +----------+--------+   returned: to its own place, or into back-off
     dying: it leaves without success, and a dead letter or an action still needs its body
 
-A queue decides with the `now` it is handed, writes each durable change to the sink and asks for effects there.  It knows
-no exchange, no topic, no other queue but those that share credit with it, no body but those shown to filters.
+A queue decides with the `now` it is handed, writes each durable change to the sink and asks for effects there.  It
+knows no exchange, no topic, no other queue but those that share credit with it, no body but those shown to filters.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
-
-from penstock.core.attempts import FRESH, Tally, spent
+from penstock.core import lasting
+from penstock.core.arrival import append_rest, divert, set_deadlines
 from penstock.core.consumers import Consumer, Credit, Roster
 from penstock.core.delays import Delays
 from penstock.core.dispatch import DISPATCH_MOST, dispatch, grant
-from penstock.core.effects import Cancelled, Fetch, Purpose, Sink, Token, Verb
-from penstock.core.expiry import Expiry, deadlines, queue_deadline
+from penstock.core.due import end_delays, end_leases, expire_due, expire_overspent
+from penstock.core.effects import Cancelled, Sink, Token, Verb
+from penstock.core.expiry import Expiry
 from penstock.core.filtering import Matcher, Targets
 from penstock.core.leases import SLOT
-from penstock.core.positions import NEVER, Key, Main, Returned, Run, packed, sift, sorted_chunk, tidy, view
+from penstock.core.letters import Letter, Letters
+from penstock.core.positions import NEVER, Key, Main, Returned, Run
 from penstock.core.settle import give_back, pairs_in, settle
-from penstock.core.state import flat, runs_of, spread
 from penstock.errors import AccessRefused
-from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
+from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes, Rows
 from penstock.records.kinds import Kind
 from penstock.records.settings import Action, QueueSettings
-
-LETTER = 1000
-"""Messages in one dead letter fetch at most."""
-LETTERS_OPEN = 4
-"""Fetches for dead letters under way at once; the others wait their turn."""
-
-
-@dataclass(slots=True, eq=False)
-class Letter:
-    """Messages that leave without success and whose bodies were asked for."""
-
-    runs: list[Run]
-    reason: str  # AMPS_REASON: one or several of forced_expire, time_limit, max_deliveries, max_cancels
-    by: str = ""  # who forced it
-    chunk: Chunk = field(default_factory=lambda: range(0))
-
-    @property
-    def pairs(self) -> list[int]:
-        """For the body of the EXPIRE record."""
-        return pairs_in(self.runs)
-
-    def deliveries(self) -> dict[int, int]:
-        """How often each message was sent."""
-        return {lsn: run.tally.deliveries for run in self.runs for lsn in run.chunk}
 
 
 class Queue:
     """One queue.  Commands take `now` first and the sink last; each leaves nothing undone that is due at `now`."""
 
     __slots__ = (
-        "_consumers", "_free_credit", "_lease_due", "_letters", "_letters_waiting", "_overspent", "_serial", "acked",
-        "actions", "arguments", "auto_delete", "delayed", "delays", "delivered", "dispatch_most", "durable", "dying",
-        "exclusive_to", "expired_leases", "expiry", "hungry", "id", "leased", "leases_in_order", "main", "name",
-        "outstanding", "ready", "redelivered_below", "returned", "roster", "settings", "sharing", "stale", "targets",
-        "vhost",
+        "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "auto_delete", "delayed", "delays",
+        "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry", "hungry", "id",
+        "lease_due", "leased", "leases_in_order", "letters", "main", "name", "outstanding", "overspent", "ready",
+        "redelivered_below", "returned", "roster", "settings", "sharing", "stale", "targets", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -100,8 +73,7 @@ class Queue:
         self.returned = Returned()
         self.delays = Delays()
         self.expiry = Expiry()
-        self._letters: dict[int, Letter] = {}  # by serial: bodies asked for
-        self._letters_waiting = list[Letter]()
+        self.letters = Letters(id)
         # consumers
         self.roster = Roster()  # open ones that are pushed to
         self._consumers: dict[Consumer, None] = {}  # open ones, and closed ones that still hold something
@@ -109,16 +81,15 @@ class Queue:
         self.sharing = 0  # consumers with shared credit
         self._free_credit = list[Credit]()  # shared credit that came free in this command
         self._serial = 0
-        self._lease_due = NEVER  # no lease ends before this (mono)
+        self.lease_due = NEVER  # no lease ends before this (mono)
         self.leases_in_order = True
         self.hungry = False  # a step stopped at its bound: more can be granted at once
         self.dispatch_most = DISPATCH_MOST
-        self._overspent = False  # restored messages may be over their limits
+        self.overspent = False  # restored messages may be over their limits
         # counts, changed beside what they count; `check` recounts them
         self.ready = 0
         self.leased = 0
         self.delayed = 0
-        self.dying = 0
         self.outstanding = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
         self.delivered = 0  # since the start, as those below
         self.acked = 0
@@ -126,7 +97,8 @@ class Queue:
         self.expired_leases = 0
 
     def __repr__(self) -> str:
-        return f"Queue({self.name!r}, ready={self.ready}, leased={self.leased}, delayed={self.delayed}, dying={self.dying})"
+        counts = f"ready={self.ready}, leased={self.leased}, delayed={self.delayed}, dying={self.dying}"
+        return f"Queue({self.name!r}, {counts})"
 
     # -- arrival
 
@@ -154,9 +126,9 @@ class Queue:
             self.tick(now, sink)
         elsewhere = None
         if not_before is not None:
-            elsewhere = self._divert(now, chunk, not_before)
+            elsewhere = divert(self, now, chunk, not_before)
         if expires_at is not None or self.settings.expiration is not None or self.settings.message_ttl is not None:
-            dead = self._set_deadlines(now, chunk, expires_at, elsewhere)
+            dead = set_deadlines(self, now, chunk, expires_at, elsewhere)
         else:
             dead = None
             if not self.expiry.empty:
@@ -167,7 +139,7 @@ class Queue:
             self.main.append(chunk)
             self.ready += len(chunk)
         else:
-            self._append_rest(chunk, batch, rows, [part for part in (elsewhere, dead) if part is not None])
+            append_rest(self, chunk, batch, rows, [part for part in (elsewhere, dead) if part is not None])
             if dead is not None:
                 self.expire([Run(dead, False)], "time_limit", sink)
         if self.ready and self.roster.all:
@@ -177,59 +149,7 @@ class Queue:
         if self.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone
             while self.hungry:
                 self.serve(now, sink)
-            self._expire_due(now, sink)
-
-    def _divert(self, now: Now, chunk: Chunk, not_before: Sequence[int]) -> Chunk | None:
-        """Send what is not due yet to the delays; returns it."""
-        later = [(lsn, when) for lsn, when in zip(chunk, not_before, strict=True) if when > now.wall]
-        if not later:
-            return None
-        self.delays.schedule([lsn for lsn, _ in later], [when for _, when in later])
-        self.delayed += len(later)
-        return as_chunk([lsn for lsn, _ in later])
-
-    def _set_deadlines(
-        self, now: Now, chunk: Chunk, expires_at: Sequence[int] | None, elsewhere: Chunk | None
-    ) -> Chunk | None:
-        """Work out when the messages expire; returns those that already have, and are not delayed."""
-        common = queue_deadline(self.settings, now.wall)
-        if expires_at is None or not any(expires_at):
-            own = None
-        else:
-            own = np.array(expires_at, dtype=np.int64)
-        if own is None:
-            if not common:
-                self.expiry.part()
-                return None
-            self.expiry.add(chunk, common)
-            return None
-        times = deadlines(self.settings, now.wall, own)
-        lsns = view(chunk)
-        past = (times > 0) & (times < now.wall)
-        if elsewhere is not None:
-            past &= ~np.isin(lsns, view(elsewhere), assume_unique=True)
-        self.expiry.add_each(lsns[~past], times[~past], common)
-        return packed(lsns[past]) if past.any() else None
-
-    def _append_rest(
-        self, chunk: Chunk, batch: Publishes | None, rows: Sequence[int] | None, without: list[Chunk]
-    ) -> None:
-        """Append a chunk some of whose messages went elsewhere: no array may span those and be solid."""
-        gone = sorted_chunk(without)
-        left = sorted_chunk(sift(chunk, gone)[1])
-        if len(left):
-            if self.targets.lists:
-                if batch is not None:
-                    every = rows if rows is not None else range(len(batch))
-                    out = set(gone)
-                    rows = [row for lsn, row in zip(chunk, every, strict=True) if lsn not in out]
-                self.targets.arrive(left, batch, rows, self.main)
-            before = bisect_left(gone, left[0])
-            if before:
-                self.main.seal(gone[before - 1])
-            self.main.append(left, solid=isinstance(left, range) or gone[-1] < left[0] or gone[0] > left[-1])
-            self.ready += len(left)
-        self.main.seal(gone[-1])
+            expire_due(self, now, sink)
 
     # -- consumers
 
@@ -261,8 +181,8 @@ class Queue:
             self.tick(now, sink)
         self._serial += 1
         consumer = Consumer(
-            self, self._serial, tag=tag, holder=holder, client=client, no_ack=no_ack, exclusive=exclusive, filter=filter,
-            max_backlog=max_backlog, shared=shared, priority=priority, passive=passive,
+            self, self._serial, tag=tag, holder=holder, client=client, no_ack=no_ack, exclusive=exclusive,
+            filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive,
         )  # fmt: skip
         self._consumers[consumer] = None
         if shared is not None:
@@ -380,75 +300,30 @@ class Queue:
     def is_due(self, now: Now) -> bool:
         """Whether something should have happened by now."""
         return (
-            self._lease_due <= now.mono
+            self.lease_due <= now.mono
             or self.delays.due <= now.wall
             or self.expiry.due <= now.wall
             or self.hungry
-            or self._overspent
+            or self.overspent
         )
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
         wall = min(self.delays.due, self.expiry.due)
-        mono = 0 if self.hungry or self._overspent else self._lease_due
+        mono = 0 if self.hungry or self.overspent else self.lease_due
         return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 
     def tick(self, now: Now, sink: Sink) -> None:
         """Do what is due: leases end, delays end, messages expire; then dispatch."""
-        if self._overspent:
-            self._expire_overspent(sink)
-        if self._lease_due <= now.mono:
-            self._end_leases(now, sink)
+        if self.overspent:
+            expire_overspent(self, sink)
+        if self.lease_due <= now.mono:
+            end_leases(self, now, sink)
         if self.delays.due <= now.wall:
-            self._end_delays(now, sink)
+            end_delays(self, now, sink)
         if self.expiry.due <= now.wall:
-            self._expire_due(now, sink)
+            expire_due(self, now, sink)
         self._go_on(now, sink)
-
-    def _end_leases(self, now: Now, sink: Sink) -> None:
-        self._lease_due = NEVER
-        in_order = self.leases_in_order
-        for consumer in list(self._consumers):
-            if not consumer.leases.count:
-                continue
-            runs = consumer.leases.ended(now.mono, in_order)
-            if runs:
-                self.expired_leases += sum(len(run.chunk) for run in runs)
-                self.freed(consumer, runs)
-                give_back(self, now, runs, sink, cause="lease", failed=True)
-            deadline = consumer.leases.next_deadline(in_order)
-            if deadline:
-                self._lease_due = min(self._lease_due, deadline)
-        if self._lease_due == NEVER:
-            self.leases_in_order = True
-
-    def _end_delays(self, now: Now, sink: Sink) -> None:
-        runs = self.delays.pop_retries(now.wall)
-        if runs:
-            sink.record(Kind.DUE, self.name, {"place": 0}, pack_pairs(self.id, pairs_in(runs)))
-            for run in runs:
-                self.delayed -= len(run.chunk)
-                run.deadline = 0
-                self.put_back(run)
-        for chunk in self.delays.pop_scheduled(now.wall):
-            run = Run(chunk, False)
-            run.place = sink.record(Kind.DUE, self.name, {"place": 1}, pack_pairs(self.id, run.pairs()))
-            self.delayed -= len(chunk)
-            self.put_back(run)
-
-    def _expire_due(self, now: Now, sink: Sink) -> None:
-        runs = [run for chunk in self.expiry.come_due(now.wall) for run in self.extract(chunk)]
-        if runs:
-            self.expire(runs, "time_limit", sink)
-        if self.expiry.bulky():
-            self.expiry.trim(self.floor())
-
-    def _expire_overspent(self, sink: Sink) -> None:
-        self._overspent = False
-        for run in list(self.returned.runs()):
-            reasons = spent(run.tally, self.settings)
-            if reasons:
-                self.expire(self.extract(run.chunk), ",".join(reasons), sink)
 
     def _go_on(self, now: Now, sink: Sink) -> None:
         """Dispatch; where shared credit came free, also on the other queues that it serves, in turn."""
@@ -506,11 +381,10 @@ class Queue:
             self._drop_if_done(consumer)
         count = self.ready
         self.main, self.returned, self.delays, self.expiry = Main(), Returned(), Delays(), Expiry()
-        self._letters.clear()
-        self._letters_waiting.clear()
-        self.ready = self.leased = self.delayed = self.dying = 0
-        self._lease_due = NEVER
-        self.hungry = self._overspent = False
+        self.letters = Letters(self.id)
+        self.ready = self.leased = self.delayed = 0
+        self.lease_due = NEVER
+        self.hungry = self.overspent = False
         self._go_on(now, sink)
         return count
 
@@ -530,14 +404,11 @@ class Queue:
 
     def letter(self, token: Token) -> Letter | None:
         """What a fetch for dead letters was for; None when the queue gave it up meanwhile."""
-        return self._letters.get(token.serial)
+        return self.letters.open.get(token.serial)
 
     def buried(self, token: Token, sink: Sink) -> None:
         """The letter and the EXPIRE record are written (by the caller, in one group): the messages are gone."""
-        letter = self._letters.pop(token.serial, None)
-        if letter is not None:
-            self.dying -= len(letter.chunk)
-        self._open_letters(sink)
+        self.letters.close(token.serial, sink)
 
     def wants_letter(self, reason: str) -> bool:
         """Whether messages that expire for this reason have somewhere to go."""
@@ -551,33 +422,12 @@ class Queue:
         if not runs:
             return
         if self.wants_letter(reason):
-            for run in runs:
-                self.dying += len(run.chunk)
-                for start in range(0, len(run.chunk), LETTER):
-                    self._letters_waiting.append(
-                        Letter([run.part(run.chunk[start : start + LETTER], True)], reason, by)
-                    )
-            self._open_letters(sink)
+            self.letters.add(runs, reason, by, sink)
             return
         header: dict[str, object] = {"reason": reason}
         if by:
             header["by"] = by
         sink.record(Kind.EXPIRE, self.name, header, pack_pairs(self.id, pairs_in(runs)))
-
-    def _open_letters(self, sink: Sink) -> None:
-        waiting = self._letters_waiting
-        while waiting and len(self._letters) < LETTERS_OPEN:
-            letter = waiting.pop(0)
-            size = len(letter.runs[0].chunk)
-            while waiting and waiting[0].reason == letter.reason and waiting[0].by == letter.by:
-                size += len(waiting[0].runs[0].chunk)
-                if size > LETTER:
-                    break
-                letter.runs += waiting.pop(0).runs
-            letter.chunk = sorted_chunk([run.chunk for run in letter.runs])
-            self._serial += 1
-            self._letters[self._serial] = letter
-            sink.effect(Fetch(Token(self.id, self._serial, Purpose.LETTER), letter.chunk))
 
     # -- parts that dispatch and settlement use
 
@@ -598,7 +448,7 @@ class Queue:
         """Up to `count` of the oldest ready messages, in order."""
         main, returned = self.main, self.returned
         if not returned.count:
-            self.ready -= count if count < main.count else main.count
+            self.ready -= min(main.count, count)
             return main.take(count)
         out = list[Run]()
         while count and (main.count or returned.count):
@@ -668,12 +518,17 @@ class Queue:
 
     def leased_until(self, deadline: int) -> None:
         """A lease was given that ends then; 0: never."""
-        if deadline and deadline < self._lease_due:
-            self._lease_due = deadline
+        if deadline and deadline < self.lease_due:
+            self.lease_due = deadline
 
     def holders(self) -> Iterator[Consumer]:
         """Consumers that hold something."""
         return (consumer for consumer in self._consumers if consumer.leases.count)
+
+    @property
+    def dying(self) -> int:
+        """Messages that leave without success as soon as their bodies were fetched."""
+        return self.letters.count
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -683,131 +538,33 @@ class Queue:
     def floor(self) -> int:
         """No living message is older than this."""
         floor = self.main.head() if self.main.count else NEVER
-        for run in self._runs():
+        for run in self.runs():
             floor = min(floor, run.chunk[0])
         for block in self.delays.scheduled.blocks:
             floor = min(floor, block.lsns[0])
         return floor
 
-    def _runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[Run]:
         """All runs of living messages, but the main order and what is scheduled."""
         yield from self.returned.runs()
         yield from self.delays.retries.runs()
         for consumer in self._consumers:
             yield from (run for run in consumer.leases.held() if run.place != SLOT)
-        for letter in (*self._letters.values(), *self._letters_waiting):
-            yield from letter.runs
+        yield from self.letters.runs()
 
     # -- what lasts
 
     def snapshot(self) -> tuple[list[Chunk], dict[str, array[int]]]:
-        """What waits, in any state, and what is remembered of it: `waiting` and `columns` of a `QueueState`.
-
-        The chunks may come in any order; they and the columns will not change.  Of the columns `transient` is not known
-        here.
-        """
-        waiting = list(self.main.chunks())
-        counts: dict[str, array[int]] = {name: array("q") for name in ("deliveries", "failures", "cancels", "place")}
-        for run in self._runs():
-            if not len(run.chunk):
-                continue
-            waiting.append(run.chunk)
-            values = (*run.tally, run.place)
-            if any(values):
-                pairs = run.pairs()
-                for column, value in zip(counts.values(), values, strict=True):
-                    if value:
-                        for i in range(0, len(pairs), 2):
-                            column.extend((pairs[i], pairs[i + 1], value))
-        columns = {name: column for name, column in counts.items() if column}
-        due = array("q")
-        for run in self.delays.retries.runs():
-            pairs = run.pairs()
-            for i in range(0, len(pairs), 2):
-                due.extend((pairs[i], pairs[i + 1], run.deadline))
-        for lsns, times in self.delays.scheduled.items():
-            waiting.append(lsns)
-            for lsn, time in zip(lsns, times, strict=True):
-                due.extend((lsn, lsn + 1, time))
-        if due:
-            columns["not_before"] = due
-        if not self.expiry.empty:
-            everything = flat(waiting)
-            columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
-        return waiting, columns
+        """What waits, in any state, and what is remembered of it: see `lasting.snapshot`."""
+        return lasting.snapshot(self)
 
     def load(self, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
-        """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
-        lsns = flat(waiting)
-        if not len(lsns):
-            return
-        self.ready = len(lsns)
-        if "expires_at" in columns:
-            self.expiry.load(lsns, spread(lsns, columns["expires_at"]))
-        told = [
-            spread(lsns, columns.get(name, array("q")))
-            for name in ("deliveries", "failures", "cancels", "place", "not_before")
-        ]
-        aside = np.logical_or.reduce([column > 0 for column in told])
-        apart = lsns[aside]
-        for chunk, _ in tidy(lsns[~aside]):
-            before, within = np.searchsorted(apart, (self.main.last(), chunk[0]))
-            if before != within:
-                self.main.seal(int(apart[within - 1]))
-            self.main.append(chunk, solid=bool(np.searchsorted(apart, chunk[-1]) == within))
-        if not len(apart):
-            return
-        self.main.seal(int(apart[-1]))
-        self._overspent = True
-        table = np.stack([column[aside] for column in told], axis=1)
-        kinds, which = np.unique(table, axis=0, return_inverse=True)
-        which = which.reshape(-1)
-        order = np.argsort(which, kind="stable")
-        ends = np.cumsum(np.bincount(which, minlength=len(kinds)))
-        fresh: list[tuple[int, int]] = []
-        for i, (deliveries, failures, cancels, place, due) in enumerate(kinds.tolist()):
-            mine = apart[order[ends[i - 1] if i else 0 : ends[i]]]
-            tally = Tally(deliveries, failures, cancels)
-            if due:
-                self.ready -= len(mine)
-                self.delayed += len(mine)
-            if due and tally == FRESH and not place:
-                fresh += ((lsn, due) for lsn in mine.tolist())
-                continue
-            for chunk, _ in tidy(mine):
-                run = Run(chunk, False, tally if tally != FRESH else FRESH, place, due)
-                if due:
-                    self.delays.retry(run)
-                else:
-                    self.returned.push(run)
-        if fresh:
-            fresh.sort()
-            self.delays.schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
+        """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due since."""
+        lasting.load(self, waiting, columns)
 
     def check(self) -> None:
         """Recount everything; AssertionError names what is off."""
-        main = sum(map(len, self.main.chunks()))
-        assert main == self.main.count, f"{self!r}: main {main}, counted {self.main.count}"
-        returned = sum(len(run.chunk) for run in self.returned.runs())
-        assert returned == self.returned.count, f"{self!r}: returned {returned}, counted {self.returned.count}"
-        assert main + returned == self.ready, f"{self!r}: {main + returned} are ready"
-        assert self.delays.count == self.delayed, f"{self!r}: {self.delays.count} are delayed"
-        letters = (*self._letters.values(), *self._letters_waiting)
-        dying = sum(len(run.chunk) for letter in letters for run in letter.runs)
-        assert dying == self.dying, f"{self!r}: {dying} are dying"
-        leased = outstanding = 0
-        for consumer in self._consumers:
-            held = list(consumer.leases.held())
-            count = sum(len(run.chunk) for run in held)
-            assert count == consumer.leases.count, f"{consumer!r}: holds {count}"
-            outstanding += count
-            leased += sum(len(run.chunk) for run in held if run.place != SLOT)
-        assert leased == self.leased, f"{self!r}: {leased} are leased"
-        assert outstanding == self.outstanding, f"{self!r}: {outstanding} outstanding, counted {self.outstanding}"
-        everything = flat(self.snapshot()[0])
-        assert len(np.unique(everything)) == len(everything), f"{self!r}: a message is in two states"
-        solid = [(segment.chunk, "main") for segment in self.main.segments if segment.solid]
-        solid += ((run.chunk, "a run") for run in self._runs() if run.solid and len(run.chunk))
-        for chunk, where in solid:
-            low, high = np.searchsorted(everything, (chunk[0], chunk[-1] + 1)).tolist()
-            assert high - low <= len(chunk), f"{self!r}: {where} calls {chunk} solid, strangers to it lie between"
+        lasting.check(self)
+
+
+__all__ = ["Letter", "Queue"]

@@ -23,7 +23,7 @@ def chance(*values: int) -> float:
 
 
 def back_off(retry: Retry, failures: int, queue: int, lsn: int) -> int:
-    """Microseconds that a message waits after its n-th failure (n >= 1); messages that failed together wait together."""
+    """Microseconds that a message waits after its n-th failure (n >= 1); what failed together waits together."""
     # past 2**62 the power is the maximum anyway; floats would overflow at 2**1024
     steps = min(max(failures - 1, 0), 1023)
     try:

@@ -15,11 +15,13 @@ which is how the in-process broker works.
 from __future__ import annotations
 
 import time
+from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from penstock.core.effects import Deliver, Effect, Fetch
+from penstock.core.effects import Deliver, Effect, Fetch, Verb
 from penstock.errors import PenstockError
 from penstock.memory import BodyCache, Piece
 from penstock.memory.bodies import piece_of
@@ -71,6 +73,13 @@ def receiver_of(consumer: Consumer) -> Receiver:
     return cast("Receiver", consumer.holder)
 
 
+class _Fence(NamedTuple):
+    """Something to do when the deliveries of a gate that came before it are done."""
+
+    gate: object
+    callback: Callable[[], None]
+
+
 class Engine:
     """Core, log and memory under one roof.  All methods belong to the loop's thread."""
 
@@ -101,8 +110,10 @@ class Engine:
         self._read_cold = read_cold
         self._armed = False
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
-        self._late: deque[Deliver] = deque()
-        self._gates: dict[object, deque[Deliver | tuple[Deliver, Chunk]]] = {}
+        self._late: deque[Deliver | _Fence] = deque()
+        self._sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
+        self._fences: list[_Fence] = []  # of this turn
+        self._gates: dict[object, deque[Deliver | tuple[Deliver, Chunk] | _Fence]] = {}
 
     # -- time
 
@@ -141,6 +152,12 @@ class Engine:
             elif entry.kind not in LAZY_KINDS:
                 urgent = True
         self._perform(core.take_effects())
+        fences, self._fences = self._fences, []
+        for fence in fences:
+            if self._late:
+                self._late.append(fence)
+            else:
+                self._pass(fence)
         if journal:
             self._append(journal, urgent or bool(self._late) or bool(self._waiters))
         elif self._late or self._waiters:
@@ -165,18 +182,19 @@ class Engine:
             self._napped = self.clock.mono()
 
     def _append(self, journal: list[Entry], urgent: bool) -> None:
+        sync, self._sync_late = self._sync_late, False
         if self.broken is None:
-            self.log.append(journal, urgent=urgent)
+            self.log.append(journal, urgent=urgent, sync=sync)
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
-                if self.broken is not None and effect.chunk[-1] > self.log.durable:
-                    continue  # what may be lost is shown to nobody any more
-                if effect.after > self.log.durable:
-                    self._late.append(effect)
-                else:
+                if effect.after <= self.log.durable:
                     self._deliver(effect)
+                elif self.broken is None:
+                    self._late.append(effect)
+                    if _at_most_once(effect):
+                        self._sync_late = True
             elif isinstance(effect, Fetch):
                 self._fetch(effect)
             else:
@@ -192,6 +210,10 @@ class Engine:
 
     def _deliver(self, effect: Deliver) -> None:
         """Send what memory has; the first cold row closes the gate until the log has answered."""
+        if self.broken is not None and effect.chunk[-1] > self.log.durable:
+            self._lose(effect)
+            if not len(effect.chunk):
+                return
         receiver = receiver_of(effect.consumer)
         gate = self._gates.get(receiver.gate)
         if gate is not None:
@@ -213,6 +235,37 @@ class Engine:
         if cold is not None:  # last, for the answer may come at once
             self._read_gated(effect, cold)
 
+    def deliver_again(self, effect: Deliver, chunk: Chunk, piece: Piece | None = None) -> None:
+        """A delivery that had to wait: send what of it is still held on the same lease.
+
+        `piece`: its rows, if the receiver had them already.
+        """
+        held = _still_held(effect, chunk)
+        if piece is not None and len(held) == len(chunk) and receiver_of(effect.consumer).gate not in self._gates:
+            receiver_of(effect.consumer).deliver(effect, piece)
+        elif len(held):
+            again = Deliver(effect.consumer, effect.queue, held, effect.attempt, effect.redelivered, 0)
+            self._deliver(again)
+
+    def after_deliveries(self, gate: object, callback: Callable[[], None]) -> None:
+        """Run `callback` when all that was granted so far to the receivers of this gate has reached them."""
+        self._fences.append(_Fence(gate, callback))
+        self.arm()
+
+    def _pass(self, fence: _Fence) -> None:
+        gate = self._gates.get(fence.gate)
+        if gate is not None:
+            gate.append(fence)
+        else:
+            fence.callback()
+
+    def _lose(self, effect: Deliver) -> None:
+        """Take what the log has lost out of a delivery: it is shown to nobody, and takes nobody's credit."""
+        place = bisect_right(effect.chunk, self.log.durable)
+        lost, effect.chunk = effect.chunk[place:], effect.chunk[:place]
+        self.core.settle(self.now(), effect.queue, [lost], Verb.ACK, by=effect.consumer)
+        self.arm()
+
     def _read_gated(self, effect: Deliver, chunk: Chunk) -> None:
         self._read_cold(chunk, lambda rows: self._gated_rows(effect, chunk, rows))
 
@@ -222,11 +275,12 @@ class Engine:
         gate = self._gates.pop(receiver.gate)
         while gate:
             item = gate.popleft()
-            if isinstance(item, tuple):
-                effect, part = item
-                self._deliver(Deliver(effect.consumer, effect.queue, part, effect.attempt, effect.redelivered, 0))
+            if isinstance(item, _Fence):
+                item.callback()
+            elif isinstance(item, tuple):
+                self.deliver_again(*item)
             else:
-                self._deliver(item)
+                self.deliver_again(item, item.chunk)
             closed = self._gates.get(receiver.gate)
             if closed is not None:
                 closed.extend(gate)
@@ -235,8 +289,7 @@ class Engine:
 
     def _deliver_still_held(self, effect: Deliver, chunk: Chunk, rows: Rows) -> None:
         """Nothing is delivered after its removal: what was settled or returned during the read is left out."""
-        consumer = effect.consumer
-        held = chunk if consumer.no_ack else consumer.leases.holding(chunk, effect.attempt)
+        held = _still_held(effect, chunk)
         if len(held) < len(chunk):
             keep = set(held)
             places = [place for place, lsn in enumerate(rows.lsns) if lsn in keep]
@@ -245,7 +298,7 @@ class Engine:
             rows = select_rows(rows, places)
             chunk = as_chunk(rows.lsns)
         self.delivered += len(chunk)
-        receiver_of(consumer).deliver(effect, piece_of(rows, chunk))
+        receiver_of(effect.consumer).deliver(effect, piece_of(rows, chunk))
 
     def _fetch(self, effect: Fetch) -> None:
         def answer(rows: Rows) -> None:
@@ -255,20 +308,26 @@ class Engine:
         self.read_rows(effect.chunk, answer)
 
     def read_rows(self, chunk: Chunk, answer: Callable[[Rows], None]) -> None:
-        """Rows of a chunk from memory where they are, else from the log; `answer` may run before this returns."""
-        rows = self.rows_in_memory(chunk)
-        if rows is not None:
-            answer(rows)
-        else:
-            self._read_cold(chunk, answer)
+        """Rows of a chunk, each from memory where it is there, else from the log; `answer` may run before this returns.
 
-    def rows_in_memory(self, chunk: Chunk) -> Rows | None:
-        """All rows of the chunk if the cache holds every one; not counted as deliveries."""
-        out = Rows([], [], [], [], [], [], [])
+        The log is asked for nothing that memory has: what is not durable yet is in memory alone.
+        """
+        present, missing = self._rows_in_memory(chunk)
+        if not missing:
+            answer(present)
+        elif not len(present):
+            self._read_cold(chunk, answer)
+        else:
+            self._read_cold(as_chunk(missing), lambda rows: answer(merged(present, rows)))
+
+    def _rows_in_memory(self, chunk: Chunk) -> tuple[Rows, array[int]]:
+        """The rows of the chunk that the cache holds, and the LSNs of the others; not counted as deliveries."""
+        out, missing = Rows([], [], [], [], [], [], []), array("q")
         for lsn in chunk:
             batch = self.bodies.peek(lsn)
             if batch is None:
-                return None
+                missing.append(lsn)
+                continue
             row = lsn - batch.first
             out.lsns.append(lsn)
             out.topics.append(batch.topic_of(row))
@@ -277,7 +336,7 @@ class Engine:
             out.times.append(batch.time)
             out.expires_at.append(batch.expires_at[row] if batch.expires_at is not None else 0)
             out.priority.append(batch.priority[row] if batch.priority is not None else 0)
-        return out
+        return out, missing
 
     # -- durability
 
@@ -298,8 +357,12 @@ class Engine:
         while waiters and waiters[0][0] <= lsn:
             waiters.popleft()[1]()
         late = self._late
-        while late and late[0].after <= lsn:
-            self._deliver(late.popleft())
+        while late and (isinstance(late[0], _Fence) or late[0].after <= lsn):
+            item = late.popleft()
+            if isinstance(item, _Fence):
+                self._pass(item)
+            else:
+                self.deliver_again(item, item.chunk)
         for hooks in (self.on_commit, self.on_room if self.has_room() else None):
             if hooks:
                 run, hooks[:] = hooks[:], []
@@ -313,13 +376,60 @@ class Engine:
 
     def break_down(self, failure: PenstockError) -> None:
         """A write or sync failed: confirm nothing more, drop what waited, tell everybody."""
-        if self.broken is None:
-            self.broken = reason = str(failure)
-            self._waiters.clear()
-            self._late.clear()
-            for hook in self.on_broken:
-                hook(reason)
-            self._flush()
+        if self.broken is not None:
+            return
+        self.broken = reason = str(failure)
+        self._waiters.clear()
+        late, self._late = self._late, deque()
+        self.forget_lost()
+        for hook in self.on_broken:
+            hook(reason)
+        for item in late:
+            if isinstance(item, _Fence):
+                self._pass(item)
+            elif not _at_most_once(item):
+                self.deliver_again(item, item.chunk)
+        for hooks in (self.on_commit, self.on_room):  # who paused for the log need not wait for it any more
+            run, hooks[:] = hooks[:], []
+            for resume in run:
+                resume()
+        self._flush()
+        self.arm()
+
+    def forget_lost(self) -> None:
+        """Take what a broken log has lost out of the queues, so that nobody is granted it."""
+        lost = range(self.log.durable + 1, self.core.next_lsn)
+        if len(lost):
+            for queue in self.core.queues():
+                queue.forget(lost)
+
+
+def _at_most_once(effect: Deliver) -> bool:
+    return effect.queue.settings.semantics == "at-most-once"
+
+
+def _still_held(effect: Deliver, chunk: Chunk) -> Chunk:
+    """What of a delayed delivery may still be sent: nothing is delivered after its lease has ended.
+
+    What was settled when it was granted has no lease, and is sent for sure.
+    """
+    if effect.consumer.no_ack or _at_most_once(effect):
+        return chunk
+    return effect.consumer.leases.holding(chunk, effect.attempt)
+
+
+def merged(a: Rows, b: Rows) -> Rows:
+    """The rows of both, ascending."""
+    both = Rows(
+        a.lsns + b.lsns,
+        a.topics + b.topics,
+        a.properties + b.properties,
+        a.bodies + b.bodies,
+        a.times + b.times,
+        a.expires_at + b.expires_at,
+        a.priority + b.priority,
+    )
+    return select_rows(both, sorted(range(len(both)), key=both.lsns.__getitem__))
 
 
 def select_rows(rows: Rows, places: Sequence[int]) -> Rows:

@@ -50,9 +50,11 @@ def say_aloud(text: str) -> None:
 class Child:
     """A process that is started again when it dies, after a pause that grows while it keeps dying."""
 
-    def __init__(self, name: str, say: Say) -> None:
+    def __init__(self, name: str, say: Say, pause: tuple[float, float] = PAUSE_S) -> None:
+        """`pause`: seconds before the next start, the first time and at most."""
         self.name = name
         self.say = say
+        self.pause = pause
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
         self._pause = 0.0
@@ -101,7 +103,7 @@ class Child:
         self._close()
         now = time.monotonic()
         calm = now - self._since > CALM_S
-        self._pause = PAUSE_S[0] if calm or not self._pause else min(self._pause * 2, PAUSE_S[1])
+        self._pause = self.pause[0] if calm or not self._pause else min(self._pause * 2, self.pause[1])
         self._next = now + self._pause
         return status
 
@@ -136,7 +138,13 @@ class Supervisor:
     """Server and driver of one settings file."""
 
     def __init__(
-        self, settings: Any, *, ready_file: str | None, say: Say = say_aloud, driver: Sequence[str] = DRIVER
+        self,
+        settings: Any,
+        *,
+        ready_file: str | None,
+        say: Say = say_aloud,
+        driver: Sequence[str] = DRIVER,
+        pause: tuple[float, float] = PAUSE_S,
     ) -> None:
         """`settings`: `config.settings.Settings`.  `driver`: the command that runs a job file."""
         self.settings = settings
@@ -145,8 +153,8 @@ class Supervisor:
         self.stopping = threading.Event()
         data = Path(settings.server.data).absolute()
         self.folder = Path(settings.spark.checkpoints).absolute() if settings.spark.checkpoints else data / "spark"
-        self.server = Child("server", say)
-        self.driver = Child("driver", say)
+        self.server = Child("server", say, pause)
+        self.driver = Child("driver", say, pause)
         self.ready: dict[str, Any] | None = None
         self._driver_command = driver
         self._server_ready = self.folder / "server.json"

@@ -56,12 +56,16 @@ class Forger:
     def boot(self, clean: bool = True) -> int:
         return self.control(Kind.BOOT, header={"clean": clean, "instance": "x", "version": 1})
 
-    def control(self, kind: Kind, name: str = "", header: object = None, body: bytes = b"", route: int = NO_ROUTE) -> int:
+    def control(
+        self, kind: Kind, name: str = "", header: object = None, body: bytes = b"", route: int = NO_ROUTE
+    ) -> int:
         lsn = self.lsn
         self.entries.append(self.make(kind, name, header, body, route))
         return lsn
 
-    def make(self, kind: Kind, name: str = "", header: object = None, body: bytes = b"", route: int = NO_ROUTE) -> Control:
+    def make(
+        self, kind: Kind, name: str = "", header: object = None, body: bytes = b"", route: int = NO_ROUTE
+    ) -> Control:
         data = json.dumps(header).encode() if header is not None else b""
         self.lsn += 1
         return Control(kind, name, data, body, self.lsn - 1, self.time, route=route)
@@ -189,7 +193,8 @@ def _purged_while_leased(f: Forger) -> set[int]:
 @pytest.mark.parametrize(
     "forge",
     [
-        _settled_twice, _settled_twice_as_an_end, _dropped_after_it_expired, _granted_after_the_end, _settled_before_it_came,
+        _settled_twice, _settled_twice_as_an_end, _dropped_after_it_expired, _granted_after_the_end,
+        _settled_before_it_came,
         _settled_what_is_no_message, _after_the_queue, _of_a_queue_nobody_declared, _purged_while_leased,
     ],
 )  # fmt: skip
@@ -301,10 +306,16 @@ def test_a_dead_letter_outside_the_group(tmp_path: Path) -> None:
     assert names(forger.report()) == {"dead letters"}
 
 
-def test_a_dead_letter_with_two_causes(forger: Forger) -> None:
+@pytest.mark.parametrize("records", [1, 2])
+def test_a_dead_letter_with_two_causes(forger: Forger, records: int) -> None:
     letter = forger.batch(1)
-    dead = {"reason": "forced_expire", "dead": [[10, letter.first], [11, letter.first]]}
-    forger.entries.append(Group([letter, forger.make(Kind.EXPIRE, "q", dead, pack_pairs(forger.queue, (10, 12)))]))
+    dead = [[10, letter.first], [11, letter.first]]
+    group = Group([letter])
+    for some in [dead] if records == 1 else [[cause] for cause in dead]:
+        header = {"reason": "forced_expire", "dead": some}
+        pairs = [lsn for cause, _ in some for lsn in (cause, cause + 1)]
+        group.entries.append(forger.make(Kind.EXPIRE, "q", header, pack_pairs(forger.queue, pairs)))
+    forger.entries.append(group)
     assert names(forger.report()) == {"dead letters"}
 
 

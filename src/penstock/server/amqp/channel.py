@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver
 from penstock.memory import Piece
 from penstock.server.amqp.tags import Tags
 from penstock.wire.amqp.deliver import DeliveryEncoder
+from penstock.wire.amqp.methods import Method
 
 if TYPE_CHECKING:
     from penstock.core.consumers import Consumer, Credit
     from penstock.server.amqp.session import Session
+
+
+@dataclass(slots=True, eq=False)
+class Reply:
+    """An answer that waits: for what it promises, or for the answers before it."""
+
+    method: Method | None  # None: `then` writes it
+    then: Callable[[], None] | None = None  # run once it is on its way
+    promise: bool = False  # it waits for the disk
+    ready: bool = False
 
 
 class Channel:
@@ -33,8 +46,9 @@ class Channel:
         self.confirming = False
         self.published = 0  # sequence number of the last publish
         self.unconfirmed = 0
-        self.replies_waiting = 0
-        self.got: deque[tuple[Deliver, Piece]] = deque()
+        self.replies: deque[Reply] = deque()  # that could not be sent at once, in order
+        self.getting: dict[Consumer, deque[Reply]] = {}  # basic.gets whose message is on its way
+        self.unannounced: dict[Consumer, list[tuple[Deliver, Piece]]] = {}  # consume-ok waits: what came before it
 
     @property
     def gate(self) -> object:
@@ -47,8 +61,10 @@ class Channel:
             return
         encoder = self.encoders.get(effect.consumer)
         if encoder is None:
-            self.got.append((effect, piece))
             self.session.answer_get(self, effect, piece)
+            return
+        if effect.consumer in self.unannounced:
+            self.unannounced[effect.consumer].append((effect, piece))
             return
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
@@ -63,9 +79,11 @@ class Channel:
         self.session.mark_dirty()
 
     def cancelled(self, consumer: Consumer) -> None:
-        """The queue went away: tell a client that understands it, and forget the consumer."""
+        """The queue went away: tell a client that understands it, and forget the consumer.
+
+        Its deliveries stay known: a client that settles them now is late, not wrong.
+        """
         self.encoders.pop(consumer, None)
-        self.tags.discard(consumer)
         for queue, getter in list(self.getters.items()):
             if getter is consumer:
                 del self.getters[queue]

@@ -6,7 +6,9 @@ session turns that into the close code of the smallest scope.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.config.arguments import queue_settings
@@ -20,6 +22,7 @@ from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.deliver import DeliveryEncoder, get_ok
 
 if TYPE_CHECKING:
+    from penstock.core.consumers import Consumer
     from penstock.core.queue import Queue
     from penstock.server.amqp.session import Session
 
@@ -237,24 +240,43 @@ def _consume(session: Session, channel: Channel, method: m.BasicConsume) -> None
     if session.blocked:
         session.core.pause(consumer)
     if not method.nowait:
-        session.reply(channel, m.BasicConsumeOk(tag))
+        if channel.replies:
+            channel.unannounced[consumer] = []
+        session.reply(channel, m.BasicConsumeOk(tag), then=partial(_announced, session, channel, consumer))
+
+
+def _announced(session: Session, channel: Channel, consumer: Consumer) -> None:
+    """The client knows the consumer's tag now: what was granted meanwhile may follow."""
+    for effect, piece in channel.unannounced.pop(consumer, ()):
+        session.engine.deliver_again(effect, piece.chunk, piece)
 
 
 def _cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
     consumer = channel.consumers.pop(method.consumer_tag, None)
-    if consumer is not None:
-        session.core.unsubscribe(session.engine.now(), consumer, requeue=False)
-        if consumer.outstanding:
-            channel.cancelled_consumers.append(consumer)
+    ok = m.BasicCancelOk(method.consumer_tag)
+    if consumer is None:
+        if not method.nowait:
+            session.reply(channel, ok)
+        return
+    session.core.unsubscribe(session.engine.now(), consumer, requeue=False)
+    channel.cancelled_consumers = [one for one in (*channel.cancelled_consumers, consumer) if one.outstanding]
+    reply = None if method.nowait else session.reply_later(channel, ok)
+
+    def delivered() -> None:
+        """What it was granted before has gone out, and nothing follows."""
         channel.encoders.pop(consumer, None)
-    if not method.nowait:
-        session.reply(channel, m.BasicCancelOk(method.consumer_tag))
+        if reply is not None:
+            session.ready(channel, reply)
+
+    session.engine.after_deliveries(channel.gate, delivered)
 
 
 def _get(session: Session, channel: Channel, method: m.BasicGet) -> None:
     queue = _queue(session, channel, method.queue)
     getter = channel.getters.get((queue.id, method.no_ack))
     now = session.engine.now()
+    if session.engine.broken is not None:
+        session.engine.forget_lost()
     if getter is None:
         getter = session.core.subscribe(
             now,
@@ -266,9 +288,22 @@ def _get(session: Session, channel: Channel, method: m.BasicGet) -> None:
             passive=True,
         )
         channel.getters[(queue.id, method.no_ack)] = getter
-    if not session.core.pull(now, getter, 1):
+    stopped = session.engine.broken is not None and queue.settings.semantics == "at-most-once"
+    if stopped or not session.core.pull(now, getter, 1):
         session.counters.get_empty += 1
         session.reply(channel, m.BasicGetEmpty())
+        return
+    reply = session.reply_later(channel, m.BasicGetEmpty())
+    channel.getting.setdefault(getter, deque()).append(reply)
+
+    def delivered() -> None:
+        """If it did not come by now, it was taken back on its way."""
+        if reply.method is not None:
+            channel.getting[getter].remove(reply)
+            session.counters.get_empty += 1
+            session.ready(channel, reply)
+
+    session.engine.after_deliveries(channel.gate, delivered)
 
 
 def answer_get(session: Session, channel: Channel, effect: Deliver, piece: Piece) -> None:
@@ -277,23 +312,26 @@ def answer_get(session: Session, channel: Channel, effect: Deliver, piece: Piece
         session.counters.delivered_get_auto_ack += 1
     else:
         session.counters.delivered_get_manual_ack += 1
-    channel.got.clear()
     first = channel.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
     assert piece.bodies is not None
-    for row, body in enumerate(piece.bodies):
-        topic = piece.topics[row] if isinstance(piece.topics, list) else piece.topics
-        properties = piece.properties[row] if isinstance(piece.properties, list) else piece.properties
-        session.out += get_ok(
-            channel.number,
-            first + row,
-            effect.redelivered,
-            topic,
-            effect.queue.ready,
-            properties,
-            body,
-            session.machine.frame_max,
-        )
-    session.mark_dirty()
+    frames = get_ok(
+        channel.number,
+        first,
+        effect.redelivered,
+        piece.topics[0] if isinstance(piece.topics, list) else piece.topics,
+        effect.queue.ready,
+        piece.properties[0] if isinstance(piece.properties, list) else piece.properties,
+        piece.bodies[0],
+        session.machine.frame_max,
+    )
+
+    def write() -> None:
+        session.out += frames
+        session.mark_dirty()
+
+    reply = channel.getting[effect.consumer].popleft()
+    reply.method, reply.then = None, write
+    session.ready(channel, reply)
 
 
 # -- settling

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 HEADER_TIMEOUT_US = 10_000_000
 LOGIN_TIMEOUT_US = 30_000_000
+CLOSE_TIMEOUT_US = 10_000_000
+"""A client that does not answer our close for so long is cut off."""
 REFUSED_LOGIN_DELAY_S = 1.0
 """A refused login is answered late, to slow guessing."""
 
@@ -140,12 +142,9 @@ class AmqpDoor:
 
     def _broken(self, reason: str) -> None:
         """Publishers that wait for a confirm get a nack: the outcome is unknown."""
-        for session in self.sessions:
-            for channel in session.channels.values():
-                if channel.confirming and channel.unconfirmed:
-                    channel.unconfirmed = 0
-                    session.machine.refuse(channel.number, channel.published, multiple=True)
-                    session.take_machine_output()
+        self.flush_confirms()  # what is durable was promised
+        for session in list(self.sessions):
+            session.log_broken(reason)
 
     # -- hearts
 
@@ -154,9 +153,13 @@ class AmqpDoor:
         now = self.engine.clock.mono()
         for session in list(self.sessions):
             session_age = now - session.received_at
+            if session.closing:
+                if now - session.closing_at > CLOSE_TIMEOUT_US:
+                    session.link.close()
+                continue
             if not session.opened:
                 limit = LOGIN_TIMEOUT_US if session.machine.phase is not Phase.HEADER else HEADER_TIMEOUT_US
-                if session_age > limit:
+                if now - session.opened_at > limit:
                     session.link.close()
                 continue
             interval = session.machine.heartbeat * 1_000_000

@@ -6,16 +6,16 @@ turn: one write.  Confirms leave when the log says so: one `basic.ack` with `mul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Deliver, Verb
-from penstock.errors import PenstockError, PreconditionFailed, ProtocolError, Refused
+from penstock.errors import LogBroken, PenstockError, PreconditionFailed, ProtocolError, Refused
 from penstock.memory import Piece
 from penstock.records.entries import Publishes, Topic
 from penstock.server.amqp import commands
-from penstock.server.amqp.channel import Channel
+from penstock.server.amqp.channel import Channel, Reply
 from penstock.server.amqp.replies import reply_code
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods
@@ -73,7 +73,8 @@ class Session:
         self.channels: dict[int, Channel] = {}
         self.paused = False  # reading
         self.blocked = False  # writing
-        self.received_at = self.sent_at = door.engine.clock.mono()
+        self.opened_at = self.received_at = self.sent_at = door.engine.clock.mono()
+        self.closing_at = 0  # when we gave it up
         self._dirty = False
         self._topology = -1
         self._before = 0  # the last LSN when the present method came
@@ -245,7 +246,11 @@ class Session:
             self.counters.published_confirm += count
             channel.unconfirmed += count
             refused = [first + row for row, _ in published.refused] if published.refused else None
-            self.engine.when_durable(published.last, partial(self._confirm, channel, first, channel.published, refused))
+            told = partial(self._confirm, channel, first, channel.published, refused)
+            if self.engine.broken is None:
+                self.engine.when_durable(published.last, told)
+            else:
+                told()
 
     def _return_unroutable(self, channel: Channel, run: events.PublishRun, rows: Sequence[int]) -> None:
         for row in rows:
@@ -351,22 +356,58 @@ class Session:
         except PenstockError as error:
             self.fail_channel(event.channel, error, type(method))
 
-    def reply(self, channel: Channel, method: methods.Method, *, durable: bool = False, needs: int = 0) -> None:
+    def reply(
+        self,
+        channel: Channel,
+        method: methods.Method,
+        *,
+        durable: bool = False,
+        needs: int = 0,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         """Answer a method; when it promises something durable, after the sync.  Replies keep their order.
 
-        `needs`: the LSN of an older record that the answer rests on.
+        needs: the LSN of an older record that the answer rests on.  then: run when the answer is on its way.
+        Raises LogBroken when the sync will never come.
         """
         lsn = max(needs, self.core.last_lsn if self.core.last_lsn > self._before else 0) if durable else 0
-        if lsn > self.engine.log.durable or channel.replies_waiting:
-            channel.replies_waiting += 1
-            self.engine.when_durable(self.core.last_lsn, partial(self._late_reply, channel, method))
+        waits = lsn > self.engine.log.durable
+        if waits and self.engine.broken is not None:
+            raise LogBroken(f"{self.engine.broken}; whether this will last is unknown")
+        reply = self.reply_later(channel, method, then)
+        reply.promise = waits
+        if waits:
+            self.engine.when_durable(lsn, partial(self.ready, channel, reply))
         else:
-            self.send(channel.number, method)
+            self.ready(channel, reply)
 
-    def _late_reply(self, channel: Channel, method: methods.Method) -> None:
-        channel.replies_waiting -= 1
-        if channel.open:
-            self.send(channel.number, method)
+    def reply_later(self, channel: Channel, method: methods.Method, then: Callable[[], None] | None = None) -> Reply:
+        """An answer that takes its place in the order now and leaves when it is `ready`."""
+        reply = Reply(method, then)
+        channel.replies.append(reply)
+        return reply
+
+    def ready(self, channel: Channel, reply: Reply) -> None:
+        """What an answer waited for has come."""
+        reply.ready = True
+        replies = channel.replies
+        while replies and replies[0].ready and channel.open:
+            first = replies.popleft()
+            if first.method is not None:
+                self.send(channel.number, first.method)
+            if first.then is not None:
+                first.then()
+
+    def log_broken(self, reason: str) -> None:
+        """The log is broken: of what was published and not confirmed, or declared and not answered, nobody knows."""
+        for channel in list(self.channels.values()):
+            if channel.confirming and channel.unconfirmed:
+                channel.unconfirmed = 0
+                self.machine.refuse(channel.number, channel.published, multiple=True)
+                self.take_machine_output()
+            if any(reply.promise and not reply.ready for reply in channel.replies):
+                error = LogBroken(f"{reason}; whether this will last is unknown")
+                self.fail_channel(channel.number, error, methods.Method)
 
     def answer_get(self, channel: Channel, effect: Deliver, piece: Piece) -> None:
         """The row that a basic.get asked for has come."""
@@ -423,6 +464,7 @@ class Session:
         self.channels.pop(channel.number, None)
         self.counters.channels_closed += 1
         now = self.engine.now()
+        self._silence([channel])
         for consumer in [*channel.consumers.values(), *channel.cancelled_consumers, *channel.getters.values()]:
             self.core.unsubscribe(now, consumer, requeue=True, lost=lost)
         channel.consumers.clear()
@@ -430,8 +472,16 @@ class Session:
         channel.encoders.clear()
         self.engine.arm()
 
+    def _silence(self, channels: Iterable[Channel]) -> None:
+        """What one consumer gives back must not be granted to the next one that goes."""
+        for channel in channels:
+            for consumer in channel.consumers.values():
+                self.core.pause(consumer)
+
     def _close_all(self, *, lost: bool) -> None:
         self.closing = True
+        self.closing_at = self.engine.clock.mono()
+        self._silence(self.channels.values())
         for channel in list(self.channels.values()):
             self.close_channel(channel, lost=lost)
         self.core.end_exclusive(self.engine.now(), self)

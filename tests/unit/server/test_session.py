@@ -1,0 +1,549 @@
+"""AMQP sessions at their edges: who vanishes, who is too fast, who does not read, who does not speak."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from sim.serverkit import HANDSHAKE, PERSISTENT, Client, Content, Life, clock, message
+
+from penstock.core.effects import Verb
+from penstock.log import MEMORY, SimDisk
+from penstock.server import engine as engine_module
+from penstock.server.amqp import door as door_module
+from penstock.server.amqp import session as session_module
+from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.frames import METHOD, Limits, frame
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def life() -> Life:
+    life = Life(SimDisk(), clock())
+    life.declare("q")
+    return life
+
+
+def consumer(life: Life, queue: str = "q", *, prefetch: int = 0, tag: str = "c") -> Client:
+    client = life.client(prefetch=prefetch)
+    client.consume(queue, tag)
+    life.run()
+    client.take(m.BasicConsumeOk)
+    return client
+
+
+def names(client: Client) -> list[str]:
+    return [type(one.method if isinstance(one, Content) else one).__name__ for one in client.take_all()]
+
+
+# -- connections that vanish
+
+
+def whole_life() -> bytes:
+    """From the first byte to the last: handshake, channel, a publish in three frames, consume, ack, close."""
+    methods = (
+        m.ChannelOpen(), m.ConfirmSelect(), m.QueueDeclare(queue="q", durable=True),
+        m.QueueDeclare(queue="own", exclusive=True), m.BasicConsume(queue="q", consumer_tag="c"),
+    )  # fmt: skip
+    out = b"".join(HANDSHAKE) + b"".join(frame(METHOD, 1, method.encode()) for method in methods)
+    out += message(b"a body of some length", "q") + message(b"second", "q")
+    out += frame(METHOD, 1, m.BasicAck(1).encode()) + frame(METHOD, 1, m.ChannelClose(200, "", 0, 0).encode())
+    return out + frame(METHOD, 0, m.ConnectionClose(200, "", 0, 0).encode())
+
+
+def test_a_connection_may_vanish_after_any_byte(life: Life) -> None:
+    data = whole_life()
+    assert len(data) < 1500
+    bodies = 0
+    for length in range(0, len(data) + 1, 3):
+        client = Client(life, login=False)
+        client.send(data[: length // 2])
+        life.turn()
+        client.send(data[length // 2 : length])
+        life.turn()
+        client.lose()
+        life.run()
+        queue = life.core.queue("/", "q")
+        assert not life.door.sessions
+        assert queue.leased == queue.outstanding == 0
+        assert not queue.consumers
+        assert [one.name for one in life.core.queues()] == ["q"]
+        queue.check()
+        bodies = max(bodies, queue.ready)
+        life.core.purge_queue(life.engine.now(), queue)
+        life.run()
+    assert bodies == 2
+    assert life.counters.connections_opened == life.counters.connections_closed
+
+
+def test_leases_return_to_their_places_when_a_link_breaks(life: Life) -> None:
+    publisher = life.client()
+    publisher.publish("q", b"1", b"2", b"3")
+    life.run()
+    first = consumer(life, prefetch=2)
+    assert first.bodies() == [b"1", b"2"]
+    first.lose()
+    life.run()
+    second = consumer(life)
+    assert [(one.body, one.redelivered) for one in second.messages()] == [(b"1", True), (b"2", True), (b"3", False)]
+
+
+def test_a_lost_connection_with_many_consumers_fails_a_message_once(life: Life) -> None:
+    """What one of its consumers gives back is not granted to the next one that goes."""
+    life.declare("two", **{"x-max-deliveries": 2})
+    client = life.client()
+    for number in (1, 2):
+        if number > 1:
+            client.channel(number)
+        client.method(m.BasicQos(prefetch_count=1), number)
+        for n in range(3):
+            client.consume("two", f"c{n}", channel=number)
+    life.run()
+    client.take_all()
+    client.publish("two", b"m")
+    life.run()
+    assert client.bodies() == [b"m"]
+    client.lose()
+    life.run()
+    assert life.contents("two") == [b"m"]
+    other = consumer(life, "two")
+    (again,) = other.messages()
+    assert again.redelivered
+    assert int(again.properties.headers.get("x-delivery-count", 1) if again.properties.headers else 1) == 1
+
+
+def test_closing_a_channel_with_many_consumers_counts_nothing(life: Life) -> None:
+    life.declare("two", **{"x-max-deliveries": 2})
+    client = life.client()
+    for n in range(4):
+        client.consume("two", f"c{n}")
+    client.publish("two", b"m")
+    life.run()
+    client.method(m.ChannelClose(200, "", 0, 0))
+    life.run()
+    queue = life.core.queue("/", "two")
+    assert queue.ready == 1
+    (run,) = queue.returned.runs()
+    assert (run.tally.deliveries, run.tally.failures) == (1, 0)
+
+
+def test_exclusive_queues_end_with_their_connection(life: Life) -> None:
+    client, other = life.client(), life.client()
+    client.method(m.QueueDeclare(queue="mine", exclusive=True))
+    life.run()
+    other.method(m.QueueDeclare(queue="mine", passive=True))
+    life.run()
+    assert other.take(m.ChannelClose).reply_code == 405
+    client.lose()
+    life.run()
+    assert [one.name for one in life.core.queues()] == ["q"]
+
+
+# -- the smallest scope
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        (m.QueueDeclare(queue="absent", passive=True), 404),
+        (m.BasicConsume(queue="absent"), 404),
+        (m.BasicAck(7), 406),
+        (m.BasicAck(7, True), 406),
+        (m.BasicNack(7), 406),
+        (m.BasicNack(0), 406),
+        (m.BasicReject(0), 406),
+        (m.QueueDeclare(queue="q"), 406),
+        (m.QueueDeclare(queue="amq.mine"), 403),
+        (m.BasicConsume(queue="q", arguments={"x-filter": "/a ="}), 406),
+        (m.QueueBind(queue="q", exchange="absent"), 404),
+    ],
+)
+def test_a_refusal_closes_one_channel(life: Life, method: m.Method, code: int) -> None:
+    client = life.client()
+    client.channel(2)
+    client.consume("q", channel=2)
+    client.method(method)
+    client.publish("q", b"for the other", channel=2)
+    life.run()
+    got = client.take_all()
+    closes = [one for one in got if isinstance(one, m.ChannelClose)]
+    assert [close.reply_code for close in closes] == [code]
+    assert not client.closed
+    assert [one.body for one in got if isinstance(one, Content)] == [b"for the other"]
+    client.method(m.ChannelCloseOk())
+    client.channel(1)
+    client.method(m.BasicQos(prefetch_count=1))
+    life.run()
+    client.take(m.BasicQosOk)
+
+
+def test_a_publish_to_no_exchange_keeps_what_came_before_it(life: Life) -> None:
+    client = life.client()
+    client.send(message(b"1") + message(b"2", exchange="absent") + message(b"3"))
+    life.run()
+    assert client.take(m.ChannelClose).reply_code == 404
+    assert life.contents("q") == [b"1"]
+    assert not client.closed
+
+
+def test_acks_before_an_unknown_tag_count(life: Life) -> None:
+    client = consumer(life)
+    client.publish("q", b"1", b"2")
+    life.run()
+    client.take_all()
+    client.send(frame(METHOD, 1, m.BasicAck(1).encode()) + frame(METHOD, 1, m.BasicAck(9).encode()))
+    life.run()
+    assert client.take(m.ChannelClose).reply_code == 406
+    assert life.contents("q") == [b"2"]
+
+
+def test_messages_of_a_deleted_queue_can_still_be_acked(life: Life) -> None:
+    client, other = consumer(life), life.client()
+    client.publish("q", b"1", b"2")
+    life.run()
+    client.take_all()
+    other.method(m.QueueDelete(queue="q"))
+    life.run()
+    assert client.take(m.BasicCancel).consumer_tag == "c"
+    client.ack(1)
+    client.method(m.BasicNack(2, requeue=True))
+    life.run()
+    assert client.got == []
+
+
+# -- cancel
+
+
+def test_no_message_follows_cancel_ok(life: Life) -> None:
+    client = consumer(life, prefetch=1)
+    client.publish("q", b"1", b"2")
+    life.run()
+    assert client.bodies() == [b"1"]
+    cancel = frame(METHOD, 1, m.BasicCancel("c").encode())
+    client.send(frame(METHOD, 1, m.BasicAck(1).encode()) + cancel)  # the ack grants the second
+    life.run()
+    assert names(client) == ["BasicDeliver", "BasicCancelOk"]
+    client.ack(2)
+    life.run()
+    assert life.contents("q") == []
+
+
+@pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
+def test_what_was_granted_leaves_before_cancel_ok_also_when_it_is_late_or_cold(semantics: str) -> None:
+    life = Life(SimDisk(), clock(), budget=0)
+    life.declare("cold", **{"x-semantics": semantics})
+    publisher = life.client()
+    publisher.publish("cold", b"1", b"2")
+    life.run()
+    for segment in life.log._catalog.segments:
+        life.log._reader.forget(segment)
+    client = life.client()
+    client.consume("cold", no_ack=True)
+    client.method(m.BasicCancel("c"))
+    client.method(m.BasicQos(prefetch_count=1))
+    life.turn()
+    assert names(client) == ["BasicConsumeOk"]
+    life.run()
+    assert names(client) == ["BasicDeliver", "BasicDeliver", "BasicCancelOk", "BasicQosOk"]
+    assert life.contents("cold") == []
+
+
+def test_a_cancelled_consumers_leases_return_with_its_channel(life: Life) -> None:
+    client = consumer(life)
+    client.publish("q", b"1")
+    life.run()
+    client.method(m.BasicCancel("c", nowait=True))
+    life.run()
+    assert client.bodies() == [b"1"]
+    assert life.ready("q") == 0
+    client.method(m.ChannelClose(200, "", 0, 0))
+    life.run()
+    assert life.ready("q") == 1
+
+
+def test_cancelled_consumers_are_forgotten_when_nothing_is_left(life: Life) -> None:
+    client = life.client()
+    for n in range(20):
+        client.consume("q", f"c{n}")
+        client.publish("q", b"1")
+        life.run()
+        (got,) = [one for one in client.take_all() if isinstance(one, Content)]
+        client.method(m.BasicCancel(f"c{n}"))
+        client.ack(got.tag)
+        life.run()
+    assert len(client.session.channels[1].cancelled_consumers) <= 1
+    assert not client.session.channels[1].encoders
+
+
+# -- too fast, too slow
+
+
+def test_publishers_wait_for_room(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "GATHER_LIMIT", 1000)
+    client = life.client(confirm=True)
+    client.publish("q", b"x" * 600)
+    life.turn()
+    client.publish("q", b"y" * 600)
+    life.turn()
+    assert client.reading  # the bytes of a turn count when it has ended
+    client.publish("q", b"z" * 600)
+    assert not client.reading
+    client.publish("q", b"waits")
+    life.turn()
+    assert life.core.queue("/", "q").ready == 3
+    life.commit()
+    life.run()
+    assert client.reading
+    assert life.contents("q")[3] == b"waits"
+    assert client.confirms()[-1] == (True, 4, True)
+
+
+def test_a_publisher_that_pipelines_small_writes_is_paced_for_the_running_commit(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "PACED_UNCONFIRMED", 2)
+    client = life.client(confirm=True)
+    client.publish("q", b"1", b"2", b"3")
+    life.turn()
+    life.log.waiting_since = life.clock.mono()  # a commit runs
+    client.publish("q", b"4")
+    assert not client.reading
+    life.log.waiting_since = 0
+    life.run()
+    assert client.reading
+    assert client.confirms() == [(True, 4, True)]
+
+
+def test_who_does_not_read_gets_nothing_more(life: Life) -> None:
+    client = consumer(life)
+    client.channel(2)
+    client.consume("q", "d", channel=2)
+    life.run()
+    client.take(m.BasicConsumeOk)
+    client.session.pause_writing()
+    client.publish("q", b"1", b"2")
+    life.run()
+    assert client.got == []
+    assert life.ready("q") == 2
+    client.session.resume_writing()
+    life.run()
+    assert sorted(client.bodies()) == [b"1", b"2"]
+
+
+def test_who_does_not_read_keeps_the_others_waiting_for_nothing(life: Life) -> None:
+    slow, quick = consumer(life), consumer(life, tag="d")
+    slow.session.pause_writing()
+    quick.publish("q", b"1", b"2", b"3")
+    life.run()
+    assert quick.bodies() == [b"1", b"2", b"3"]
+
+
+# -- silence
+
+
+def test_heartbeats_go_out_and_silent_peers_are_cut(life: Life) -> None:
+    client = life.client(heartbeat=10)
+    for _ in range(20):
+        life.advance(SECOND)
+        life.door.beat()
+        life.run()
+    assert not client.closed
+    assert client.heartbeats in (3, 4)
+    for _ in range(3):
+        life.advance(SECOND)
+        life.door.beat()
+        life.run()
+    assert client.closed
+
+
+def test_who_speaks_lives(life: Life) -> None:
+    client = life.client(heartbeat=10)
+    for _ in range(60):
+        life.advance(SECOND)
+        client.send(frame(8, 0, b""))
+        life.door.beat()
+        life.run()
+    assert not client.closed
+    assert client.heartbeats >= 8
+
+
+def test_while_we_do_not_read_silence_is_not_held_against_the_peer(life: Life) -> None:
+    client = life.client(heartbeat=10)
+    client.session._pause(life.engine.on_room)
+    for _ in range(60):
+        life.advance(SECOND)
+        life.door.beat()
+    assert not client.closed
+    client.session._resume()
+    life.door.beat()
+    assert not client.closed
+
+
+@pytest.mark.parametrize(("sent", "limit"), [(0, 10), (1, 30), (2, 30), (3, 30)])
+def test_slow_logins_are_cut_however_they_dribble(life: Life, sent: int, limit: int) -> None:
+    client = Client(life, login=False)
+    for part in HANDSHAKE[:sent]:
+        client.send(part)
+        life.turn()
+    rest = HANDSHAKE[sent]
+    for second in range(limit):
+        client.send(rest[second : second + 1] if second < len(rest) - 1 else b"")
+        life.advance(SECOND)
+        life.door.beat()
+        assert not client.closed
+    life.advance(SECOND)
+    life.door.beat()
+    assert client.closed
+
+
+def test_who_does_not_answer_our_close_is_cut(life: Life) -> None:
+    client = life.client()
+    client.send(b"\x09\0\0\0\0\0\0\xce")  # an unknown frame type; frame errors drop the link at once
+    life.run()
+    assert client.closed
+    other = life.client()
+    other.session.close_by_server(320, "bye")
+    life.run()
+    assert other.take(m.ConnectionClose).reply_code == 320
+    for _ in range(12):
+        life.advance(SECOND)
+        other.publish("q", b"still talking")
+        life.door.beat()
+    assert other.closed
+    assert life.ready("q") == 0
+
+
+# -- logins
+
+
+def login(life: Life, password: bytes, capable: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Client, list[object]]:
+    later = list[object]()
+    loop = SimpleNamespace(call_later=lambda delay, job: later.append((delay, job)))
+    monkeypatch.setattr(door_module.asyncio, "get_running_loop", lambda: loop)
+    client = Client(life, login=False)
+    capabilities = {"capabilities": {"authentication_failure_close": capable}}
+    client.send(HANDSHAKE[0])
+    start_ok = m.ConnectionStartOk(capabilities, response=b"\0guest\0" + password)  # type: ignore[arg-type]
+    client.send(frame(METHOD, 0, start_ok.encode()))
+    life.run()
+    return client, later
+
+
+@pytest.mark.parametrize("capable", [False, True])
+def test_a_wrong_password_is_answered_late(life: Life, capable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, later = login(life, b"wrong", capable, monkeypatch)
+    assert names(client) == ["ConnectionStart"]
+    ((delay, refuse),) = later  # type: ignore[misc]
+    assert delay == door_module.REFUSED_LOGIN_DELAY_S
+    refuse()
+    life.run()
+    if capable:
+        assert client.take(m.ConnectionClose).reply_code == 403
+    else:
+        assert client.closed
+        assert client.got == []
+
+
+def test_a_wrong_password_and_then_silence(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, later = login(life, b"wrong", True, monkeypatch)
+    client.lose()
+    ((_, refuse),) = later  # type: ignore[misc]
+    refuse()
+    life.run()
+    assert not life.door.sessions
+
+
+def test_an_unknown_vhost_is_refused(life: Life) -> None:
+    client = Client(life, login=False)
+    for part in HANDSHAKE[:3]:
+        client.send(part)
+    client.method(m.ConnectionOpen("nowhere"), 0)
+    life.run()
+    assert names(client) == ["ConnectionStart", "ConnectionTune", "ConnectionClose"]
+
+
+def test_vhosts_are_apart(life: Life) -> None:
+    client = Client(life, login=False)
+    for part in HANDSHAKE[:3]:
+        client.send(part)
+    client.method(m.ConnectionOpen("other"), 0)
+    client.channel()
+    client.method(m.QueueDeclare(queue="q", passive=True))
+    life.run()
+    assert client.take(m.ChannelClose).reply_code == 404
+
+
+# -- get
+
+
+def test_get_takes_one_and_says_how_many_are_left(life: Life) -> None:
+    client = life.client()
+    client.publish("q", b"1", b"2")
+    client.method(m.BasicGet(queue="q"))
+    client.method(m.BasicGet(queue="q", no_ack=True))
+    client.method(m.BasicGet(queue="q"))
+    life.run()
+    client.method(m.BasicQos(prefetch_count=1))
+    got = client.take_all()
+    assert [type(one).__name__ for one in got] == ["Content", "Content", "BasicGetEmpty"]
+    first, second = (one for one in got if isinstance(one, Content))
+    assert (first.body, second.body) == (b"1", b"2")
+    assert isinstance(first.method, m.BasicGetOk)
+    assert first.method.message_count == 0  # as of the end of the turn
+    client.ack(first.tag)
+    life.run()
+    client.take(m.BasicQosOk)
+    assert life.contents("q") == []
+
+
+def test_a_get_whose_message_was_settled_on_its_way_is_answered_all_the_same() -> None:
+    life = Life(SimDisk(), clock(), budget=0)
+    life.declare("q")
+    client = life.client()
+    client.publish("q", b"1")
+    life.run()
+    for segment in life.log._catalog.segments:
+        life.log._reader.forget(segment)
+    client.method(m.BasicGet(queue="q"))
+    client.method(m.BasicQos(prefetch_count=1))
+    life.turn()
+    assert client.got == []
+    life.core.settle(life.engine.now(), life.core.queue("/", "q"), [life.cold[0][0]], Verb.ACK)  # type: ignore[list-item]
+    life.run()
+    assert names(client) == ["BasicGetEmpty", "BasicQosOk"]
+
+
+def test_large_bodies_come_back_in_frames() -> None:
+    life = Life(SimDisk(), clock(), log=MEMORY, limits=Limits(frame_max=131_072))
+    life.declare("q")
+    client = consumer(life)
+    body = bytes(range(256)) * 2000
+    client.publish("q", body, properties=PERSISTENT)
+    life.run()
+    assert client.bodies() == [body]
+
+
+def test_recover_gives_back_in_place(life: Life) -> None:
+    client = consumer(life)
+    client.publish("q", b"1", b"2", b"3")
+    life.run()
+    client.take_all()
+    client.ack(2)
+    client.method(m.BasicRecover(True))
+    life.run()
+    got = client.take_all()
+    assert [one.body for one in got if isinstance(one, Content)] == [b"1", b"3"]
+
+
+def test_settled_elsewhere_is_stale_not_wrong(life: Life) -> None:
+    client = consumer(life)
+    client.publish("q", b"1")
+    life.run()
+    client.take_all()
+    queue = life.core.queue("/", "q")
+    lsn = next(queue.holders()).leases.oldest()[0]
+    life.core.settle(life.engine.now(), queue, [range(lsn, lsn + 1)], Verb.ACK)
+    client.ack(1)
+    life.run()
+    assert client.got == []
