@@ -240,9 +240,9 @@ class Model:
                     continue
                 if holder is None and verb in ("cancel", "release"):
                     continue
-                if holder is not None and self.settings.leasing == "strict":
-                    if by is not None or not client or holder.client != client:
-                        continue
+                named = by is None and bool(client) and holder is not None and holder.client == client
+                if holder is not None and self.settings.leasing == "strict" and not named:
+                    continue
             affected += 1
             if holder is not None:
                 holder.held.remove(lsn)

@@ -25,11 +25,9 @@ class Taker:
     leases: Held = field(default_factory=lambda: Held(0))
 
 
-takers = st.lists(
-    st.builds(Taker, st.just(0), st.integers(1, 90), st.sampled_from([1, 2, 3, 7, 10, 1_000_000]), st.builds(Held, st.integers(0, 12))),
-    min_size=2,
-    max_size=7,
-)  # fmt: skip
+weights = st.sampled_from([1, 2, 3, 7, 10, 1_000_000])
+taker = st.builds(Taker, st.just(0), st.integers(1, 90), weights, st.builds(Held, st.integers(0, 12)))
+takers = st.lists(taker, min_size=2, max_size=7)
 
 
 @given(

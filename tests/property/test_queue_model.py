@@ -124,7 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
     # -- running both
 
     def before(self) -> None:
-        """What fell due happens before the command.  (Each command sees to that itself, but for the last of many steps.)"""
+        """What fell due happens before the command.  (Commands see to that, but take one step.)"""
         self.model.tick(self.clock)
         while self.steps < 100 and self.queue.is_due(self.now):
             self.queue.tick(self.now, self.sink)
@@ -243,8 +243,8 @@ class QueueMachine(RuleBasedStateMachine):
         worker = Worker(tag, 0, backlog, priority, no_ack, text, passive, group, client)
         self.model.workers.append(worker)
         consumer = self.queue.subscribe(
-            self.now, self.sink, tag=tag, holder=self, client=client, no_ack=no_ack, filter=BitFilter(text) if text else None,
-            max_backlog=backlog, shared=credit, priority=priority, passive=passive,
+            self.now, self.sink, tag=tag, holder=self, client=client, no_ack=no_ack,
+            filter=BitFilter(text) if text else None, max_backlog=backlog, shared=credit, priority=priority, passive=passive,
         )  # fmt: skip
         worker.serial = consumer.serial
         self.workers[tag] = (worker, consumer)

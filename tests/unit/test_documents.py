@@ -1,0 +1,29 @@
+"""What the documents name exists: files of the rule table, commands of the Makefile."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/durability.md")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_file_that_a_document_names_exists(document: str) -> None:
+    text = (ROOT / document).read_text()
+    named = set(re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]+)`", text))
+    named |= {name for name in re.findall(r"\]\(([\w./-]+)\)", text) if not name.startswith("http")}
+    missing = sorted(
+        name for name in named if not ((ROOT / document).parent / name).exists() and not (ROOT / name).exists()
+    )
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_make_target_that_a_document_names_exists(document: str) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([\w-]+)`", (ROOT / document).read_text()))
+    assert named <= targets
