@@ -24,10 +24,11 @@ START_S = 30.0
 class LiveServer:
     """`with LiveServer(folder) as server:`; the folder holds data, ready file and the server's output."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, arguments: Sequence[str] = (), flight: bool = False) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.arguments = list(arguments)
+        self.with_flight = flight
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
         self.starts = 0
@@ -68,7 +69,7 @@ class LiveServer:
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
         self.starts += 1
-        doors = ["--http", "off", "--flight", "off"]
+        doors = ["--http", "off", "--flight", "127.0.0.1:0" if self.with_flight else "off"]
         command = [sys.executable, "-m", "penstock", "serve", *self.arguments, "--data", str(self.data)]
         command += ["--amqp", amqp, *doors, "--ready-file", str(ready_file)]
         with open(self.folder / "output.txt", "ab") as output:

@@ -99,8 +99,8 @@ class Demo:
 
     def counts(self) -> dict[str, int]:
         """One look at everything."""
-        queues = self.eyes.look()
         pika, flight = sum(self.world.counters[PIKA_SLOTS]), int(self.world.counters[FLIGHT_SLOT])
+        queues = self.eyes.look()  # later than the publishers' counts, so that it holds all they speak of
         stored = pika + flight
         dead = self.eyes.count("dead", "ready")
 
@@ -165,9 +165,8 @@ class Demo:
         for slot in range(PIKA_PUBLISHERS):
             crew.start(f"pika publisher {slot + 1}", publishers.publish_with_pika, world, slot, slot * share, share)
         crew.start("Flight publisher", publishers.publish_with_flight, world, FLIGHT_SLOT, self.by_pika)
-        mean = self.count // len(WORKERS)
         for place, (name, work) in enumerate(WORKERS):
-            crash_after = max(100, mean * (place + 1) // 8)  # each of them once, early and late
+            crash_after = max(20, self.count * (place + 1) // 80)  # each of them once, one after the other
             crew.start(name, work, world, FIRST_WORKER + place, crash_after)
         crew.start("watcher", workers.watch, world, WATCH_SLOT, "late")
         screen.say(
@@ -262,21 +261,26 @@ def main() -> int:
     """Run it; the exit status."""
     options = arguments()
     console = Console()
-    signal.signal(signal.SIGTERM, _end)
+    _on_stop(_end)
     adopt()
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.callback(sweep)
+        stack.callback(_on_stop, signal.SIG_IGN)  # a second Ctrl-C must not keep us from cleaning up
         try:
-            good = Demo(options, console, folder).run()
+            return 0 if Demo(options, console, folder).run() else 1
         except (Failure, penstock.PenstockError) as error:
             console.print(f"demo: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
             return 2
         except KeyboardInterrupt:
-            console.print("demo: stopped; nothing is left behind")
+            console.print("demo: stopped; its processes and its folder go now")
             return 130
-    return 0 if good else 1
+
+
+def _on_stop(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

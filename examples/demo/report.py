@@ -33,6 +33,8 @@ from watching import History
 INK, PALE, RED = "#1d2733", "#8896a5", "#c0392b"
 BLUE, GREEN, ORANGE = "#2166ac", "#3a8f5c", "#d9822b"
 
+FIRST_BATCH_S = 5.0
+
 plt.rcParams.update(
     {
         "font.size": 9.5,
@@ -84,7 +86,7 @@ def tell(
     good = all(figure.good for figure in figures)
     console.print(_figures(figures))
     console.print(_pairs("How it went", speeds(measured)))
-    console.print(_pairs("penstock audit: the same log, read by nobody but the auditor", audited(measured)))
+    console.print(_pairs("penstock audit", audited(measured)))
     plots = _Plots(measured, history, delays)
     plots.picture(folder / "demo.png")
     (folder / "demo.html").write_text(_page(figures, measured, plots, good))
@@ -264,10 +266,8 @@ class _Plots:
         top = 0.0
         for name, line, colour in lines:
             width = 1.5
-            steps = np.flatnonzero(np.diff(line, prepend=-1)) if name == "through Spark" else np.arange(len(line))
-            known = times[steps]  # between two batches of Spark the rate is their mean
-            ahead = np.interp(grid + width / 2, known, line[steps])
-            rate = (ahead - np.interp(grid - width / 2, known, line[steps])) / width
+            known, level = (times, line) if name != "through Spark" else _between_batches(times, line)
+            rate = (np.interp(grid + width / 2, known, level) - np.interp(grid - width / 2, known, level)) / width
             axes.plot(grid, rate, color=colour, linewidth=1.8, label=name)
             axes.fill_between(grid, rate, color=colour, alpha=0.08)
             top = max(top, float(rate.max()))
@@ -290,7 +290,15 @@ class _Plots:
         axes.set_axisbelow(True)
         axes.set_xlabel("seconds")
         axes.set_title("Messages a second")
-        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, ncols=3)
+        axes.legend(
+            frameon=False,
+            loc="lower right",
+            bbox_to_anchor=(1.0, 1.0),
+            borderaxespad=0.2,
+            ncols=3,
+            fontsize=8.5,
+            columnspacing=1.2,
+        )
 
     def latency(self, axes: Axes) -> None:
         """Latencies on a logarithmic scale."""
@@ -320,6 +328,18 @@ class _Plots:
         axes.set_title("Latency")
         axes.margins(y=0.45)
         axes.legend(frameon=False, loc="upper left", fontsize=8.5)
+
+
+def _between_batches(times: Any, line: Any) -> tuple[Any, Any]:
+    """The points where a count that grows by batches has grown, so that a line through them shows the mean rate.
+
+    The first batch is drawn as if it had taken `FIRST_BATCH_S`, for Spark was starting before.
+    """
+    steps = np.flatnonzero(np.diff(line, prepend=0))
+    if not len(steps):
+        return times, line
+    first = max(0.0, float(times[steps[0]]) - FIRST_BATCH_S)
+    return np.concatenate([[first], times[steps]]), np.concatenate([[0], line[steps]])
 
 
 PAGE = """<!doctype html>

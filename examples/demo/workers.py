@@ -72,15 +72,15 @@ class PikaWorker:
         line = (flight["id"], 0, method.redelivered, worked, delay, nan, time.time())
         self._done.append((method.delivery_tag, worked, line))
         if len(self._done) >= ACK_EVERY:
-            if 0 < self._crash_after <= self._handed:
-                self._book.write(line for _, _, line in self._done[: ACK_EVERY // 2])
-                os._exit(CRASH)
             self._settle(channel)
 
     def _settle(self, channel: Any) -> None:
         """Into the book first, then to the server: failures one by one, the rest with one ack."""
         if not self._done:
             return
+        if 0 < self._crash_after <= self._handed:
+            self._book.write(line for _, _, line in self._done[: len(self._done) // 2])
+            os._exit(CRASH)
         self._book.write(line for _, _, line in self._done)
         for tag, worked, _ in self._done:
             if not worked:

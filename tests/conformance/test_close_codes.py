@@ -25,6 +25,9 @@ Connect = Callable[..., pika.BlockingConnection]
 Channel = pika.adapters.blocking_connection.BlockingChannel
 
 
+UNEQUAL_TYPE = "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'kind' in vhost '/'"
+
+
 def _consume_as(channel: Channel, tag: str) -> None:
     """Without pika's own look at the tag."""
     channel._impl._send_method(spec.Basic.Consume(queue="q", consumer_tag=tag))
@@ -97,8 +100,7 @@ def _consume_as(channel: Channel, tag: str) -> None:
         (
             lambda c: (c.exchange_declare("kind", "direct"), c.exchange_declare("kind", "fanout")),
             406,
-            "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'kind' in vhost '/': "
-             "received 'fanout' but current is 'direct'",
+            f"{UNEQUAL_TYPE}: received 'fanout' but current is 'direct'",
         ),
     ],
 )

@@ -6,6 +6,7 @@ What the clients wrote down before and after each step is the only witness.  `PE
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
@@ -15,14 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pika
+import pyarrow as pa
 import pytest
 from pika import spec
 
+import penstock
 from crash_clients import (
     QUEUES,
     Administrator,
     Alarm,
     Client,
+    Confirm,
     Delivery,
     Peer,
     Publisher,
@@ -364,3 +368,86 @@ def test_an_ack_older_than_ack_sync_is_kept(tmp_path: Path) -> None:
         left = channel.queue_declare("q", passive=True).method.message_count
         assert left == 10
         assert channel.basic_get("q")[2] == b"10"
+
+
+def test_at_most_once_is_never_sent_twice(tmp_path: Path) -> None:
+    """Killed the moment a message from the backlog comes: its removal must be in the log already."""
+    rnd = random.Random(SEED)
+    seen: Counter[str] = Counter()
+    with LiveServer(tmp_path) as server:
+        declare(server)
+        with Peer(server.port) as peer:
+            peer.select_confirms()
+            peer.send(b"".join(publish_bytes("", "once", b"%d " % number) for number in range(1000)))
+            confirmed = 0
+            while confirmed < 1000:
+                confirmed = max([confirmed, *(event.tag for event in peer.events(1) if isinstance(event, Confirm))])
+        for _ in range(max(KILLS // 2, 5)):
+            with Peer(server.port) as peer:
+                peer.method(spec.Basic.Qos(prefetch_count=rnd.choice((1, 3))))
+                peer.expect(spec.Basic.QosOk)
+                peer.method(spec.Basic.Consume(queue="once", consumer_tag="once", nowait=True))
+                until = rnd.randrange(1, 60)
+                got = 0
+                while got < until:
+                    for event in peer.events(1):
+                        assert isinstance(event, Delivery)
+                        got += 1
+                        seen[identity(event.body)] += 1
+                        peer.method(spec.Basic.Ack(event.tag))
+                while True:  # and one more, which is not acked
+                    found = [event for event in peer.events(1) if isinstance(event, Delivery)]
+                    if found:
+                        assert server.process is not None
+                        server.process.kill()
+                        seen.update(identity(event.body) for event in found)
+                        break
+            server.kill()
+            server.start()
+        with Peer(server.port) as peer:
+            rest, _ = collect({"once": peer}, set())
+            seen.update(name for name, _ in rest["once"])
+    assert [name for name, count in seen.items() if count > 1] == []
+
+
+def test_an_ack_answered_as_durable_is_final(tmp_path: Path) -> None:
+    """Over Flight an ack has an answer; killed right after it, nothing that was answered comes back."""
+    rnd = random.Random(SEED)
+    waiting: dict[bytes, bool] = {}  # body -> delivered before
+    number = 0
+    with LiveServer(tmp_path, flight=True) as server:
+        for life in range(max(KILLS // 3, 3)):
+            client = penstock.connect(f"penstock://{server.ready['flight']}")
+            if not life:
+                client.declare("work")
+            fresh = [b"%d" % (number + i) for i in range(300)]
+            number += len(fresh)
+            client.publish_table("work", pa.table({"body": fresh}))
+            waiting |= dict.fromkeys(fresh, False)
+            consumer = client.consume("work", backlog=rnd.choice((1, 32, 1000)), timeout="1s")
+            for _ in range(rnd.randrange(20, 200)):
+                message = consumer.take()
+                assert message is not None
+                assert message.body in waiting, f"{message.body!r} was settled for good, or came twice"
+                assert message.redelivered or not waiting[message.body]
+                waiting[message.body] = True
+                if rnd.random() < 0.8:
+                    message.ack()
+                    del waiting[message.body]
+                else:
+                    message.release()
+                    break  # it comes again next
+            consumer.flush()
+            assert server.process is not None
+            server.process.kill()
+            with contextlib.suppress(penstock.PenstockError):
+                consumer.close()
+            with contextlib.suppress(penstock.PenstockError):
+                client.close()
+            server.kill()
+            server.start()
+            waiting = dict.fromkeys(waiting, True)  # anything may have been on its way
+        with penstock.connect(f"penstock://{server.ready['flight']}") as client:
+            left = [message.body for message in client.consume("work", backlog=0, timeout="1s", no_ack=True)]
+    assert left == sorted(waiting, key=int)
+    audit(server.data)

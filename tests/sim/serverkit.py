@@ -6,6 +6,7 @@ of the log, and `run` does all three until nothing is left to do.  So a test sta
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -250,6 +251,7 @@ class Life:
         self.jobs: deque[Callable[[], None]] = deque()
         self.cold: deque[tuple[Sequence[int], Callable[[Rows], None]]] = deque()
         self.health: list[str] = []
+        self.upkeep: object = None  # a test's own
         self.settings = load(config)
         self.log = Log.open(disk, clock, log)
         recovered = open_core(self.log, clock, self.settings, seed=1)
@@ -273,6 +275,8 @@ class Life:
         apply_settings(self.core, self.settings, self.engine.now)
         self.engine.finish_turn()
         self.log.flush()
+        if self.engine.broken is not None:  # no door opens before the boot record is on the disk
+            raise OSError(errno.EIO, self.engine.broken)
 
     # steps
 
@@ -293,6 +297,7 @@ class Life:
 
     def run(self) -> None:
         """Turns, commits that somebody waits for and cold reads until nothing is left to do."""
+        self.engine.arm()
         for _ in range(10_000):
             before = self.log.durable, len(self.cold)
             self.turn()
@@ -363,6 +368,28 @@ class Life:
         """Bodies of all that a queue holds in any state, oldest first; from what is durable."""
         lsns = sorted(lsn for chunk in self.core.queue("/", name).snapshot()[0] for lsn in chunk)
         return self.log.read(lsns).bodies if lsns else []
+
+
+class Steps(SimDisk):
+    """A disk that counts the calls that change it, and dies with the one after `last`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.step, self.last = 0, -1
+
+    def due(self, kind: str) -> int:
+        self.step += 1
+        return 5 if 0 <= self.last < self.step else super().due(kind)
+
+    def remove(self, name: str) -> None:
+        if self.due("remove"):
+            raise OSError(5, "the machine died")
+        super().remove(name)
+
+    def rename(self, old: str, new: str) -> None:
+        if self.due("rename"):
+            raise OSError(5, "the machine died")
+        super().rename(old, new)
 
 
 def state_of(disk: SimDisk, clock: FakeClock, log: LogSettings = MEMORY) -> DurableState:

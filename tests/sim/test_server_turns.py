@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sim.serverkit import PERSISTENT, Client, Content, Life, clock
 
 from penstock.log import MEMORY, SimDisk
 from penstock.wire.amqp import methods as m
+from sim.serverkit import PERSISTENT, Client, Content, Life, clock
 
 
 @pytest.fixture

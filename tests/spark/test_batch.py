@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .conftest import Lab, sentence
+from spark_lab import Lab, sentence
 
 
 def test_a_topic_is_read_as_it_was_published(lab: Lab) -> None:

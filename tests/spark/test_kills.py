@@ -1,8 +1,8 @@
 """kill -9 of the driver and of the server under `penstock up`: no result lost, none twice, every message settled once.
 
 One long job with all the kills: six of each at random moments, and aimed ones around the commit of the sink.  The
-pipeline keeps sums over everything in its state, so a message that is lost or counted twice shows for ever, and puts them
-into a topic and a table.  The truth is what was published.  `PENSTOCK_SEED` repeats the choices.
+pipeline keeps sums over everything in its state, so a message that is lost or counted twice shows for ever, and puts
+them into a topic and a table.  The truth is what was published.  `PENSTOCK_SEED` repeats the choices.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ import pytest
 from penstock.config.load import load_mapping
 from penstock.spark.remote import Remote, Where
 from penstock.spark.supervisor import Supervisor
-
-from .conftest import QUICK
+from spark_lab import QUICK
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 PATIENCE_S = 240.0
@@ -172,7 +171,8 @@ def judge(plant: Plant) -> None:
     sums: Any = pyarrow.dataset.dataset(plant.folder / "sums", format="parquet").to_table()
     assert {row["k"]: (row["n"], row["total"]) for row in sums.to_pylist()} == wanted, f"seed {SEED}"
 
-    rows = [json.loads(body) for batch in plant.server.rows("queue", name="results", columns=["body"]) for body in batch.column("body").to_pylist()]  # fmt: skip
+    found = plant.server.rows("queue", name="results", columns=["body"])
+    rows = [json.loads(body) for batch in found for body in batch.column("body").to_pylist()]
     for k in range(7):
         counts = [row["n"] for row in rows if row["k"] == k]
         assert counts == sorted(set(counts)), f"seed {SEED}: a batch is in the topic twice: {k} {counts}"

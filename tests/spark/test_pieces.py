@@ -89,7 +89,9 @@ def test_inferred_columns() -> None:
 
 
 def test_options_know_their_types() -> None:
-    options = read_options({"path": "q", "mode": "queue", "stream": "s", "maxbytespertrigger": "1MiB", "patience": "2s"})
+    options = read_options(
+        {"path": "q", "mode": "queue", "stream": "s", "maxbytespertrigger": "1MiB", "patience": "2s"}
+    )
     assert (options.queue, options.max_bytes, options.where.patience) == ("q", 1 << 20, 2.0)
     assert repr(Where("penstock://u:secret@h")) == "penstock://u@h:8815/"
     with pytest.raises(InvalidArgument, match="option failOnDataLoss is 'maybe', not true or false"):
@@ -99,7 +101,9 @@ def test_options_know_their_types() -> None:
 
 
 def test_a_frame_of_columns_becomes_json() -> None:
-    schema = StructType([StructField("at", TimestampType()), StructField("raw", BinaryType()), StructField("topic", StringType())])
+    schema = StructType(
+        [StructField("at", TimestampType()), StructField("raw", BinaryType()), StructField("topic", StringType())]
+    )
     out = outgoing(schema, None)
     batch = pa.record_batch({"at": pa.array([0], UTC), "raw": pa.array([b"\x00\xff"]), "topic": pa.array(["t"])})
     [row] = out.encode(batch).to_pylist()
@@ -166,7 +170,7 @@ def test_no_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         find_java()
     (tmp_path / "bin").mkdir()
     old = tmp_path / "bin" / "java"
-    old.write_text('#!/bin/sh\necho \'openjdk version "1.8.0_392"\' >&2\n')
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
     old.chmod(0o755)
     with pytest.raises(SettingsError, match="is Java 8"):
         find_java()
@@ -188,6 +192,7 @@ def test_a_definition_and_its_digest() -> None:
 
 
 def test_the_sentence_of_a_spark_error() -> None:
-    text = "[X] boom\nTraceback (most recent call last):\n  File 'x', line 1\npenstock.errors.Fenced: stream 's' is read\n\tat java.x"
+    text = "[X] boom\nTraceback (most recent call last):\n  File 'x', line 1\n"
+    text += "penstock.errors.Fenced: stream 's' is read\n\tat java.x"
     assert short(text) == "stream 's' is read"
     assert short("[PARSE] wrong\n  at java") == "[PARSE] wrong"

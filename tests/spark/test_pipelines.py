@@ -13,9 +13,7 @@ from penstock.errors import NotFound, SettingsError
 from penstock.spark.definition import Definition
 from penstock.spark.pipelines import Pipeline, Place
 from penstock.spark.remote import Where
-
-from .conftest import Lab, sentence
-from .test_stream import _forget_last_commit
+from spark_lab import Lab, forget_last_commit, sentence
 
 
 def define(**given: Any) -> Definition:
@@ -64,7 +62,7 @@ def test_topic_and_tables_of_one_query(lab: Lab, tmp_path: Path) -> None:
     assert lab.counts("flights") == (0, 0, 100)
 
     # The last batch once more, as after a kill before Spark's own commit: nothing comes twice.
-    _forget_last_commit(tmp_path / "spark" / "split")
+    forget_last_commit(tmp_path / "spark" / "split")
     run(lab, definition, tmp_path / "spark")
     assert lab.ids("eu") == wanted
     assert sorted(row["id"] for row in table(tmp_path / "eu")) == wanted
@@ -86,7 +84,7 @@ def test_a_complete_aggregate_replaces_its_snapshot(lab: Lab, tmp_path: Path) ->
     assert sorted((row["region"], row["n"]) for row in table(out)) == [("EU", 5), ("US", 5)]
     lab.publish("flights", range(10, 31))
     run(lab, definition, tmp_path / "spark")
-    _forget_last_commit(tmp_path / "spark" / "sums")
+    forget_last_commit(tmp_path / "spark" / "sums")
     run(lab, definition, tmp_path / "spark")
     assert sorted((row["region"], row["n"]) for row in table(out)) == [("EU", 15), ("US", 16)]
     assert out.is_symlink()
@@ -99,7 +97,10 @@ def test_a_failing_check_stops_the_pipeline(lab: Lab, tmp_path: Path) -> None:
     lab.declare("flights", "strict")
     lab.publish("flights", [1, 2])
     definition = define(
-        name="strict", sql="SELECT id FROM input", to=[{"topic": "strict"}], expect=[{"that": "id < 2", "otherwise": "fail"}]
+        name="strict",
+        sql="SELECT id FROM input",
+        to=[{"topic": "strict"}],
+        expect=[{"that": "id < 2", "otherwise": "fail"}],
     )
     with pytest.raises(StreamingQueryException) as caught:
         run(lab, definition, tmp_path / "spark")

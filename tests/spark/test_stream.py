@@ -10,8 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.spark.checkpoint import Checkpoint
-
-from .conftest import Lab, sentence
+from spark_lab import Lab, forget_last_commit, sentence
 
 COLUMNS = "id bigint, region string, total double"
 
@@ -36,7 +35,7 @@ def test_log_mode_goes_on_where_it_stopped(lab: Lab, tmp_path: Path) -> None:
     assert [message.body for message in lab.client.peek("bad")] == [b"bad body"]
     assert lab.client.peek("bad")[0].headers["x-error"].startswith("no JSON")
     # The last batch runs again: its rows and its bad body are there once all the same.
-    _forget_last_commit(tmp_path)
+    forget_last_commit(tmp_path)
     run()
     assert lab.ids("copy") == list(range(1, 500, 2))
     assert len(lab.client.peek("bad")) == 1
@@ -99,14 +98,6 @@ def test_settled_in_the_commit_of_the_sink(lab: Lab, tmp_path: Path) -> None:
         assert lab.ids("out") == list(range(110))
 
 
-def _forget_last_commit(checkpoint: Path) -> int:
-    """As a kill between the sink's commit and Spark's commit file, or a power cut, leaves a checkpoint."""
-    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
-    for name in (str(last), f".{last}.crc"):
-        (checkpoint / "commits" / name).unlink(missing_ok=True)
-    return last
-
-
 def test_every_state_of_a_checkpoint(lab: Lab, tmp_path: Path) -> None:
     lab.declare("source", "sink")
     checkpoint, old = tmp_path / "checkpoint", tmp_path / "old"
@@ -121,12 +112,12 @@ def test_every_state_of_a_checkpoint(lab: Lab, tmp_path: Path) -> None:
     assert lab.ids("sink") == list(range(100))
 
     # The last commit file is gone: the batch runs again with the same rows, and the sink has it already.
-    last = _forget_last_commit(checkpoint)
+    last = forget_last_commit(checkpoint)
     run()
     assert lab.ids("sink") == list(range(100))
 
     # Its offset file too: the server answers with the batch it planned, whatever the limit is now.
-    _forget_last_commit(checkpoint)
+    forget_last_commit(checkpoint)
     (checkpoint / "offsets" / str(last)).unlink()
     (checkpoint / "offsets" / f".{last}.crc").unlink(missing_ok=True)
     run(rows=7)
@@ -184,7 +175,8 @@ def test_two_readers_of_one_stream(lab: Lab, tmp_path: Path) -> None:
     query = writer.option("checkpointLocation", str(tmp_path / "first")).start()
     lab.publish("contested", range(10))
     query.processAllAvailable()
-    lab.write(lab.stream(queue="contested", stream="queue-4", schema=COLUMNS).select("id"), tmp_path / "second", topic="contested-out")  # fmt: skip
+    other = lab.stream(queue="contested", stream="queue-4", schema=COLUMNS).select("id")
+    lab.write(other, tmp_path / "second", topic="contested-out")
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(30)
     assert "stream 'queue-4' is now read by spark on" in sentence(caught.value)

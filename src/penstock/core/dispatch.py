@@ -33,13 +33,14 @@ PIECES_MOST = 8
 def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most."""
     queue.hungry = False
-    if not queue.ready or not queue.roster.all:
+    roster = queue.roster
+    if not queue.ready or not roster.all:
         return
     budget = queue.dispatch_most
     if queue.targets.lists or _tangled(queue):
         _one_by_one(queue, now, sink, budget)
         return
-    for level in queue.roster.levels:
+    for level in roster.levels:
         free = [consumer for consumer in level if not consumer.paused and consumer.room > 0]
         if not free:
             continue

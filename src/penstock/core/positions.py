@@ -56,6 +56,12 @@ class Run:
         """Its LSN pairs for the log."""
         if isinstance(self.chunk, range):
             return [self.chunk.start, self.chunk.stop]
+        if not self.solid and len(self.chunk) >= SMALL:
+            lsns = view(self.chunk)
+            last = np.append(np.diff(lsns) != 1, True)
+            starts = lsns[np.concatenate((last[-1:], last[:-1]))]
+            pairs: list[int] = np.stack((starts, lsns[last] + 1), axis=1).reshape(-1).tolist()
+            return pairs
         return pairs_of(self.chunk, self.solid)
 
     def below(self, limit: Key) -> int:
@@ -429,7 +435,7 @@ class RunHeap:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, Run]] = []  # key, serial, run
         self._serial = 0  # breaks ties, so that runs are never compared
-        self.count = 0
+        self.count: int = 0
 
     def key(self, run: Run) -> Key:
         """Where the run belongs."""

@@ -71,7 +71,7 @@ class Queue:
         # positions
         self.main = Main()
         self.returned = Returned()
-        self.delays = Delays()
+        self.delays: Delays = Delays()
         self.expiry = Expiry()
         self.letters = Letters(id)
         # consumers
@@ -290,7 +290,7 @@ class Queue:
         """
         if self.is_due(now):
             self.tick(now, sink)
-        affected = settle(self, now, chunks, verb, sink, by=by, client=client, delay=delay, reason=reason)
+        affected = settle(self, now, chunks, verb, sink, by, client, delay, reason)
         if self.ready or self._free_credit or self.targets.lists:
             self._go_on(now, sink)
         return affected

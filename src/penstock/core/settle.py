@@ -28,7 +28,6 @@ def settle(
     chunks: Sequence[Chunk],
     verb: Verb,
     sink: Sink,
-    *,
     by: Consumer | None,
     client: str,
     delay: int | None,

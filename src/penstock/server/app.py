@@ -38,8 +38,8 @@ logger = logging.getLogger("penstock.server")
 
 if TYPE_CHECKING:
     from penstock.config.settings import Address, Settings
-    from penstock.server.http import HttpDoor
     from penstock.records.entries import Rows
+    from penstock.server.http import HttpDoor
 
 TICK_LAG_S = 0.005
 """Deadlines are looked at this soon after a turn, so that a thousand turns a second cost one look."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+from penstock.errors import LogBroken, PenstockError
 from penstock.server.retention import Retirement
 
 if TYPE_CHECKING:
@@ -48,9 +50,17 @@ class Keeper:
         if grown >= self._settings.checkpoint_bytes or (
             engine.core.last_lsn - self._records >= self._settings.checkpoint_records and grown
         ):
-            self._running = asyncio.ensure_future(self.checkpoint(), loop=self._loop)
+            self._running = asyncio.ensure_future(self._guarded(self.checkpoint()), loop=self._loop)
         elif self._beats % RETENTION_BEATS == 0:
-            self._running = asyncio.ensure_future(self._retire(), loop=self._loop)
+            self._running = asyncio.ensure_future(self._guarded(self._retire()), loop=self._loop)
+
+    @staticmethod
+    async def _guarded(work: Coroutine[None, None, None]) -> None:
+        """Upkeep that fails is told and tried again later; the server goes on without it."""
+        try:
+            await work
+        except (OSError, PenstockError) as error:
+            logger.warning("upkeep of the log: %s", error)
 
     async def checkpoint(self) -> None:
         """Take the state now; write it once the disk has everything it stands for."""
@@ -81,16 +91,27 @@ class Keeper:
             logger.info("%s is past retention and was deleted", name)
 
     async def _synced(self, lsn: int) -> None:
-        """Wait until the disk has everything up to `lsn`, whatever `sync` says."""
+        """Wait until the log has written everything up to `lsn`, and ask for its sync.  Raises LogBroken."""
         engine = self.engine
+        if engine.broken is not None:
+            raise LogBroken(engine.broken)
         durable: asyncio.Future[None] = self._loop.create_future()
-        engine.log.request_sync()
-        engine.when_durable(lsn, lambda: durable.set_result(None))
-        await durable
+
+        def broken(reason: str) -> None:
+            if not durable.done():
+                durable.set_exception(LogBroken(reason))
+
+        engine.on_broken.append(broken)
+        try:
+            engine.log.request_sync()
+            engine.when_durable(lsn, lambda: durable.set_result(None))
+            await durable
+        finally:
+            engine.on_broken.remove(broken)
 
     async def last_checkpoint(self) -> None:
         """At a clean stop: wait for what runs, then write the final state."""
         if self._running is not None:
             await self._running
         if self.engine.broken is None:
-            await self.checkpoint()
+            await self._guarded(self.checkpoint())

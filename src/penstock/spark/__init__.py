@@ -3,8 +3,8 @@
     spark = penstock.spark.session()
     spark.read.format("penstock").option("topic", "orders").load()
 
-Importing this package loads neither pyspark nor pyarrow.  `column`, the expression language as a Spark column, comes with
-the Spark backend of the language and is not here yet.
+Importing this package loads neither pyspark nor pyarrow.  `column`, the expression language as a Spark column, comes
+with the Spark backend of the language and is not here yet.
 """
 
 from __future__ import annotations

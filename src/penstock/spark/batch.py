@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.spark.arrow import values
 from penstock.spark.reading import ContentPart, LogPart, ReplayPart, fetch, span
 from penstock.spark.remote import Remote, remote
 
@@ -68,7 +70,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         return int(where["origin"]), start, max(start, end)
 
     def _queue_content(self, server: Remote) -> list[InputPartition]:
-        """Positions of what the queue holds: its messages may be settled before they are read, and are read all the same."""
+        """Positions of what the queue holds: messages that are settled before they are read are read all the same."""
         options = self.options
         origin = int(server.act("position")["origin"])
         columns = ["lsn", "exchange", "attempt", "state"]
@@ -84,7 +86,8 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         )
         if not batches:
             return []
-        rows = pa.Table.from_batches(batches).sort_by("lsn").combine_chunks().to_batches()[0]
+        table: Any = pa.Table.from_batches(batches)
+        rows: pa.RecordBatch = table.sort_by("lsn").combine_chunks().to_batches()[0]
         parts: list[InputPartition] = []
         runs = _runs(rows)
         wanted = options.min_partitions or max(1, min(_cores(), rows.num_rows // 50_000))
@@ -130,17 +133,16 @@ def by_rows(start: int, end: int, lsns: Any, least: int | None) -> list[tuple[in
 def cut_evenly(start: int, end: int, cuts: list[int]) -> list[tuple[int, int]]:
     """[start, end) cut at these places."""
     edges = [start, *cuts, end]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [(a, b) for a, b in pairwise(edges) if a < b]
 
 
 def _runs(rows: pa.RecordBatch) -> list[tuple[str, int, int, int, str]]:
     """Neighbouring LSNs that agree in exchange, attempt and state."""
     lsns = rows.column("lsn").to_numpy()
     breaks = np.diff(lsns) != 1
-    texts = {name: rows.column(name).to_pylist() for name in ("exchange", "attempt", "state")}
     out: list[tuple[str, int, int, int, str]] = []
     start = 0
-    keys = list(zip(texts["exchange"], texts["attempt"], texts["state"], strict=True))
+    keys = list(zip(values(rows, "exchange"), values(rows, "attempt"), values(rows, "state"), strict=True))
     for i in range(1, len(keys) + 1):
         if i == len(keys) or breaks[i - 1] or keys[i] != keys[start]:
             exchange, attempt, state = keys[start]

@@ -1,7 +1,7 @@
 """`expect`: conditions on a pipeline's input rows, and what becomes of rows that do not meet them.
 
-A condition that is NULL is not met.  Dead letters are published by the task that meets them, numbered within their batch,
-so a batch that runs again publishes them once.
+A condition that is NULL is not met.  Dead letters are published by the task that meets them, numbered within their
+batch, so a batch that runs again publishes them once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow.compute
 from pyspark import TaskContext
 
 from penstock.errors import SettingsError
+from penstock.spark.arrow import column, values
 from penstock.spark.definition import Check
 from penstock.spark.reading import Publisher
 from penstock.spark.remote import Where, remote
@@ -36,11 +37,11 @@ class Separator:
         context: Any = TaskContext.get()
         publisher = Publisher(remote(self._where), f"{self._name}/{context.partitionId()}")
         for batch in batches:
-            met = batch.column(MET)
+            met = column(batch, MET)
             rows = batch.drop_columns([MET])
             bad = rows.filter(compute.invert(met))
             if bad.num_rows:
-                bodies = bad.column("body").to_pylist()
+                bodies = values(bad, "body")
                 headers = {"x-failed-check": self._check.that}
                 publisher.publish(str(self._check.topic), bodies, [headers] * len(bodies))
             yield rows.filter(met)

@@ -1,4 +1,5 @@
-"""Columns of what is read: Spark's declarations, Arrow's types, and which come from the message and which from its body.
+"""Columns of what is read: Spark's declarations, Arrow's types, and which come from the message and which from its
+body.
 
 Spark takes a batch only when its Arrow types equal the declared ones exactly, so every batch goes through `fitted`.
 """
@@ -12,6 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.spark.arrow import Column, batch_like
 from penstock.spark.options import ReadOptions
 
 MESSAGE = {
@@ -60,15 +62,15 @@ class Layout:
     error: bool  # whether `parse_error` is among them
     strict: bool  # whether bad bodies leave the rows (they go to a topic)
 
-    def fitted(self, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
+    def fitted(self, columns: dict[str, Column]) -> pa.RecordBatch:
         """A batch of these columns in the declared order and types."""
-        arrays: list[pa.Array[Any]] = []
+        arrays: list[Column] = []
         for field in cast("list[pa.Field[Any]]", list(self.schema)):
             column = columns[field.name]
             if not field.nullable and column.null_count:
                 raise InvalidArgument(f"column {field.name!r} is declared NOT NULL and has {column.null_count} nulls")
-            arrays.append(column if column.type == field.type else cast("pa.Array[Any]", column.cast(field.type)))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            arrays.append(column if column.type == field.type else cast("Column", column.cast(field.type)))
+        return batch_like(arrays, self.schema)
 
 
 def declared(options: ReadOptions, ddl: str | None) -> str:
@@ -133,13 +135,13 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     known = dict(LOG) if options.log else {**MESSAGE, **MORE}
     if options.queue is not None and options.mode != "queue":
         known |= CONTENT
-    own = set() if ddl is None else set(names_in(ddl))
+    own = set[str]() if ddl is None else set(names_in(ddl))
     fetched: list[str] = []
     parsed: list[str] = []
     error = False
     for field in schema.fields:
         name, kind = field.name, field.dataType.simpleString()
-        marked = own and name in own
+        marked = name in own
         if not marked and name in known and (kind == known[name] or not options.parse):
             if kind != known[name]:
                 raise InvalidArgument(f"column {name!r} is {known[name]}, not {kind}")

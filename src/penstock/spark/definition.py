@@ -81,7 +81,7 @@ class Definition:
         )
 
     def digest(self) -> str:
-        """Changes when rows would come out otherwise; how often and how much at once does not matter to a checkpoint."""
+        """Changes when rows would come out otherwise; how often and how much at once is nothing to a checkpoint."""
         told = {name: value for name, value in asdict(self).items() if name not in ("max_rows", "trigger_us")}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 

@@ -2,9 +2,9 @@
 
     JOB.json   {"url", "user", "password", "patience", "folder", "master", "memory", "conf", "pipelines": [...]}
 
-One Spark session, one StreamingQuery a pipeline.  A query that fails starts again from its checkpoint after a pause that
-grows; what another try cannot mend, and ten failures without a batch between them, leave it failed.  `<folder>/status.json`
-says how each is.  With `--with-parent` the process ends when its standard input does.
+One Spark session, one StreamingQuery a pipeline.  A query that fails starts again from its checkpoint after a pause
+that grows; what another try cannot mend, and ten failures without a batch between them, leave it failed.
+`<folder>/status.json` says how each is.  With `--with-parent` the process ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str], driver_class: type[Driver] = Driver) -> int:
     [job_file] = [one for one in arguments if one != "--with-parent"]
     driver = driver_class(json.loads(Path(job_file).read_text()))
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: driver.stopping.set())
+        signal.signal(name, lambda number, frame: driver.stopping.set())
     if with_parent:
         threading.Thread(target=_watch, args=(driver.stopping,), daemon=True).start()
     try:

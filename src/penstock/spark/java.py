@@ -29,7 +29,9 @@ def find_java() -> str:
     if version is None:
         raise SettingsError(f"Spark needs Java, and {java} does not run: {advice}")
     if version < NEEDED:
-        raise SettingsError(f"Spark needs Java {NEEDED}, and {java} is Java {version}: {advice}, or set JAVA_HOME to one")
+        raise SettingsError(
+            f"Spark needs Java {NEEDED}, and {java} is Java {version}: {advice}, or set JAVA_HOME to one"
+        )
     return java
 
 

@@ -16,9 +16,7 @@ from typing import Any
 
 from penstock.spark.java import find_java
 
-CHECKPOINT_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """As safe on a local disk as Spark's default, and 70 ms a batch faster: the default starts a process for each file."""
 
 QUIET = """\
@@ -52,7 +50,11 @@ def defaults(master: str, memory: str) -> dict[str, str]:
 
 
 def session(
-    master: str = "local[*]", *, memory: str = "2g", folder: str | Path | None = None, conf: dict[str, str] | None = None
+    master: str = "local[*]",
+    *,
+    memory: str = "2g",
+    folder: str | Path | None = None,
+    conf: dict[str, str] | None = None,
 ) -> Any:
     """A Spark session with `format("penstock")`.
 
@@ -134,7 +136,8 @@ def install(spark: Any) -> None:
 
     They still need pyarrow, orjson and our other dependencies.
     """
-    from pyspark import cloudpickle
+    from pyspark import cloudpickle as untyped
 
+    cloudpickle: Any = untyped
     cloudpickle.register_pickle_by_value(sys.modules["penstock"])
     register(spark)

@@ -1,8 +1,8 @@
 """Rows of a DataFrame as messages: which columns are meant, whether they can be, and the batches that are sent.
 
 A frame with a column `body` gives bodies as they are; of any other frame each row becomes a JSON object.  `topic`,
-`priority`, `not_before`, `expires_at`, `headers` and four AMQP properties go beside the body in both cases.  Nobody else
-checks a frame's columns: Spark hands any frame to any sink.
+`priority`, `not_before`, `expires_at`, `headers` and four AMQP properties go beside the body in both cases.  Nobody
+else checks a frame's columns: Spark hands any frame to any sink.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.spark.arrow import Column, batch_of, column
 
 HEADERS = pa.map_(pa.string(), pa.string())
 UTC_MICROS = pa.timestamp("us", tz="UTC")
@@ -46,23 +47,23 @@ class Outgoing:
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the frame as a batch of messages.  InvalidArgument for a value that no message can have."""
-        columns: dict[str, pa.Array[Any]] = {}
+        columns = dict[str, Column]()
         if self.fields:
             columns["body"] = pa.array(to_json(batch, self.fields), pa.binary())
             if "content_type" not in self.beside:
                 text = pa.repeat(pa.scalar("application/json", pa.string()), batch.num_rows)
-                columns["content_type"] = cast("pa.Array[Any]", text)
+                columns["content_type"] = cast("Column", text)
         else:
-            body = batch.column("body")
+            body = column(batch, "body")
             if body.null_count:
                 raise InvalidArgument(f"column 'body' has {body.null_count} nulls; a body may be empty but not null")
-            columns["body"] = cast("pa.Array[Any]", body.cast(pa.binary()))
+            columns["body"] = cast("Column", body.cast(pa.binary()))
         for name in self.beside:
             try:
-                columns[name] = cast("pa.Array[Any]", batch.column(name).cast(BESIDE[name][1]))
+                columns[name] = cast("Column", batch.column(name).cast(BESIDE[name][1]))
             except pa.ArrowException as error:
                 raise InvalidArgument(f"column {name!r} has a value that no message can have: {error}") from None
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        return batch_of(list(columns.values()), list(columns))
 
 
 def outgoing(schema: Any, topic: str | None) -> Outgoing:

@@ -64,7 +64,7 @@ class Outputs:
         self.complete = complete
 
     def check(self, schema: Any) -> None:
-        """InvalidArgument unless every topic can take rows of these columns; PreconditionFailed for a table in the way."""
+        """InvalidArgument unless topics can take rows of these columns; PreconditionFailed for a folder in the way."""
         for target in self.targets:
             if target.table is None:
                 outgoing(schema, target.topic)
@@ -150,7 +150,9 @@ def write_folder(frame: Any, parent: Path, name: str) -> bool:
 def refuse_folder(folder: Path) -> None:
     """A complete aggregate replaces a link, never a folder that somebody else has made."""
     if folder.exists() and not folder.is_symlink():
-        raise PreconditionFailed(f"table {folder} is a folder and should be a link to the newest snapshot: move it away")
+        raise PreconditionFailed(
+            f"table {folder} is a folder and should be a link to the newest snapshot: move it away"
+        )
 
 
 def point(link: Path, folder: Path) -> None:

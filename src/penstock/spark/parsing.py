@@ -1,7 +1,7 @@
 """JSON bodies as typed columns, and the columns that bodies seem to have.
 
-A body is bad when it is no JSON object or when a value cannot be what its column is declared as; all its columns are null
-then and the reason is told.  A missing field is null.  The last of equal keys wins.
+A body is bad when it is no JSON object or when a value cannot be what its column is declared as; all its columns are
+null then and the reason is told.  A missing field is null.  The last of equal keys wins.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, cast
 import orjson
 import pyarrow as pa
 
+from penstock.spark.arrow import Column
+
 Convert = Callable[[Any], Any]
 
 _WRONG = (pa.ArrowException, TypeError, ValueError, OverflowError, InvalidOperation)
@@ -23,32 +25,34 @@ class BodyParser:
     """Bodies into the columns of a schema."""
 
     def __init__(self, schema: pa.Schema, names: Sequence[str]) -> None:
-        self.fields = cast("list[pa.Field[Any]]", [schema.field(name) for name in names])
+        given: Any = schema
+        self.fields = cast("list[pa.Field[Any]]", [given.field(name) for name in names])
         self._convert = [converter(field.type) for field in self.fields]
 
-    def parse(self, bodies: pa.Array[Any]) -> tuple[dict[str, pa.Array[Any]], list[str | None]]:
+    def parse(self, bodies: Column) -> tuple[dict[str, Column], list[str | None]]:
         """Columns by name, and for each row why it is bad (None: it is good)."""
         errors: list[str | None] = [None] * len(bodies)
         rows: list[dict[str, Any]] = []
         loads = orjson.loads
-        for place, body in enumerate(bodies.to_pylist()):
+        for place, body in enumerate(cast("list[Any]", bodies.to_pylist())):
+            row: Any = None
             try:
                 row = loads(body)
-            except ValueError as error:
-                errors[place], row = f"no JSON: {error}", {}
-            if type(row) is not dict:
-                errors[place], row = f"JSON, but no object: {type(row).__name__}", {}
-            rows.append(cast("dict[str, Any]", row))
+                if type(row) is not dict:
+                    errors[place] = f"JSON, but no object: {type(row).__name__}"
+            except ValueError as wrong:
+                errors[place] = f"no JSON: {wrong}"
+            rows.append(cast("dict[str, Any]", row) if errors[place] is None else {})
         columns = self._columns(rows, errors)
         if columns is None:  # some rows went bad over their types: they have no column at all
             for place, error in enumerate(errors):
                 if error is not None:
                     rows[place] = {}
             columns = self._columns(rows, errors)
-        return cast("dict[str, pa.Array[Any]]", columns), errors
+        return cast("dict[str, Column]", columns), errors
 
-    def _columns(self, rows: list[dict[str, Any]], errors: list[str | None]) -> dict[str, pa.Array[Any]] | None:
-        out = dict[str, "pa.Array[Any]"]()
+    def _columns(self, rows: list[dict[str, Any]], errors: list[str | None]) -> dict[str, Column] | None:
+        out = dict[str, "Column"]()
         failed = False
         for field, convert in zip(self.fields, self._convert, strict=True):
             name = field.name
@@ -77,7 +81,7 @@ class BodyParser:
                 errors[place] = f"field {field.name!r} is {text[:60]}, not {field.type}"
 
 
-def numbers(values: list[Any], kind: Any) -> pa.Array[Any]:
+def numbers(values: list[Any], kind: Any) -> Column:
     """JSON numbers as a column.  Raises for what is no number, no whole one where that is wanted, or too large.
 
     Arrow finds the kind of all values at once, which costs less than a look at each; told the type at once it would cut
@@ -87,16 +91,16 @@ def numbers(values: list[Any], kind: Any) -> pa.Array[Any]:
     if pa.types.is_integer(kind):
         if not (pa.types.is_integer(found.type) or pa.types.is_floating(found.type) or pa.types.is_null(found.type)):
             raise TypeError("not all are numbers")
-        return cast("pa.Array[Any]", found.cast(kind))
+        return cast("Column", found.cast(kind))
     if pa.types.is_integer(found.type) or pa.types.is_null(found.type):
-        return pa.array(values, kind)
+        return cast("Column", pa.array(values, kind))
     if not pa.types.is_floating(found.type):
         raise TypeError("not all are numbers")
-    return cast("pa.Array[Any]", found if found.type == kind else found.cast(kind))
+    return cast("Column", found if found.type == kind else found.cast(kind))
 
 
 def converter(kind: Any) -> Convert | None:
-    """A function from a JSON value (never None) to what Arrow takes for `kind`; None where it takes the value as it is."""
+    """A function from a JSON value (never None) to what Arrow takes for `kind`; None: the value itself."""
     types: Any = pa.types
     if types.is_string(kind):
         return _text
@@ -157,9 +161,9 @@ def _number(value: Any) -> float:
 
 
 def _list(value: Any) -> list[Any]:
-    if type(value) is not list:
-        raise TypeError("not a list")
-    return cast("list[Any]", value)
+    if type(value) is list:
+        return value  # pyright: ignore[reportUnknownVariableType] - its items are of any kind
+    raise TypeError("not a list")
 
 
 def _zoned(value: Any) -> datetime:
@@ -205,7 +209,7 @@ def _kind(value: Any) -> Any:
         return {name: _kind(item) for name, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
         kind: Any = None
-        for item in cast("list[Any]", value):
+        for item in _list(value):
             kind = _merged(kind, _kind(item))
         return [kind]
     return "string"
@@ -219,7 +223,7 @@ def _merged(one: Any, other: Any) -> Any:
         return {name: _merged(left.get(name), right.get(name)) for name in {**left, **right}}
     if isinstance(one, list) and isinstance(other, list):
         return [_merged(one[0], other[0])]
-    if {str(one), str(other)} == {"bigint", "double"}:
+    if one in ("bigint", "double") and other in ("bigint", "double"):
         return "double"
     return "string"
 

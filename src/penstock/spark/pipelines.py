@@ -3,8 +3,8 @@
     <folder>/<name>/         Spark's checkpoint
     <folder>/<name>.json     {"digest", "columns"}: what the checkpoint belongs to, and columns that were inferred
 
-A checkpoint knows nothing of options, SQL or code.  With a changed definition it would go on as if nothing had happened,
-so a pipeline whose definition no longer fits its checkpoint is refused.
+A checkpoint knows nothing of options, SQL or code.  With a changed definition it would go on as if nothing had
+happened, so a pipeline whose definition no longer fits its checkpoint is refused.
 """
 
 from __future__ import annotations
@@ -107,14 +107,16 @@ class Pipeline:
         papers = self._read_papers()
         if papers is not None and papers.get("digest") != digest and self.checkpoint.exists:
             raise SettingsError(
-                f"pipeline {definition.name} has changed since its checkpoint was made: put the old definition back, give "
-                f"the new one another name, or delete {self.checkpoint.folder} to start it anew"
+                f"pipeline {definition.name} has changed since its checkpoint was made: put the old definition back, "
+                f"give the new one another name, or delete {self.checkpoint.folder} to start it anew"
             )
         if papers is not None and papers.get("digest") == digest:
             return str(papers["columns"])
         columns = definition.columns
         if columns == "json":
-            given = {key: value for key, value in self._options("").items() if key not in ("schema", "maxRowsPerTrigger")}
+            given = {
+                key: value for key, value in self._options("").items() if key not in ("schema", "maxRowsPerTrigger")
+            }
             columns = examined(read_options(given))
         self.place.folder.mkdir(parents=True, exist_ok=True)
         aside = self._papers.with_suffix(".part")
@@ -130,7 +132,7 @@ class Pipeline:
         except ValueError:
             if self.checkpoint.exists:
                 raise SettingsError(
-                    f"{self._papers} cannot be read, so nobody knows whether the checkpoint fits: delete both to start anew"
+                    f"{self._papers} cannot be read, so the checkpoint may not fit: delete both to start anew"
                 ) from None
             return None
         return cast("dict[str, Any]", found)

@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import NotFound
+from penstock.spark.arrow import batch_of, by_name, column, values
 from penstock.spark.columns import ERROR, Layout
 from penstock.spark.options import ReadOptions
 from penstock.spark.parsing import BodyParser
@@ -84,25 +85,21 @@ def fetch(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.Rec
     rows = _rows(server, options, layout, part)
     if not layout.parsed and not layout.error:
         for batch in rows:
-            yield layout.fitted(_by_name(batch))
+            yield layout.fitted(by_name(batch))
         return
     parser = BodyParser(layout.schema, layout.parsed)
     aside = Aside(server, options, part) if layout.strict else None
     for batch in rows:
-        columns = _by_name(batch)
+        columns = by_name(batch)
         found, errors = parser.parse(columns["body"])
         columns |= found
         if layout.error:
             columns[ERROR] = pa.array(errors, pa.string())
         fitted = layout.fitted(columns)
         if aside is not None and any(error is not None for error in errors):
-            aside.put(columns["body"], errors)
+            aside.put(values(batch, "body"), errors)
             fitted = fitted.filter(pa.array([error is None for error in errors]))
         yield fitted
-
-
-def _by_name(batch: pa.RecordBatch) -> dict[str, pa.Array[Any]]:
-    return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
@@ -152,18 +149,18 @@ def _content(server: Remote, options: ReadOptions, layout: Layout, part: Content
         bookmark=span(part.origin, part.runs[0][0], part.runs[-1][1]),
         columns=asked,
     ):
-        lsns = cast("npt.NDArray[np.int64]", batch.column("lsn").to_numpy())
+        lsns = cast("npt.NDArray[np.int64]", column(batch, "lsn").to_numpy())
         place = np.searchsorted(starts, lsns, side="right") - 1
         hit = (place >= 0) & (lsns < ends[np.maximum(place, 0)])
         if not hit.any():
             continue
         mine = batch.filter(pa.array(hit))
-        runs = [part.runs[i] for i in place[hit].tolist()]
+        runs = [part.runs[i] for i in cast("list[int]", place[hit].tolist())]
         found += mine.num_rows
-        columns = _by_name(mine)
+        columns = by_name(mine)
         columns["attempt"] = pa.array([run[2] for run in runs], pa.int32())
         columns["state"] = pa.array([run[3] for run in runs], pa.string())
-        yield pa.RecordBatch.from_arrays([columns[name] for name in layout.fetched], names=list(layout.fetched))
+        yield batch_of([columns[name] for name in layout.fetched], layout.fetched)
     wanted = int((ends - starts).sum())
     if found < wanted and options.fail_on_data_loss:
         raise NotFound(
@@ -186,19 +183,19 @@ class Aside:
             raise TypeError("only streams put bad bodies aside")
         self._publisher = Publisher(server, f"bad/{name}")
 
-    def put(self, bodies: pa.Array[Any], errors: Sequence[str | None]) -> None:
+    def put(self, bodies: Sequence[bytes | None], errors: Sequence[str | None]) -> None:
         """Publish the bodies whose error is not None."""
-        bad = [(body, error) for body, error in zip(bodies.to_pylist(), errors, strict=True) if error is not None]
+        bad = [(body or b"", error) for body, error in zip(bodies, errors, strict=True) if error is not None]
         self._publisher.publish(str(self._topic), [body for body, _ in bad], [{"x-error": str(e)} for _, e in bad])
 
 
 class Publisher:
-    """Messages from within a task of a streaming query, stored once: the same task of the same batch numbers them alike."""
+    """Messages from a task of a streaming query, stored once: the same task of the same batch numbers them alike."""
 
     def __init__(self, server: Remote, name: str) -> None:
         context: Any = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        batch = context.getLocalProperty("streaming.sql.batchId") if query is not None else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
         if query is None or batch is None:
             raise TypeError("only a task of a streaming query may publish")
         self._server = server

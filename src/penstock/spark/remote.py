@@ -1,7 +1,9 @@
-"""The server as a Spark job sees it: calls that outlive a restart of the server, and streams that go on where they broke.
+"""The server as a Spark job sees it: calls that outlive a restart of the server, and streams that go on where they
+broke.
 
 Every call that is repeated here may be: the server answers a plan, a range, a sink's commit and a numbered publish the
-same when it is asked twice, a stage that nobody commits is swept, and a new opening of a stream only fences the one before.
+same when it is asked twice, a stage that nobody commits is swept, and a new opening of a stream only fences the one
+before.
 """
 
 from __future__ import annotations

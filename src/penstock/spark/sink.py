@@ -1,7 +1,7 @@
 """Writes: tasks stage their rows on the server, and one commit of the driver makes exactly the named stages visible.
 
-The commit's key is (query id, batch id).  A batch that Spark runs again after a crash is answered "already", so its rows
-are there once; a try that lost leaves stages that nobody names, which the server sweeps.
+The commit's key is (query id, batch id).  A batch that Spark runs again after a crash is answered "already", so its
+rows are there once; a try that lost leaves stages that nobody names, which the server sweeps.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ def stage(
     return tuple(names), total
 
 
+def staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """Those of tasks that came to an end."""
+    return [message for message in messages if isinstance(message, Staged)]
+
+
 def commit(
     where: Where, query: str, batch: int, stages: Sequence[str], settle: tuple[str, int] | None = None
 ) -> dict[str, Any]:
@@ -96,9 +101,9 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         stages, rows = stage(options.where, query, batch, iterator, self.out, options.topic, options.exchange)
         return Staged(query, batch, stages, rows)
 
-    def commit(self, messages: Sequence[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """On the driver, when every task is done."""
-        done = [message for message in messages if message is not None]
+        done = staged(messages)
         stages = [name for message in done for name in message.stages]
         settle = self._settled(batchId)
         if done and (stages or settle is not None):
@@ -114,7 +119,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         planned = Checkpoint(folder).planned_batch(batch)
         return None if not planned else (stream, planned)
 
-    def abort(self, messages: Sequence[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """On the driver, when a task has failed for good."""
         drop(self.options.where, messages)
 
@@ -135,19 +140,19 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is un
         stages, rows = stage(options.where, self.query, 0, iterator, self.out, options.topic, options.exchange)
         return Staged(self.query, 0, stages, rows)
 
-    def commit(self, messages: Sequence[Staged | None]) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when every task is done."""
-        stages = [name for message in messages if message is not None for name in message.stages]
+        stages = [name for message in staged(messages) for name in message.stages]
         if stages:
             commit(self.options.where, self.query, 0, stages)
 
-    def abort(self, messages: Sequence[Staged | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task has failed for good."""
         drop(self.options.where, messages)
 
 
-def drop(where: Where, messages: Sequence[Staged | None]) -> None:
+def drop(where: Where, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Remove the stages of tasks whose write will not be committed."""
-    stages = [name for message in messages if message is not None for name in message.stages]
+    stages = [name for message in staged(messages) for name in message.stages]
     if stages:
         remote(where).act("stage_drop", stages=stages)

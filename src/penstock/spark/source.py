@@ -64,7 +64,9 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
         options = read_options(self._given)
         if options.mode == "queue":
-            raise InvalidArgument("mode queue is for streams; a batch read of a queue looks at what waits and takes nothing")
+            raise InvalidArgument(
+                "mode queue is for streams; a batch read of a queue looks at what waits and takes nothing"
+            )
         if options.stream is not None and options.queue is not None:
             raise InvalidArgument("option stream is for streams; a batch read needs no name")
         return SnapshotReader(options, self._layout(options, schema))
@@ -106,6 +108,7 @@ class DefaultSource(PenstockSource):
 
 def examined(options: ReadOptions) -> str:
     """DDL of the body's columns, from the first messages there are.  NotFound when they say nothing."""
+    from penstock.spark.arrow import values
     from penstock.spark.parsing import infer
     from penstock.spark.remote import remote
 
@@ -114,7 +117,7 @@ def examined(options: ReadOptions) -> str:
         rows = server.rows("queue", name=options.queue, vhost=server.vhost, limit=EXAMPLES, columns=["body"])
     else:
         rows = server.rows("replay", vhost=server.vhost, limit=EXAMPLES, columns=["body"], **options.replay())
-    ddl = infer(body for batch in rows for body in batch.column("body").to_pylist())
+    ddl = infer(body for batch in rows for body in values(batch, "body"))
     if ddl is None:
         what = f"queue {options.queue!r}" if options.queue is not None else f"topic {options.topic!r}"
         raise NotFound(f"{what} has no message yet whose JSON could tell its columns: name them with option schema")

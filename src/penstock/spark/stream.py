@@ -1,8 +1,8 @@
 """Streaming reads: which rows the next batch has.  Rows themselves are read by executors (`reading`).
 
-Spark keeps offsets in its checkpoint without syncing them, may ask again for a batch that it forgot, and never says that
-the last batch of a run is done.  So the server plans: an answer for the same start is the same whoever asks again, and
-asking for what follows a batch is what settles it.
+Spark keeps offsets in its checkpoint without syncing them, may ask again for a batch that it forgot, and never says
+that the last batch of a run is done.  So the server plans: an answer for the same start is the same whoever asks again,
+and asking for what follows a batch is what settles it.
 
     log mode     offset {"lsn": n}: the next LSN to read.  Nothing is consumed.
     queue mode   offset {"batch": n}: a dense number of the stream's own.  {"batch": 0} is "wherever the stream stands".
@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.spark.arrow import values
 from penstock.spark.batch import cut_evenly
 from penstock.spark.reading import PlanPart, ReplayPart, fetch, parts_for, span
 from penstock.spark.remote import Remote, remote
@@ -99,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def mean_size(self) -> float | None:
         """Bytes of a body, by a sample; None when there is none."""
-        sizes = [len(body) for batch in self.sample() for body in batch.column("body").to_pylist()]
+        sizes = [len(body) for batch in self.sample() for body in values(batch, "body")]
         return sum(sizes) / len(sizes) if sizes else None
 
     def sample(self) -> Iterator[pa.RecordBatch]:
@@ -146,7 +147,9 @@ class LogStreamReader(StreamReader):
     def _starting(self) -> str:
         text = self.options.starting or "EPOCH"
         if text.upper() == "MOST_RECENT":
-            raise InvalidArgument("startingBookmark MOST_RECENT: a query goes on from its checkpoint; name another place")
+            raise InvalidArgument(
+                "startingBookmark MOST_RECENT: a query goes on from its checkpoint; name another place"
+            )
         return text
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name

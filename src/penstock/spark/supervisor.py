@@ -1,7 +1,8 @@
 """`penstock up`: the server and the driver of its pipelines as two processes, each started again when it dies.
 
-The server comes first; when it is started again it keeps its addresses, and the pipelines wait for it.  The driver's own
-output, with whatever Spark prints, goes to `<data>/spark/driver.log`.  A stop ends the pipelines first, then the server.
+The server comes first; when it is started again it keeps its addresses, and the pipelines wait for it.  The driver's
+own output, with whatever Spark prints, goes to `<data>/spark/driver.log`.  A stop ends the pipelines first, then the
+server.
 """
 
 from __future__ import annotations
@@ -290,7 +291,7 @@ def up(settings: Any, *, ready_file: str | None = None, say: Say = say_aloud) ->
     """
     supervisor = Supervisor(settings, ready_file=ready_file, say=say)
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: supervisor.stopping.set())
+        signal.signal(name, lambda number, frame: supervisor.stopping.set())
     try:
         supervisor.run()
     except PenstockError:

@@ -16,6 +16,7 @@ from penstock.core import audit as audit_module
 from penstock.core.audit import Report
 from penstock.core.broker import Core
 from penstock.core.effects import Fetch, Verb
+from penstock.core.state import DurableState
 from penstock.log import MEMORY, Log
 from penstock.log.disk import OsDisk
 from penstock.ports import Clock
@@ -541,3 +542,45 @@ def test_what_a_core_writes_is_found_right(tmp_path: Path, seed: int) -> None:
     report = audit(tmp_path)
     assert not report.findings, report.findings[:5]
     assert report.counts["queue messages taken"] > 500
+
+
+def test_a_log_whose_beginning_is_gone_is_audited_from_its_base(tmp_path: Path) -> None:
+    settings = replace(MEMORY, origin=7, segment=20_000)
+    log = Log.open(OsDisk(tmp_path), Still(), settings)
+    assert [*log.replay()] == []
+    now = Now(T0, 1)
+    core = Core(7)
+    core.boot(now, clean=True, next_lsn=1)
+    queue = core.declare_queue(now, "/", "q", QueueSettings(retry=Retry(initial=1000, jitter=0)))
+    consumer = core.subscribe(now, queue, tag="c", holder=object(), max_backlog=10)
+    for number in range(40):
+        core.publish(now, Publishes(core.topic("/", "", "q"), PERSISTENT, [b"x" * 1000] * 2))
+        held = [run.chunk[:1] for run in consumer.leases.held()]
+        core.settle(now, queue, held[:1], Verb.ACK if number % 3 else Verb.CANCEL, by=consumer)
+        log.append(core.take_journal())
+        log.flush()
+    state = core.durable_state()
+    log.append([log.base_group(core.next_lsn, T0, core.next_lsn, state.encode())])
+    log.flush()
+    assert log.retire(core.next_lsn)
+    log.close()
+
+    log = Log.open(OsDisk(tmp_path), Still(), settings)
+    start = log.base_state()
+    assert start is not None
+    for _ in log.replay():
+        pass
+    core = Core.restore(DurableState.decode(start[1]), origin=7, now=now)
+    core.boot(now, clean=True, next_lsn=log.recovery.next_lsn)
+    queue = core.queue("/", "q")
+    consumer = core.subscribe(now, queue, tag="c", holder=object())
+    core.settle(now, queue, [run.chunk for run in consumer.leases.held()], Verb.ACK, by=consumer)
+    core.tick(Now(T0 + 2000, 2000))
+    log.append(core.take_journal())
+    log.flush()
+    log.close()
+    report = audit(tmp_path)
+    assert report.findings == []
+    assert report.counts["audited from LSN"] == start[0]
+    assert report.counts["queue messages settled"] > 10
+    assert report.counts["starts"] == 1

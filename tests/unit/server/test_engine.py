@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sim.serverkit import Client, Content, Life, clock
 
 from penstock.log import SimDisk
 from penstock.wire.amqp import methods as m
+from sim.serverkit import Client, Content, Life, clock
 
 NO_MEMORY = 0
 """A budget with which a body leaves memory as soon as it is durable."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from sim.serverkit import HANDSHAKE, PERSISTENT, Client, Content, Life, clock, message
 
 from penstock.core.effects import Verb
 from penstock.log import MEMORY, SimDisk
@@ -14,6 +13,7 @@ from penstock.server.amqp import door as door_module
 from penstock.server.amqp import session as session_module
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, Limits, frame
+from sim.serverkit import HANDSHAKE, PERSISTENT, Client, Content, Life, clock, message
 
 SECOND = 1_000_000
 

@@ -1,0 +1,74 @@
+"""What the tests of Spark share: a server, a client of it and a session, and how a checkpoint is damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flight_house import FlightHouse
+from penstock.client import Client
+from penstock.spark.driver import short
+
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""A JVM that starts sooner and is not meant to run for long."""
+
+
+class Lab:
+    """A server, a client of it, and Spark."""
+
+    def __init__(self, spark: Any, house: FlightHouse, client: Client) -> None:
+        self.spark = spark
+        self.house = house
+        self.client = client
+
+    def declare(self, *queues: str, **settings: object) -> None:
+        for queue in queues:
+            self.client.declare(queue, **settings)
+
+    def publish(self, topic: str, ids: Sequence[int], **columns: Any) -> None:
+        bodies = [json.dumps({"id": i, "region": "EU" if i % 2 else "US", "total": i / 2}).encode() for i in ids]
+        self.client.publish_table(topic, pa.table({"body": pa.array(bodies, pa.binary()), **columns}))
+
+    def read(self, columns: str | None = None, /, **options: object) -> Any:
+        reader = self.spark.read.format("penstock").option("url", self.house.url)
+        if columns is not None:
+            reader = reader.schema(columns)
+        return reader.options(**options).load()
+
+    def stream(self, **options: object) -> Any:
+        return self.spark.readStream.format("penstock").option("url", self.house.url).options(**options).load()
+
+    def write(self, frame: Any, checkpoint: Path, **options: object) -> Any:
+        """Run a stream into a queue or topic with what there is now, to its end."""
+        writer = frame.writeStream.format("penstock").option("url", self.house.url).options(**options)
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    def ids(self, queue: str) -> list[int]:
+        """What waits in a queue, by the field `id`."""
+        return sorted(json.loads(message.body)["id"] for message in self.client.peek(queue, count=1_000_000))
+
+    def counts(self, queue: str) -> tuple[int, int, int]:
+        stats = self.client.queue(queue)
+        return stats["ready"], stats["leased"], stats["acked"]
+
+
+def sentence(error: BaseException) -> str:
+    """What our own code said in an error of Spark's."""
+    return short(str(error))
+
+
+def forget_last_commit(checkpoint: Path) -> int:
+    """As a kill between the sink's commit and Spark's commit file, or a power cut, leaves a checkpoint."""
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    for name in (str(last), f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    return last

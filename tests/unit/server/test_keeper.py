@@ -1,0 +1,390 @@
+"""Upkeep: checkpoints when enough was logged, retention of what nobody needs any more, and failures of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.config.settings import LogSection, Retention
+from penstock.core.fold import Fold
+from penstock.log import MEMORY, SimDisk
+from penstock.server.keeper import RETENTION_BEATS, Keeper
+from penstock.server.retention import Retirement
+from penstock.wire.amqp import methods as m
+from sim.serverkit import Life, Steps, clock, state_of
+
+SECOND = 1_000_000
+SMALL = replace(MEMORY, segment=16_000, origin=7)
+
+
+class Here(Executor):
+    """A pool whose work is done before `submit` returns."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = Future[Any]()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001  handed on, as every executor does
+            future.set_exception(error)
+        return future
+
+
+def section(**keys: Any) -> LogSection:
+    return LogSection(**{"segment": "64KiB", **keys})
+
+
+def keeper(life: Life, **keys: Any) -> Keeper:
+    return Keeper(life.engine, Here(), section(**keys), asyncio.get_running_loop())
+
+
+async def finished(life: Life, keeper: Keeper) -> None:
+    """Let the loop and the disk do their parts until the running work is done."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+        life.turn()
+        life.commit()
+        if keeper._running is None or keeper._running.done():
+            return
+    raise AssertionError("the work does not end")
+
+
+@pytest.fixture
+def life() -> Iterator[Life]:
+    life = Life(SimDisk(), clock(), log=SMALL)
+    life.declare("q", "kept")
+    yield life
+
+
+def fill(life: Life, count: int, queue: str = "q", size: int = 300) -> None:
+    """Commits of ten messages each."""
+    client = life.client(confirm=True)
+    for n in range(count):
+        client.publish(queue, *(b"%d-%d " % (n, i) + b"x" * size for i in range(10)))
+        life.run()
+    client.lose()
+    life.run()
+
+
+def drain(life: Life, queue: str = "q") -> None:
+    """Take and settle everything."""
+    client = life.client()
+    client.consume(queue, no_ack=True)
+    life.run()
+    client.lose()
+    life.advance(SECOND)
+
+
+# -- checkpoints
+
+
+async def test_a_checkpoint_follows_bytes_or_records(life: Life) -> None:
+    by_bytes = keeper(life, checkpoint_bytes="4KiB")
+    by_records = keeper(life, checkpoint_records=20)
+    for one in (by_bytes, by_records):
+        one.beat()
+        await finished(life, one)
+        assert one.checkpoints == 0
+    fill(life, 3)
+    for one in (by_bytes, by_records):
+        one.beat()
+        await finished(life, one)
+        one.beat()
+        await finished(life, one)
+        assert one.checkpoints == 1
+    state = life.core.durable_state()
+    life.kill()
+    again = Life(life.disk, life.clock, log=SMALL)
+    assert again.log.recovery.checkpoint
+    assert again.core.durable_state().queues == state.queues
+
+
+async def test_the_last_checkpoint_waits_for_what_runs(life: Life) -> None:
+    one = keeper(life, checkpoint_bytes="1KiB")
+    fill(life, 2)
+    one.beat()
+    stopping = asyncio.ensure_future(one.last_checkpoint())
+    for _ in range(20):
+        await asyncio.sleep(0)
+        life.turn()
+        life.commit()
+    await stopping
+    assert one.checkpoints == 2
+
+
+async def test_a_full_disk_costs_the_checkpoint_alone(life: Life) -> None:
+    fill(life, 3)
+    one = keeper(life, checkpoint_bytes="1B")
+    fill(life, 1)
+    life.disk.capacity = life.disk.used()
+    one.beat()
+    await finished(life, one)
+    assert one.checkpoints == 0
+    assert life.engine.broken is None
+    life.disk.capacity = 1 << 40
+    fill(life, 1)
+    one.beat()
+    await finished(life, one)
+    assert one.checkpoints == 1
+
+
+@pytest.mark.parametrize("stop", [False, True])
+async def test_a_log_that_breaks_during_a_checkpoint_holds_nobody_up(life: Life, stop: bool) -> None:
+    one = keeper(life, checkpoint_bytes="1B")
+    fill(life, 1)
+    client = life.client()
+    client.publish("q", b"not durable")
+    life.disk.fail_next("sync")
+    work: Awaitable[None]
+    if stop:
+        work = asyncio.ensure_future(one.last_checkpoint())
+    else:
+        one.beat()
+        assert one._running is not None
+        work = one._running
+    for _ in range(20):
+        await asyncio.sleep(0)
+        life.turn()
+        life.commit()
+    assert life.engine.broken
+    await asyncio.wait_for(work, 1)
+    assert one.checkpoints == 0
+    await asyncio.wait_for(one.last_checkpoint(), 1)
+    assert len(life.engine.on_broken) == 2  # the door's and the harness's
+
+
+# -- retention
+
+
+def retire(life: Life, **retention: Any) -> list[str]:
+    """One look, step by step; the names of what was deleted."""
+    keys = Retention(**{"age": None, "bytes": None, **retention})
+    retirement = life.upkeep
+    if isinstance(retirement, Retirement):
+        retirement._settings = keys
+    else:
+        retirement = life.upkeep = Retirement(life.engine, keys)
+    due = retirement.due(life.core.floor())
+    if due is None:
+        return []
+    retirement.write_base(due, retirement.state_below(due))
+    assert life.log.retire(due) == []  # nothing goes before the base is durable
+    life.commit()
+    return life.log.retire(due)
+
+
+def segments(life: Life) -> int:
+    return len(life.log.segments())
+
+
+def same_after_restart(life: Life) -> None:
+    """A restart without any checkpoint finds what was there."""
+    life.run()
+    before = life.core.durable_state()
+    life.log.flush()
+    life.kill()
+    found = state_of(life.disk, life.clock, SMALL)
+    assert found == before
+
+
+def test_without_settings_nothing_goes(life: Life) -> None:
+    fill(life, 20)
+    drain(life)
+    assert segments(life) > 3
+    assert retire(life) == []
+
+
+def test_retention_by_bytes_keeps_so_many(life: Life) -> None:
+    fill(life, 30)
+    drain(life)
+    before = segments(life)
+    gone = retire(life, bytes="40KiB")
+    assert gone
+    assert sum(segment.bytes for segment in life.log.segments()) <= 40 * 1024 + 16_000
+    assert segments(life) == before - len(gone)
+    same_after_restart(life)
+
+
+def test_retention_by_age(life: Life) -> None:
+    fill(life, 10)
+    drain(life)
+    life.advance(3600 * SECOND)
+    fill(life, 10)
+    drain(life)
+    old = [segment.name for segment in life.log.segments() if segment.last <= 110]
+    gone = retire(life, age="30m")
+    assert gone
+    assert set(gone) >= set(old[:-1])
+    assert retire(life, age="30m") == []
+    assert segments(life) >= 2
+    same_after_restart(life)
+
+
+def test_one_stuck_message_keeps_its_segment_and_all_after_it(life: Life) -> None:
+    fill(life, 10)
+    drain(life)
+    fill(life, 1, "kept")
+    stuck = life.core.queue("/", "kept").floor()
+    fill(life, 20)
+    drain(life)
+    retire(life, bytes="1B")
+    assert life.log.first_lsn <= stuck
+    assert len(life.contents("kept")) == 10
+    same_after_restart(life)
+
+
+def test_a_leased_message_keeps_its_segment(life: Life) -> None:
+    client = life.client()
+    client.consume("kept")
+    client.publish("kept", b"held")
+    life.run()
+    held = life.core.queue("/", "kept").floor()
+    fill(life, 20)
+    drain(life)
+    assert life.core.floor() <= held
+    retire(life, bytes="1B")
+    assert life.log.first_lsn <= held
+    same_after_restart(life)
+
+
+def test_planned_batches_keep_their_segment_until_two_more_are_planned(life: Life) -> None:
+    fill(life, 1, "kept")
+    fill(life, 12)
+    drain(life)
+    queue, now = life.core.queue("/", "kept"), life.engine.now
+    opened = life.core.streams.open(now(), "s", queue)
+    for batch in range(3):
+        plan = life.core.streams.plan(now(), "s", opened.epoch, batch, 3)
+        life.run()
+        first = plan.chunks[0][0]
+        oldest = first if batch == 0 else min(oldest, first)  # type: ignore[has-type]  # noqa: F821
+        assert life.core.floor() <= oldest or batch == 2
+    life.core.streams.settle(now(), "s", opened.epoch, 3)
+    life.core.purge_queue(now(), queue)
+    life.run()
+    planned = min(chunk[0] for batch in (2, 3) for chunk in life.core.streams.batch("s", batch))
+    assert life.core.floor() <= planned
+    retire(life, bytes="1B")
+    assert life.log.first_lsn <= planned
+    rows = life.log.read(list(life.core.streams.batch("s", 2)[0]))
+    assert len(rows.bodies) == 3
+    same_after_restart(life)
+
+
+def test_two_retirements_and_topology_that_only_the_base_knows(life: Life) -> None:
+    client = life.client()
+    client.method(m.ExchangeDeclare(exchange="e", type="topic", durable=True))
+    client.method(m.QueueBind(queue="kept", exchange="e", routing_key="a.#"))
+    life.run()
+    for _ in range(2):
+        fill(life, 15)
+        drain(life)
+        assert retire(life, bytes="20KiB")
+    client.take_all()
+    same_after_restart(life)
+    again = Life(life.disk, life.clock, log=SMALL)
+    client = again.client(confirm=True)
+    client.publish("a.b", b"routed", exchange="e")
+    again.run()
+    assert client.confirms() == [(True, 1, True)]
+    assert again.contents("kept") == [b"routed"]
+
+
+def upkeep(life: Life) -> None:
+    """Work, base, retirement and a checkpoint, as one script."""
+    fill(life, 3)
+    drain(life)
+    retire(life, bytes="20KiB")
+    life.run()
+    life.log.flush()
+    life.log.write_checkpoint(life.core.durable_state().encode(), life.core.last_lsn)
+    fill(life, 1, "kept")
+    retire(life, bytes="10KiB")
+
+
+def test_a_power_cut_at_each_step_of_base_and_retirement_loses_nothing() -> None:
+    def started(seed: int) -> Life:
+        disk = Steps(seed)
+        life = Life(disk, clock(), log=SMALL)
+        life.declare("q", "kept", "old")
+        fill(life, 1, "old", 10)
+        fill(life, 8)
+        drain(life)
+        drain(life, "old")
+        fill(life, 1, "kept", 20)
+        drain(life)
+        disk.step = 0
+        return life
+
+    life = started(0)
+    deleted = life.log.first_lsn
+    upkeep(life)
+    assert life.log.first_lsn > deleted
+    steps = life.disk.step  # type: ignore[attr-defined]
+    assert steps > 20
+    for last in range(0, steps, 2):
+        life = started(last)
+        disk = life.disk
+        assert isinstance(disk, Steps)
+        kept = life.contents("kept")
+        disk.last = last
+        try:
+            upkeep(life)
+        except (OSError, AssertionError, ValueError):
+            pass  # the script goes no further
+        disk.last = -1
+        life.crash()
+        again = Life(disk, life.clock, log=SMALL)
+        found = again.contents("kept")
+        assert found[:10] == kept
+        assert len(found) in (10, 20)
+        assert again.contents("old") == []
+        names = {queue.name for queue in again.core.queues()}
+        assert names == {"q", "kept", "old"}
+        again.kill()
+        for name in disk.list("checkpoints"):
+            disk.remove(f"checkpoints/{name}")
+        bare = Life(disk, again.clock, log=SMALL)
+        assert bare.contents("kept") == found
+
+
+def test_a_retirement_folds_what_the_base_and_the_segments_say(life: Life) -> None:
+    fill(life, 12)
+    drain(life)
+    retirement = Retirement(life.engine, Retention(age=None, bytes="1B"))  # type: ignore[arg-type]
+    due = retirement.due(life.core.floor())
+    assert due is not None
+    fold = Fold()
+    for batch in life.log.batches(0, due):
+        fold.feed(batch)
+    assert retirement.state_below(due) == fold.finish().encode()
+
+
+async def test_the_keeper_retires_now_and_then(life: Life) -> None:
+    one = keeper(life, retention={"bytes": "20KiB", "age": None})
+    fill(life, 15)
+    drain(life)
+    first = life.log.first_lsn
+    for _ in range(RETENTION_BEATS):
+        assert life.log.first_lsn == first
+        one.beat()
+        await finished(life, one)
+    assert life.log.first_lsn > first
+    same_after_restart(life)
+
+
+async def test_damage_found_by_retention_stops_nobody(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    one = keeper(life, retention={"bytes": "20KiB", "age": None})
+    fill(life, 15)
+    drain(life)
+    life.disk.flip(life.log.segments()[0].name, 8 * 6000)
+    for _ in range(RETENTION_BEATS):
+        one.beat()
+        await finished(life, one)
+    assert any("upkeep" in record.message for record in caplog.records)
+    await one.last_checkpoint()
+    assert one.checkpoints == 1
