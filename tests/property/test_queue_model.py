@@ -106,6 +106,7 @@ message = st.tuples(
     st.sampled_from([0, 0, 0, 0, -3, 0, 4, 15]),  # own expiry from now; 0: none
     st.sampled_from([0, 0, 0, 0, 0, 6, 18]),  # delay
 )
+rarely = st.sampled_from([False, False, False, True])
 filters = st.sampled_from([None, None, "1", "2"])
 
 
@@ -399,16 +400,23 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.tick(self.now, self.sink)
             self.after()
 
-    @rule(often=st.sampled_from([True, False, False, False]))
-    def purge(self, often: bool) -> None:
-        if often:
+    @rule(really=rarely)
+    def purge(self, really: bool) -> None:
+        if really:
             self.before()
             expected = self.model.purge()
             assert self.queue.purge(self.now, self.sink) == expected
             self.after()
 
-    @rule(per_subscription=st.sampled_from([0, 1, 4]), whole=st.sampled_from([0, 3]), lease=st.sampled_from([0, 4, 30]))
-    def alter(self, per_subscription: int, whole: int, lease: int) -> None:
+    @rule(
+        per_subscription=st.sampled_from([0, 1, 4]),
+        whole=st.sampled_from([0, 3]),
+        lease=st.sampled_from([0, 4, 30]),
+        really=rarely,
+    )
+    def alter(self, per_subscription: int, whole: int, lease: int, really: bool) -> None:
+        if not really:
+            return
         self.before()
         settings = replace(
             self.queue.settings, max_per_subscription_backlog=per_subscription, max_backlog=whole, lease_period=lease
@@ -418,8 +426,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.dispatch(self.clock)
         self.after()
 
-    @rule(unclean=st.booleans())
-    def restart(self, unclean: bool) -> None:
+    @rule(unclean=st.booleans(), really=rarely)
+    def restart(self, unclean: bool, really: bool) -> None:
+        if not really:
+            return
         waiting, columns = self.queue.snapshot()
         queue = Queue(1, "/", "q", self.queue.settings)
         queue.dispatch_most = self.steps

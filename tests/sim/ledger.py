@@ -326,5 +326,3 @@ def check_restart(ledger: Ledger, disk: SimDisk, clock: FakeClock, log: LogSetti
 def settle_stale(life: Life, queue: str, chunk: Chunk) -> int:
     """What a client does that kept LSNs of an earlier life."""
     return life.core.settle(life.engine.now(), life.core.queue("/", queue), [chunk], Verb.ACK, client="old")
-
-

@@ -1,4 +1,4 @@
-"""The order of a turn, seen from the wire: what leaves before the commit, what after it, and what confirms look like."""
+"""The order of a turn, seen from the wire: what leaves before the commit, what after it, what confirms look like."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.core.effects import Deliver, Effect, Fetch, Verb
 from penstock.errors import PenstockError
@@ -73,7 +74,8 @@ def receiver_of(consumer: Consumer) -> Receiver:
     return cast("Receiver", consumer.holder)
 
 
-class _Fence(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Fence:
     """Something to do when the deliveries of a gate that came before it are done."""
 
     gate: object
@@ -113,6 +115,7 @@ class Engine:
         self._late: deque[Deliver | _Fence] = deque()
         self._sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
         self._fences: list[_Fence] = []  # of this turn
+        self._reading: dict[object, Chunk] = {}  # by closed gate
         self._gates: dict[object, deque[Deliver | tuple[Deliver, Chunk] | _Fence]] = {}
 
     # -- time
@@ -259,6 +262,17 @@ class Engine:
         else:
             fence.callback()
 
+    def floor(self) -> int:
+        """No message below this LSN is in a queue, on its way to a consumer, or may be asked for by a stream."""
+        floor = self.core.floor()
+        waiting = [*self.core.effects, *self._late, *(item for gate in self._gates.values() for item in gate)]
+        for item in waiting:
+            if isinstance(item, Deliver):
+                floor = min(floor, item.chunk[0])
+            elif isinstance(item, tuple):
+                floor = min(floor, item[1][0])
+        return min([floor, *(chunk[0] for chunk in self._reading.values())])
+
     def _lose(self, effect: Deliver) -> None:
         """Take what the log has lost out of a delivery: it is shown to nobody, and takes nobody's credit."""
         place = bisect_right(effect.chunk, self.log.durable)
@@ -267,10 +281,12 @@ class Engine:
         self.arm()
 
     def _read_gated(self, effect: Deliver, chunk: Chunk) -> None:
+        self._reading[receiver_of(effect.consumer).gate] = chunk
         self._read_cold(chunk, lambda rows: self._gated_rows(effect, chunk, rows))
 
     def _gated_rows(self, effect: Deliver, chunk: Chunk, rows: Rows) -> None:
         receiver = receiver_of(effect.consumer)
+        del self._reading[receiver.gate]
         self._deliver_still_held(effect, chunk, rows)
         gate = self._gates.pop(receiver.gate)
         while gate:

@@ -81,7 +81,7 @@ class Keeper:
 
     async def _retire(self) -> None:
         """One look at what retention may delete."""
-        due = await self._loop.run_in_executor(self._pool, self.retirement.due, self.engine.core.floor())
+        due = await self._loop.run_in_executor(self._pool, self.retirement.due, self.engine.floor())
         if due is None:
             return
         state = await self._loop.run_in_executor(self._pool, self.retirement.state_below, due)

@@ -183,12 +183,13 @@ class Supervisor:
         if status is not None:
             first = self.server.starts == 1 and self.ready is None
             self.ready = None
+            self._server_ready.unlink(missing_ok=True)  # it tells of the one that is dead
             if first:
                 raise SystemExit(status if status > 0 else 1)
             self.say(f"penstock: the server ended ({told(status)}) and is started again")
         if self.server.due():
             self._start_server()
-        if self.ready is None:
+        if self.ready is None and self.server.pid is not None:
             self._look_for_ready()
         if not self.settings.pipeline:
             return

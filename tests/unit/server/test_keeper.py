@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
@@ -54,10 +54,10 @@ async def finished(life: Life, keeper: Keeper) -> None:
 
 
 @pytest.fixture
-def life() -> Iterator[Life]:
+def life() -> Life:
     life = Life(SimDisk(), clock(), log=SMALL)
     life.declare("q", "kept")
-    yield life
+    return life
 
 
 def fill(life: Life, count: int, queue: str = "q", size: int = 300) -> None:
@@ -168,7 +168,7 @@ def retire(life: Life, **retention: Any) -> list[str]:
         retirement._settings = keys
     else:
         retirement = life.upkeep = Retirement(life.engine, keys)
-    due = retirement.due(life.core.floor())
+    due = retirement.due(life.engine.floor())
     if due is None:
         return []
     retirement.write_base(due, retirement.state_below(due))
@@ -249,6 +249,31 @@ def test_a_leased_message_keeps_its_segment(life: Life) -> None:
     retire(life, bytes="1B")
     assert life.log.first_lsn <= held
     same_after_restart(life)
+
+
+def test_what_is_on_its_way_keeps_its_segment() -> None:
+    """Settled when it was granted, and still to be read for its delivery."""
+    life = Life(SimDisk(), clock(), log=SMALL, budget=0)
+    life.declare("q", "kept")
+    fill(life, 1, "kept")
+    first = life.core.queue("/", "kept").floor()
+    fill(life, 15)
+    drain(life)
+    for segment in life.log._catalog.segments:
+        life.log._reader.forget(segment)
+    client = life.client()
+    client.consume("kept", no_ack=True)
+    life.turn()
+    life.commit()
+    assert life.cold
+    assert life.core.queue("/", "kept").ready == 0
+    assert life.engine.floor() <= first < life.core.floor()
+    retire(life, bytes="1B")
+    assert life.log.first_lsn <= first
+    life.run()
+    assert len(client.take_all()) == 11
+    assert life.engine.floor() == life.core.floor()
+    assert retire(life, bytes="1B")
 
 
 def test_planned_batches_keep_their_segment_until_two_more_are_planned(life: Life) -> None:

@@ -212,6 +212,22 @@ def test_messages_of_a_deleted_queue_can_still_be_acked(life: Life) -> None:
     assert client.got == []
 
 
+def test_a_queue_deleted_while_its_messages_are_read() -> None:
+    life = Life(SimDisk(), clock(), budget=0)
+    life.declare("q")
+    client, other = life.client(), life.client()
+    client.publish("q", b"1")
+    life.run()
+    for segment in life.log._catalog.segments:
+        life.log._reader.forget(segment)
+    client.consume("q", no_ack=True)
+    life.turn()
+    assert life.cold
+    other.method(m.QueueDelete(queue="q"))
+    life.run()
+    assert names(client) == ["BasicConsumeOk", "BasicCancel"]
+
+
 # -- cancel
 
 

@@ -53,17 +53,6 @@ def test_tags_without_ack_are_unknown_but_counted() -> None:
     assert plain(tags.settle(3, 3)) == [(B, 7)]
 
 
-def test_tags_of_a_lost_queue_are_unknown() -> None:
-    tags = Tags()
-    tags.give(A, range(1, 3), True)
-    tags.give(B, range(7, 9), True)
-    tags.discard(A)
-    assert tags.count == 2
-    with pytest.raises(UnknownTag):
-        tags.settle(1, 1)
-    assert plain(tags.settle(3, 4)) == [(B, 7), (B, 8)]
-
-
 OPERATION = st.one_of(
     st.tuples(st.just("give"), st.integers(0, 1), st.integers(1, 6), st.booleans()),
     st.tuples(st.just("one"), st.integers(0, 30), st.integers(0, 3), st.none()),

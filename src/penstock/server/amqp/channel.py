@@ -61,8 +61,9 @@ class Channel:
             return
         encoder = self.encoders.get(effect.consumer)
         if encoder is None:
-            self.session.answer_get(self, effect, piece)
-            return
+            if self.getting.get(effect.consumer):
+                self.session.answer_get(self, effect, piece)
+            return  # else its queue is gone
         if effect.consumer in self.unannounced:
             self.unannounced[effect.consumer].append((effect, piece))
             return

@@ -1,7 +1,7 @@
 """AMQP methods that are not in the hot path, one function each: queue, exchange, basic, confirm, channel.
 
-Each takes the session, the channel and the method, talks to the core, and replies.  What the core refuses it raises; the
-session turns that into the close code of the smallest scope.
+Each takes the session, the channel and the method, talks to the core, and replies.  What the core refuses it raises;
+the session turns that into the close code of the smallest scope.
 """
 
 from __future__ import annotations

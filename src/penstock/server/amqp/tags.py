@@ -81,13 +81,6 @@ class Tags:
         """Everything outstanding, oldest first; nothing is outstanding afterwards."""
         return self._settle_up_to(0)
 
-    def discard(self, consumer: Consumer) -> None:
-        """Forget the tags of a consumer whose queue is gone; acks for them are unknown from now on."""
-        self._scatter()
-        for tag in [tag for tag, (holder, _) in self._spread.items() if holder is consumer]:
-            del self._spread[tag]
-            self.count -= 1
-
     def _settle_up_to(self, high: int) -> Settled:
         if high == 0:
             high = self.next - 1
