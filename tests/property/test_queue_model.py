@@ -304,6 +304,17 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.workers.remove(worker)
 
     @precondition(lambda self: self.workers)
+    @rule(really=rarely, way=st.sampled_from(["close", "lose"]))
+    def all_go(self, really: bool, way: str) -> None:
+        """So that what several held lies in the queue side by side."""
+        if really:
+            for worker, consumer in self.workers.values():
+                worker.paused = True
+                self.queue.pause(consumer)
+            while self.workers:
+                self.unsubscribe(0, way)
+
+    @precondition(lambda self: self.workers)
     @rule(index=st.integers(0, 5))
     def pause(self, index: int) -> None:
         worker, consumer = self.choose(index)
@@ -360,10 +371,9 @@ class QueueMachine(RuleBasedStateMachine):
         many=st.booleans(),
     )
     def settle_as_anybody(self, verb: Verb, client: str, data: st.DataObject, many: bool) -> None:
-        if many and self.bodies:
-            chunks = [
-                as_chunk(sorted(data.draw(st.sets(st.sampled_from(sorted(self.bodies)), min_size=1, max_size=9))))
-            ]
+        living = sorted(self.model.messages)
+        if many and living:
+            chunks = [as_chunk(sorted(data.draw(st.sets(st.sampled_from(living), min_size=1, max_size=9))))]
         else:
             a = data.draw(st.integers(90, self.sink.next_lsn))
             chunks = [range(a, a + data.draw(st.integers(1, 20)))]

@@ -112,6 +112,13 @@ def test_wrong_options_are_told_in_a_sentence(lab: Lab, options: dict[str, str],
     assert told in str(caught.value)
 
 
+def test_no_server_is_told(lab: Lab) -> None:
+    nowhere = {"url": "penstock://127.0.0.1:9", "topic": "a", "patience": "0s"}
+    with pytest.raises((AnalysisException, PythonException)) as caught:
+        lab.spark.read.format("penstock").options(**nowhere).load().count()
+    assert "penstock.errors.Unavailable" in str(caught.value)
+
+
 def test_a_batch_write_is_visible_at_once_and_in_order(lab: Lab) -> None:
     lab.declare("written")
     frame = lab.spark.range(0, 5000, 1, 3).selectExpr("id", "cast(id % 10 as smallint) AS priority")

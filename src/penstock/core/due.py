@@ -27,7 +27,7 @@ def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
         deadline = consumer.leases.next_deadline(in_order)
         if deadline:
             queue.lease_due = min(queue.lease_due, deadline)
-    if queue.lease_due == NEVER:
+    if not queue.outstanding:
         queue.leases_in_order = True
 
 

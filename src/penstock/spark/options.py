@@ -89,15 +89,15 @@ class Taker:
             raise InvalidArgument(f"options {given[0]} and {given[1]} say the same thing: give one of them")
         return self.text(given[0]) if given else None
 
-    def where(self) -> Where:
-        """The server."""
+    def where(self, patience_s: float) -> Where:
+        """The server; `patience_s` where the option does not say."""
         url = self.text("url") or os.environ.get("PENSTOCK_URL") or "penstock://localhost"
         vhost = self.text("vhost")
         if vhost is not None:
             raise InvalidArgument("option vhost: the vhost is part of the url, as in penstock://localhost/vhost")
         patience = self.text("patience")
         try:
-            seconds = DEFAULT_PATIENCE_S if patience is None else parse_duration(patience) / 1e6
+            seconds = patience_s if patience is None else parse_duration(patience) / 1e6
         except ValueError as error:
             raise InvalidArgument(f"option patience: {error}") from None
         return Where(url, self.text("user"), self.text("password"), seconds)
@@ -140,8 +140,8 @@ class ReadOptions:
         return {name: self.topic, "exchange": self.exchange, "filter": self.filter}
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Options of a read.  Raises InvalidArgument."""
+def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> ReadOptions:
+    """Options of a read; `patience_s` where they do not say.  Raises InvalidArgument."""
     take = Taker(given, READ)
     topic, queue, path, log = take.text("topic"), take.text("queue"), take.text("path"), take.flag("log")
     mode, ddl, parse = take.text("mode"), take.text("schema"), take.text("parse")
@@ -173,7 +173,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     if not log and (take.count("startingLsn") is not None or take.count("endingLsn") is not None):
         raise InvalidArgument("options startingLsn and endingLsn go with log = true; use startingBookmark for a topic")
     return ReadOptions(
-        take.where(),
+        take.where(patience_s),
         topic,
         take.text("exchange") or "",
         queue,
@@ -209,8 +209,8 @@ class WriteOptions:
     name: str = ""  # of the query, for people
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Options of a write.  Raises InvalidArgument."""
+def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> WriteOptions:
+    """Options of a write; `patience_s` where they do not say.  Raises InvalidArgument."""
     take = Taker(given, WRITE)
     topic, queue, path = take.text("topic"), take.text("queue"), take.text("path")
     if sum(value is not None for value in (topic, queue, path)) > 1:
@@ -219,7 +219,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise InvalidArgument("option exchange goes with topic; a queue is written through the default exchange")
     take.flag("ordered", True)  # rows keep the order of partitions and of rows within them, asked for or not
     return WriteOptions(
-        take.where(),
+        take.where(patience_s),
         topic or queue or path,
         take.text("exchange") or "",
         take.text("settleStream"),

@@ -32,7 +32,10 @@ PAUSE_S = (0.05, 1.0)
 """First and longest pause between tries."""
 
 DEFAULT_PATIENCE_S = 60.0
-"""How long a call is tried again while no server answers, unless the option `patience` says otherwise."""
+"""How long a call of a stream is tried again while no server answers, unless the option `patience` says otherwise."""
+
+BATCH_PATIENCE_S = 10.0
+"""The same for a batch read or write, where somebody waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)

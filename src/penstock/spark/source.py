@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
 from penstock.spark.options import ReadOptions, read_options, write_options
+from penstock.spark.remote import BATCH_PATIENCE_S
 
 if TYPE_CHECKING:
     from penstock.spark.batch import SnapshotReader
@@ -41,7 +42,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         """All columns there are, as DDL; `.schema(...)` asks for some of them."""
         from penstock.spark.columns import declared
 
-        options = read_options(self._given)
+        options = read_options(self._given, BATCH_PATIENCE_S)
         if options.mode is None and options.queue is not None and options.stream is not None:
             options = replace(options, mode="queue")
         ddl = options.ddl
@@ -62,7 +63,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         """A batch read."""
         from penstock.spark.batch import SnapshotReader
 
-        options = read_options(self._given)
+        options = read_options(self._given, BATCH_PATIENCE_S)
         if options.mode == "queue":
             raise InvalidArgument(
                 "mode queue is for streams; a batch read of a queue looks at what waits and takes nothing"
@@ -93,7 +94,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
         if overwrite:
             raise InvalidArgument('messages are added, never replaced: write with mode("append")')
-        return BatchWriter(write_options(self._given), schema)
+        return BatchWriter(write_options(self._given, BATCH_PATIENCE_S), schema)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """A stream's write: each batch of a query becomes visible once."""

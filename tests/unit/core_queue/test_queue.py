@@ -307,6 +307,19 @@ def test_a_scheduled_message_takes_the_place_of_its_due_record() -> None:
     assert q.sent() == [after]
 
 
+def test_what_several_held_comes_back_in_order() -> None:
+    q = Bench(fairness_model="round-robin")
+    workers = [q.worker(), q.worker(), q.worker()]
+    lsns = q.publish(9)
+    for worker in workers:
+        q.queue.pause(worker)
+    q.sent()
+    for worker in workers:
+        q.queue.unsubscribe(q.now, worker, q.sink, requeue=True)
+    q.worker()
+    assert q.sent() == list(lsns)
+
+
 # -- leases
 
 
@@ -336,6 +349,29 @@ def test_a_late_ack_has_no_effect_under_strict_unless_unleased() -> None:
     q.queue.unsubscribe(q.now, b, q.sink, requeue=True)
     assert q.settle(range(lsn, lsn + 1), by=a) == 1
     assert q.queue.ready == 0
+
+
+@pytest.mark.parametrize(("leasing", "client", "settled"), [
+    ("sublet", "", 1), ("sublet", "you", 1), ("strict", "", 0), ("strict", "you", 0), ("strict", "me", 1),
+])  # fmt: skip
+def test_who_may_acknowledge_without_being_a_consumer(leasing: str, client: str, settled: int) -> None:
+    q = Bench(leasing=leasing)
+    q.worker(client="me")
+    lsns = q.publish()
+    assert q.settle(lsns, client=client) == settled
+    assert q.queue.leased == 1 - settled
+
+
+def test_leases_end_in_time_beside_one_that_was_given_without_end() -> None:
+    q = Bench()
+    worker = q.worker()
+    q.publish()
+    q.queue.alter(q.now, QueueSettings(lease_period=5), q.sink)
+    [lsn] = q.publish()
+    q.sent()
+    for _ in range(3):
+        q.advance(5)
+        assert q.sent(to=worker) == [lsn]
 
 
 def test_leases_are_runs_while_acks_come_in_order_and_a_dict_only_until_it_is_empty() -> None:

@@ -1,0 +1,155 @@
+"""Who starts what again, and when it is given up; without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config.load import load_mapping
+from penstock.errors import DataFolderInUse, NotFound, SettingsError
+from penstock.spark.driver import FAILURES_MAX, Driver, Running
+from penstock.spark.supervisor import Supervisor, login
+
+
+class Scripted:
+    """A pipeline whose starts do what the script says: raise an error, or give a query."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script = list(script)
+        self.definition = type("Definition", (), {"name": "scripted"})
+
+    def start(self, spark: object) -> Any:
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+class Query:
+    """A query that has finished these batches, and then ended with an error or not."""
+
+    def __init__(self, batches: int, error: str | None = None) -> None:
+        offsets = {"endOffset": "{}", "latestOffset": None}
+        progress = {"batchId": batches - 1, "numInputRows": 10, "processedRowsPerSecond": 1.0, "durationMs": {}}
+        self.lastProgress = {**progress, "sources": [offsets]} if batches else None
+        self.isActive = error is None
+        self.id = "q"
+        self._error = error
+
+    def exception(self) -> str | None:
+        return self._error
+
+
+def looked(one: Running, times: int) -> Running:
+    """After so many looks with all pauses over."""
+    for _ in range(times):
+        one.look(None, one.next_try + 1.0)
+    return one
+
+
+def test_a_pipeline_that_fails_is_started_again_until_it_is_given_up() -> None:
+    one = Running(Scripted(*[NotFound("no message yet")] * FAILURES_MAX))  # type: ignore[arg-type]
+    looked(one, FAILURES_MAX - 1)
+    assert (one.state, one.failures, one.error) == ("waiting", FAILURES_MAX - 1, "no message yet")
+    assert looked(one, 3).state == "failed"
+    assert one.starts == FAILURES_MAX
+
+
+def test_a_finished_batch_forgives_failures() -> None:
+    broken = Query(0, "penstock.errors.Fenced: stream 's' is now read by another")
+    one = Running(Scripted(*[broken] * 5, Query(3), NotFound("never")))  # type: ignore[arg-type]
+    looked(one, 10)
+    assert (one.failures, one.error) == (5, "stream 's' is now read by another")
+    looked(one, 2)
+    assert (one.state, one.failures, one.batch, one.rows, one.error) == ("running", 0, 2, 10, None)
+
+
+def test_a_setting_that_cannot_work_is_not_tried_again() -> None:
+    one = looked(Running(Scripted(SettingsError("changed"))), 5)  # type: ignore[arg-type]
+    assert (one.state, one.starts, one.status()["error"]) == ("failed", 1, "changed")
+
+
+def test_one_driver_a_folder(tmp_path: Path) -> None:
+    job = {"url": "penstock://localhost", "folder": str(tmp_path), "pipelines": []}
+    started, other = threading.Event(), Driver(job)
+    first = Driver(job)
+    first._run = lambda: (started.set(), first.stopping.wait(30))  # type: ignore[method-assign,assignment]
+    thread = threading.Thread(target=first.run)
+    thread.start()
+    try:
+        assert started.wait(10)
+        with pytest.raises(DataFolderInUse, match="another process runs the pipelines of"):
+            other.run()
+    finally:
+        first.stopping.set()
+        thread.join()
+
+
+def plant(tmp_path: Path, **listen: str) -> Supervisor:
+    doors = {"amqp": "off", "http": "off", "flight": "127.0.0.1:0", **listen}
+    settings = load_mapping({"server": {"data": str(tmp_path / "data")}, "listen": doors})
+    return Supervisor(settings, ready_file=str(tmp_path / "ready.json"), say=print, pause=(0.01, 0.1))
+
+
+def until(what: Any) -> Any:
+    """The first true answer."""
+    event, deadline = threading.Event(), time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = what()
+        if found:
+            return found
+        event.wait(0.02)
+    raise AssertionError("nothing happened")
+
+
+def test_a_server_that_dies_comes_back_at_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    supervisor = plant(tmp_path)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    try:
+        ready = until(lambda: supervisor.ready)
+        os.kill(int(ready["pid"]), signal.SIGKILL)
+        again = until(
+            lambda: supervisor.ready if supervisor.ready and supervisor.ready["pid"] != ready["pid"] else None
+        )
+        assert again["flight"] == ready["flight"]
+        told = until(lambda: _told(tmp_path / "ready.json", again["pid"]))
+        assert (told["pid"], told["driver_pid"]) == (os.getpid(), None)
+    finally:
+        supervisor.stopping.set()
+        thread.join()
+    assert supervisor.server.process is None
+
+
+def _told(path: Path, server: int) -> dict[str, Any] | None:
+    told: dict[str, Any] = json.loads(path.read_text())
+    return told if told["server_pid"] == server else None
+
+
+def test_a_server_that_cannot_start_ends_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        supervisor = plant(tmp_path, amqp=f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(SystemExit) as caught:
+            supervisor.run()
+    assert caught.value.code == SettingsError.exit_status
+
+
+def test_pipelines_log_in_as_the_first_user(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hush\nmore\n")
+    settings = load_mapping({"user": [{"name": "etl", "password_file": str(secret)}]})
+    assert login(settings) == ("etl", "hush")
+    assert login(load_mapping({})) == ("guest", "guest")
+    secret.unlink()
+    with pytest.raises(SettingsError, match="password_file of user etl cannot be read"):
+        login(settings)
