@@ -333,9 +333,8 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
         raise _bad_argument("x-dead-letter-routing-key", where, "routing_key_but_no_dlx_defined")
     if settings.semantics == "at-most-once" and settings.fairness_model != "round-robin":
         raise _bad_argument("fairness_model", where, "at-most-once queues know round-robin alone")
-    if settings.filter:
-        if not compile_filter(settings.filter).deterministic:
-            raise _bad_argument("filter", where, "a queue's filter must say the same of a message at any time")
+    if settings.filter and not compile_filter(settings.filter).deterministic:
+        raise _bad_argument("filter", where, "a queue's filter must say the same of a message at any time")
 
 
 def no_exchange(vhost: str, name: str) -> NotFound:

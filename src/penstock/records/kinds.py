@@ -3,7 +3,8 @@
 The log holds decisions (which queues took a message, who was granted it, what was settled), so folding it runs no
 filter, no regular expression, no policy, no clock and no chance.  A control record names its object in `name`, carries
 its particulars as JSON in `properties` (called `header` on a `Control`), and LSN pairs in `body`: first the queue's id,
-then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "this queue's own living messages in [a, b)".
+then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "this queue's own living messages in
+[a, b)".
 
 To add a kind: take the next free number, never reuse one, say here what its columns hold, teach `core.fold`, and add
 real old bytes to the tests if an existing kind changes its meaning.

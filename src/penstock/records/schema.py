@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 LOG_VERSION = 1
@@ -9,19 +11,19 @@ LOG_VERSION = 1
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-COLUMNS = pa.schema(
-    [
-        pa.field("lsn", pa.int64()),
-        pa.field("kind", pa.int8()),
-        pa.field("name", pa.string()),
-        pa.field("via", pa.int32()),
-        pa.field("route", pa.int32()),
-        pa.field("time", TIMESTAMP),
-        pa.field("expires_at", TIMESTAMP),
-        pa.field("not_before", TIMESTAMP),
-        pa.field("priority", pa.int16()),
-        pa.field("properties", pa.binary()),
-        pa.field("body", pa.binary()),
-    ]
-)
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("lsn", pa.int64()),
+    pa.field("kind", pa.int8()),
+    pa.field("name", pa.string()),
+    pa.field("via", pa.int32()),
+    pa.field("route", pa.int32()),
+    pa.field("time", TIMESTAMP),
+    pa.field("expires_at", TIMESTAMP),
+    pa.field("not_before", TIMESTAMP),
+    pa.field("priority", pa.int16()),
+    pa.field("properties", pa.binary()),
+    pa.field("body", pa.binary()),
+]
+
+COLUMNS = pa.schema(_FIELDS)
 """Columns of a segment; all nullable as Spark wants them.  Schema metadata is added by `log.segment`."""
