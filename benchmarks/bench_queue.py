@@ -153,7 +153,7 @@ def main() -> None:
         runs = [measure() for _ in range(options.repeat)]
         emit(what, runs, unit, budget=budget, settings={"messages": size})
 
-    rounds = max(size // 100, 20)
+    rounds = max(size // 100, 40)
     show("queue: chunk of 500, arrival to ack", 15, "us/chunk", lambda: round_trip(500, 0, rounds))
     show("queue: chunk of 500 interleaved, arrival to ack", 30, "us/chunk", lambda: round_trip(500, 3, rounds))
     show("queue: chunk of 1, arrival to ack", 10, "us/chunk", lambda: round_trip(1, 0, rounds))

@@ -52,7 +52,7 @@ class Plant:
                 "pipeline": [
                     {
                         "name": "sums",
-                        "from": {"queue": "jobs", "columns": "id bigint", "max_rows": 100},
+                        "from": {"queue": "jobs", "columns": "id bigint", "max_rows": 200},
                         "sql": "SELECT id % 7 AS k, count(*) AS n, sum(id) AS total FROM input GROUP BY id % 7",
                         "to": [{"topic": "results"}, {"table": str(folder / "sums")}],
                         "trigger": "0s",
