@@ -111,6 +111,8 @@ class Engine:
         self._call_soon = call_soon
         self._read_cold = read_cold
         self._armed = False
+        self._awaited = 0  # the highest LSN that anything waits for
+        self._urged = 0  # the log was told to hurry with everything up to this LSN
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
         self._late: deque[Deliver | _Fence] = deque()
         self._sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
@@ -161,9 +163,13 @@ class Engine:
                 self._late.append(fence)
             else:
                 self._pass(fence)
+        self._flush()  # first: the writer takes the interpreter as soon as it has something
+        urgent = urgent or self._awaited > self._urged
+        if urgent:
+            self._urged = core.last_lsn
         if journal:
-            self._append(journal, urgent or bool(self._late) or bool(self._waiters))
-        elif self._late or self._waiters:
+            self._append(journal, urgent)
+        elif urgent:
             self.log.hurry()
         self._flush()
         if self.on_turn is not None:
@@ -196,6 +202,7 @@ class Engine:
                     self._deliver(effect)
                 elif self.broken is None:
                     self._late.append(effect)
+                    self._awaited = max(self._awaited, effect.after)
                     if _at_most_once(effect):
                         self._sync_late = True
             elif isinstance(effect, Fetch):
@@ -365,6 +372,7 @@ class Engine:
             callback()
         else:
             self._waiters.append((lsn, callback))
+            self._awaited = max(self._awaited, lsn)
 
     def durable(self, lsn: int) -> None:
         """Step 3 of a turn: the log has synced everything up to `lsn`."""
