@@ -91,15 +91,11 @@ class Administration:
         """Keep what is published to a topic also when no queue takes it."""
         self.action("declare_topic", topic=topic, exchange=exchange)
 
-    def bind(
-        self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None
-    ) -> None:
+    def bind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None) -> None:
         """Let a queue take what an exchange routes by this key."""
         self.action("bind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
 
-    def unbind(
-        self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None
-    ) -> None:
+    def unbind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None) -> None:
         """Remove a binding."""
         self.action("unbind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
 

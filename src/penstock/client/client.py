@@ -35,6 +35,7 @@ from penstock.wire.flight.tickets import command
 
 CONNECT_TIMEOUT: Duration = "10s"
 
+
 def connect(
     url: str = "penstock://localhost",
     *,

@@ -64,9 +64,7 @@ class Reading(Administration):
         pattern     a regular expression for topics, in place of one topic
         """
         return _messages(
-            self.replay_batches(
-                topic, bookmark, pattern=pattern, exchange=exchange, filter=filter, limit=limit
-            )
+            self.replay_batches(topic, bookmark, pattern=pattern, exchange=exchange, filter=filter, limit=limit)
         )
 
     def replay_batches(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.errors import DiskFull, Refused
 from penstock.server.amqp.session import Session
@@ -183,10 +183,9 @@ class AmqpLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's: a client connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=2**20, low=2**18)
-        host, port = transport.get_extra_info("peername")[:2]
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
+        self.transport.set_write_buffer_limits(high=2**20, low=2**18)
+        host, port = self.transport.get_extra_info("peername")[:2]
         self.session = self.door.open_session(self, f"{host}:{port}")
 
     def data_received(self, data: bytes) -> None:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 PACED_READ = 16 * 1024
 """Reads shorter than this come from a publisher that sends one message a call: pacing them saves a third of the CPU."""
 
+LONE_READ = 2048
+"""After a shorter read the turn ends at once: somebody waits for one message, and a round of the loop costs 20 us."""
+
 PACED_UNCONFIRMED = 32
 """Only publishers that pipeline at least this many are paced; one that waits for each confirm never is."""
 
@@ -91,7 +94,10 @@ class Session:
         self.mark_dirty()
         if published and not self.closing:
             self._pace(len(data))
-        self.engine.arm()
+        if len(data) < LONE_READ:
+            self.engine.finish_turn()
+        else:
+            self.engine.arm()
 
     def _handle(self, data: bytes) -> bool:
         """Act on the events of some bytes; whether messages were among them."""

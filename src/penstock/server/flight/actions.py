@@ -132,9 +132,7 @@ class Actions(StreamActions):
         name, vhost = f.name("queue"), self._vhost(f)
         f.finish()
         core = self.engine.core
-        return self._do(
-            caller, lambda: {"messages": core.purge_queue(self.engine.now(), core.queue(vhost, name))}
-        )
+        return self._do(caller, lambda: {"messages": core.purge_queue(self.engine.now(), core.queue(vhost, name))})
 
     def _declare_exchange(self, caller: Caller, f: Fields) -> Reply:
         name, vhost, kind = f.name("exchange"), self._vhost(f), f.text("type", "direct")
@@ -160,9 +158,7 @@ class Actions(StreamActions):
     def _delete_exchange(self, caller: Caller, f: Fields) -> Reply:
         name, vhost, if_unused = f.name("exchange"), self._vhost(f), f.flag("if_unused")
         f.finish()
-        self._do(
-            caller, lambda: self.engine.core.delete_exchange(self.engine.now(), vhost, name, if_unused=if_unused)
-        )
+        self._do(caller, lambda: self.engine.core.delete_exchange(self.engine.now(), vhost, name, if_unused=if_unused))
         return {"exchange": name}
 
     def _declare_topic(self, caller: Caller, f: Fields) -> Reply:

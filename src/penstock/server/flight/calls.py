@@ -135,7 +135,6 @@ class Logins(flight.ServerMiddlewareFactory):
             self._right.clear()
         self._right[digest] = now + LOGIN_REMEMBERED_S
 
-
     def _delay(self) -> None:
         """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
         with self._lock:

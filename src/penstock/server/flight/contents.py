@@ -96,9 +96,7 @@ def planned(command: Plan, chunks: tuple[Chunk, ...], log: Log, history: History
     return schema, _complete(rows, schema, log, history, command, high - low)
 
 
-def _complete(
-    rows: Batches, schema: pa.Schema, log: Log, history: History, command: Plan, wanted: int
-) -> Batches:
+def _complete(rows: Batches, schema: pa.Schema, log: Log, history: History, command: Plan, wanted: int) -> Batches:
     """The rows, and an error at the end if the log does not have them all any more."""
     found = 0
     for batch in rows:

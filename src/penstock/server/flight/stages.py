@@ -108,9 +108,7 @@ class Stages:
         finally:
             file.close()
 
-    def write(
-        self, caller: Caller, slot: Slot, command: Stage, reader: Any
-    ) -> tuple[str, int]:
+    def write(self, caller: Caller, slot: Slot, command: Stage, reader: Any) -> tuple[str, int]:
         """Keep an upload; (its id, its rows) once it is synced.
 
         Errors: InvalidArgument as for a publish, or when the end message and the rows disagree; DiskFull for the quota.

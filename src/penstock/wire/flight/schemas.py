@@ -25,6 +25,7 @@ from penstock.wire.flight.fields import nearest
 
 compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
 
+
 def _fields(*fields: pa.Field[Any]) -> list[pa.Field[Any]]:
     return list(fields)
 
