@@ -503,11 +503,12 @@ class Core:
         shared: Credit | None = None,
         priority: int = 0,
         passive: bool = False,
+        paused: bool = False,
     ) -> Consumer:
         """A new consumer, served at once.  Errors: AccessRefused when somebody has the queue for himself."""
         consumer = queue.subscribe(
             self._at(now), self._out, tag=tag, holder=holder, client=client, no_ack=no_ack, exclusive=exclusive,
-            filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive,
+            filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive, paused=paused,
         )  # fmt: skip
         self._touch(queue, shared)
         return consumer

@@ -168,8 +168,9 @@ class Queue:
         shared: Credit | None = None,
         priority: int = 0,
         passive: bool = False,
+        paused: bool = False,
     ) -> Consumer:
-        """A new consumer, served at once.
+        """A new consumer, served at once unless its connection takes nothing now (`paused`, until `resume`).
 
         max_backlog    outstanding at once; None: no limit of its own; 0: it gets nothing
         passive        it gets only what it asks for by `pull`
@@ -184,6 +185,7 @@ class Queue:
             self, self._serial, tag=tag, holder=holder, client=client, no_ack=no_ack, exclusive=exclusive,
             filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive,
         )  # fmt: skip
+        consumer.paused = paused
         self._consumers[consumer] = None
         if shared is not None:
             self.sharing += 1

@@ -16,6 +16,7 @@ from penstock.ports import Disk, File
 
 RESERVE = "log/reserve"
 _STEP = 1 << 20
+_SMALL_STEP = 1 << 18
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -62,7 +63,7 @@ class Room:
     def advance(self, offset: int) -> None:
         """The log has come to `offset`: write ahead if the zeros get short."""
         self._offset = offset
-        if self._zeroed < offset + self._ahead // 2:
+        if self._zeroed < offset + self._ahead - min(_SMALL_STEP, self._ahead // 2):
             self._want()
 
     def give_reserve(self) -> bool:
@@ -115,19 +116,24 @@ class Room:
             self._extend()
 
     def _extend(self) -> None:
-        """Zeros up to `ahead` beyond the log, step by step, each synced so that no commit has to pay for many."""
+        """Zeros up to `ahead` beyond the log, step by step, each synced so that no commit has to pay for many.
+
+        While there are plenty the steps are small, one for each that the log took: a sync of the log waits for a sync
+        of the zeros, and one of 256 KiB is not felt.
+        """
         while self._ahead and not self.full and self.failure is None:
             with self._lock:
                 file, start = self._file, self._zeroed
                 missing = self._offset + self._ahead - start
                 if file is None or missing <= 0:
                     return
+                step = min(_STEP if missing > self._ahead // 2 else _SMALL_STEP, missing)
                 try:
-                    file.pwrite(bytes(min(_STEP, missing)), start)
+                    file.pwrite(bytes(step), start)
                 except OSError as error:
                     self._fail(error)
                     return
-                self._zeroed = start + min(_STEP, missing)
+                self._zeroed = start + step
             try:
                 if self._thread is not None:
                     file.sync()

@@ -104,6 +104,7 @@ class Engine:
         self.on_broken: list[Callable[[str], None]] = []
         self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
+        self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
         self.delivered = 0
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
         self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
@@ -270,7 +271,7 @@ class Engine:
             fence.callback()
 
     def floor(self) -> int:
-        """No message below this LSN is in a queue, on its way to a consumer, or may be asked for by a stream."""
+        """No message below this LSN is in a queue, on its way to a consumer, being read, or promised to a stream."""
         floor = self.core.floor()
         waiting = [*self.core.effects, *self._late, *(item for gate in self._gates.values() for item in gate)]
         for item in waiting:
@@ -278,7 +279,8 @@ class Engine:
                 floor = min(floor, item.chunk[0])
             elif isinstance(item, tuple):
                 floor = min(floor, item[1][0])
-        return min([floor, *(chunk[0] for chunk in self._reading.values())])
+        reads = [low for low in (reader() for reader in self.readers) if low is not None]
+        return min([floor, *reads, *(chunk[0] for chunk in self._reading.values())])
 
     def _lose(self, effect: Deliver) -> None:
         """Take what the log has lost out of a delivery: it is shown to nobody, and takes nobody's credit."""

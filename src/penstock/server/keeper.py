@@ -87,6 +87,8 @@ class Keeper:
         state = await self._loop.run_in_executor(self._pool, self.retirement.state_below, due)
         lsn = self.retirement.write_base(due, state)
         await self._synced(lsn)
+        if self.engine.floor() < due:
+            return  # a read began meanwhile; the base stands, and the segments go at a later look
         for name in self.engine.log.retire(due):
             logger.info("%s is past retention and was deleted", name)
 

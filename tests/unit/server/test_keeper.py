@@ -276,6 +276,16 @@ def test_what_is_on_its_way_keeps_its_segment() -> None:
     assert retire(life, bytes="1B")
 
 
+def test_a_running_read_keeps_what_it_may_still_need(life: Life) -> None:
+    fill(life, 20)
+    drain(life)
+    reads: list[int | None] = [life.log.first_lsn]
+    life.engine.readers.append(lambda: reads[0])
+    assert retire(life, bytes="1B") == []
+    reads[0] = None
+    assert retire(life, bytes="1B")
+
+
 def test_planned_batches_keep_their_segment_until_two_more_are_planned(life: Life) -> None:
     fill(life, 1, "kept")
     fill(life, 12)

@@ -347,6 +347,21 @@ def test_who_does_not_read_gets_nothing_more(life: Life) -> None:
     assert sorted(client.bodies()) == [b"1", b"2"]
 
 
+def test_a_new_consumer_of_who_does_not_read_waits_too(life: Life) -> None:
+    client = life.client()
+    client.publish("q", b"1")
+    life.run()
+    client.session.pause_writing()
+    client.consume("q")
+    life.run()
+    client.take(m.BasicConsumeOk)
+    assert client.got == []
+    assert life.ready("q") == 1
+    client.session.resume_writing()
+    life.run()
+    assert client.bodies() == [b"1"]
+
+
 def test_who_does_not_read_keeps_the_others_waiting_for_nothing(life: Life) -> None:
     slow, quick = consumer(life), consumer(life, tag="d")
     slow.session.pause_writing()
@@ -500,13 +515,13 @@ def test_get_takes_one_and_says_how_many_are_left(life: Life) -> None:
     client.method(m.BasicGet(queue="q", no_ack=True))
     client.method(m.BasicGet(queue="q"))
     life.run()
-    client.method(m.BasicQos(prefetch_count=1))
     got = client.take_all()
     assert [type(one).__name__ for one in got] == ["Content", "Content", "BasicGetEmpty"]
+    client.method(m.BasicQos(prefetch_count=1))
     first, second = (one for one in got if isinstance(one, Content))
     assert (first.body, second.body) == (b"1", b"2")
     assert isinstance(first.method, m.BasicGetOk)
-    assert first.method.message_count == 0  # as of the end of the turn
+    assert first.method.message_count == 1
     client.ack(first.tag)
     life.run()
     client.take(m.BasicQosOk)

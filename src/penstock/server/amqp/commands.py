@@ -179,8 +179,9 @@ def _qos(session: Session, channel: Channel, method: m.BasicQos) -> None:
             channel.shared = Credit(limit)
         else:
             channel.shared.limit = limit
-            for consumer in list(channel.shared.consumers):
-                session.core.resume(session.engine.now(), consumer)
+            if not session.blocked:
+                for consumer in list(channel.shared.consumers):
+                    session.core.resume(session.engine.now(), consumer)
     else:
         channel.prefetch = method.prefetch_count
     session.reply(channel, m.BasicQosOk())
@@ -234,11 +235,10 @@ def _consume(session: Session, channel: Channel, method: m.BasicConsume) -> None
         max_backlog=backlog,
         shared=channel.shared,
         priority=_count_argument(arguments, "x-priority", None) or 0,
+        paused=session.blocked,
     )
     channel.consumers[tag] = consumer
     channel.encoders[consumer] = DeliveryEncoder(channel.number, tag, session.machine.frame_max)
-    if session.blocked:
-        session.core.pause(consumer)
     if not method.nowait:
         if channel.replies:
             channel.unannounced[consumer] = []

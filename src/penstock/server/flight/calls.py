@@ -172,11 +172,12 @@ def peer_host(peer: str) -> str:
 class Slot:
     """One open stream's place among those allowed.  A stream that stands still gives it up, its thread stays."""
 
-    __slots__ = ("_calls", "_state", "touched")
+    __slots__ = ("_calls", "_state", "floor", "touched")
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._state = "open"
+        self.floor: int | None = None  # a read that may still need the log from this LSN on
         self.touched = time.monotonic()
 
     def touch(self) -> None:
@@ -223,6 +224,11 @@ class Calls:
     def abandoned(self) -> int:
         """How many stand still."""
         return len(self._abandoned)
+
+    def floor(self) -> int | None:
+        """The lowest LSN that a running read may still need; None: no read runs.  Those that stand still hold nothing."""
+        with self._lock:
+            return min((slot.floor for slot in self._open if slot.floor is not None), default=None)
 
     def caller(self, context: flight.ServerCallContext) -> Caller:
         """Who calls; raises Unauthenticated."""

@@ -32,7 +32,7 @@ from penstock.memory import Piece
 from penstock.records.chunks import as_chunk
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.deliveries import BATCH_ROWS, Delivery, delivery_batch
-from penstock.server.flight.extend import extend
+from penstock.core.extend import extend
 from penstock.server.flight.publish import chunks
 from penstock.wire.flight.fields import Fields, nearest, read_json
 from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema, checked

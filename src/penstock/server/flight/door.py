@@ -91,6 +91,7 @@ class FlightDoor:
         self._beats = 0
         self._server: Server | None = None
         engine.on_broken.append(self._broken)
+        engine.readers.append(self.calls.floor)
 
     # -- the loop's thread
 
@@ -169,6 +170,7 @@ class FlightDoor:
         """DoGet."""
         caller, slot = self._enter(context)
         try:
+            slot.floor = self.engine.log.first_lsn  # nothing is deleted under a reader
             schema, rows = self._read(caller, parse_get(ticket.ticket))
             return flight.GeneratorStream(schema, guarded(rows, slot))
         except BaseException:
