@@ -26,13 +26,13 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.core.effects import Verb
+from penstock.core.extend import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
 from penstock.expr import compile_filter
 from penstock.memory import Piece
 from penstock.records.chunks import as_chunk
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.deliveries import BATCH_ROWS, Delivery, delivery_batch
-from penstock.core.extend import extend
 from penstock.server.flight.publish import chunks
 from penstock.wire.flight.fields import Fields, nearest, read_json
 from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema, checked
