@@ -15,7 +15,7 @@ app = typer.Typer(help="List, show, declare and look into queues.", no_args_is_h
 
 Name = Annotated[str, typer.Argument(help="The queue.")]
 
-COLUMNS = ("name", "ready", "leased", "delayed", "consumers")
+COLUMNS = ("queue", "ready", "leased", "delayed", "consumers")
 
 
 @app.command("list")

@@ -42,6 +42,7 @@ class Facts:
         status = "broken" if engine.broken is not None else "full" if engine.log.full else "ok"
         health: dict[str, object] = {
             "status": status,
+            "name": self._server.settings.server.name,
             "sync": self._server.settings.server.sync,
             "durable_lsn": engine.log.durable,
             "last_lsn": engine.core.last_lsn,

@@ -226,7 +226,7 @@ class Calls:
         return len(self._abandoned)
 
     def floor(self) -> int | None:
-        """The lowest LSN that a running read may still need; None: no read runs.  Those at a standstill do not count."""
+        """The lowest LSN that a running read may still need; None: no read runs.  A stalled read has no say."""
         with self._lock:
             return min((slot.floor for slot in self._open if slot.floor is not None), default=None)
 

@@ -1,0 +1,62 @@
+"""The commands of a first hour, each as a process of its own, against a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.process import ServerProcess
+
+pytestmark = pytest.mark.conformance
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("cli") / "data") as process:
+        yield process
+
+
+def penstock(*arguments: str, given: str = "", status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments], input=given, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_first_hour(server: ServerProcess) -> None:
+    url = ("--url", server.flight_url)
+    penstock("queue", "declare", "to-ship", "--set", "underlying_topic=orders", "--set", "lease_period=30s", *url)
+    penstock("publish", "orders", *url, given='{"id": 1, "total": 9.5}\n{"id": 2, "total": 2}\n')
+
+    table = penstock("queue", "list", *url)
+    assert "to-ship" in table
+    [row] = json.loads(penstock("queue", "list", "--json", *url))
+    assert (row["queue"], row["ready"]) == ("to-ship", 2)
+
+    assert penstock("queue", "peek", "to-ship", *url).count("total") == 2
+    taken = penstock("consume", "to-ship", "--filter", "/total > 5", "--count", "1", "--ack", *url)
+    assert json.loads(taken) == {"id": 1, "total": 9.5}
+    assert json.loads(penstock("queue", "show", "to-ship", "--json", *url))["ready"] == 1
+
+    data = str(server.data)
+    assert "every checksum is right" in penstock("log", "verify", "--data", data)
+    assert "publish" in penstock("log", "show", "--data", data)
+    assert "every guarantee held" in penstock("audit", "--data", data)
+
+
+def test_no_such_queue_is_the_servers_no(server: ServerProcess) -> None:
+    penstock("queue", "show", "none", "--url", server.flight_url, status=1)
+
+
+def test_nobody_there_is_status_five() -> None:
+    penstock("queue", "list", "--url", "penstock://127.0.0.1:1", status=5)
+
+
+def test_a_folder_in_use_is_status_three(server: ServerProcess, tmp_path: Path) -> None:
+    penstock("serve", "--data", str(server.data), "--amqp", "off", "--http", "off", "--flight", "off", status=3)
