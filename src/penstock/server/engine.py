@@ -42,6 +42,9 @@ STARVED_US = 500
 GUEST_STAYS_US = 1_000_000
 """A Flight call was made so recently: its thread, or the next one's, may be waiting for the interpreter."""
 
+GUEST_US = 250
+"""A Flight call takes the interpreter some eight times: with a guest in the house the loop naps this often."""
+
 NAP_S = 20e-6
 """How long the loop sleeps then; any real sleep hands the interpreter over."""
 
@@ -184,10 +187,11 @@ class Engine:
     def _let_others_in(self) -> None:
         """A loop that never sleeps starves every other thread: sleep a moment when one has waited long enough."""
         now = self.clock.mono()
-        if now - self._napped < STARVED_US:
+        awake = now - self._napped
+        if awake < GUEST_US:
             return
         waiting = self.log.waiting_since
-        if (waiting and now - waiting > STARVED_US) or now - self._guest_at < GUEST_STAYS_US:
+        if (waiting and awake > STARVED_US < now - waiting) or now - self._guest_at < GUEST_STAYS_US:
             time.sleep(NAP_S)
             self._napped = self.clock.mono()
 
