@@ -7,6 +7,7 @@ doors, say so.  Stop (SIGTERM, SIGINT): close the doors, write what is gathered,
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -279,6 +280,17 @@ def write_whole(name: str, content: bytes) -> None:
     part.replace(name)
 
 
+def settle_garbage() -> None:
+    """Keep the collector of cycles from stopping the loop.
+
+    A full collection walks everything that was imported and every cached batch: 33 ms at first, 100 ms after 200,000
+    messages.  Nothing of that is garbage: what was imported is set aside, and full collections become rare.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 50, 1_000)
+
+
 def serve(settings: Settings, *, ready_file: str | None = None, say: Say = print) -> None:
     """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open."""
     asyncio.run(_serve(settings, ready_file, say))
@@ -287,6 +299,7 @@ def serve(settings: Settings, *, ready_file: str | None = None, say: Say = print
 async def _serve(settings: Settings, ready_file: str | None, say: Say) -> None:
     server = Server(settings, say)
     ready = await server.start()
+    settle_garbage()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, server.stopping.set)
