@@ -17,6 +17,8 @@ from penstock.ports import Disk, File
 RESERVE = "log/reserve"
 _STEP = 1 << 20
 _SMALL_STEP = 1 << 18
+_BULK = 1 << 18
+"""Commits of this size pay for their own blocks: zeros below them would only write everything twice."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -39,6 +41,7 @@ class Room:
         self._file: File | None = None
         self._zeroed = 0  # end of what was written at least once
         self._offset = 0
+        self._bulk = False  # the last commit was a large one
         self._lock = threading.Lock()
         self._wake: threading.Semaphore | None = None
         self._thread: threading.Thread | None = None
@@ -62,6 +65,7 @@ class Room:
 
     def advance(self, offset: int) -> None:
         """The log has come to `offset`: write ahead if the zeros get short."""
+        self._bulk = offset - self._offset >= _BULK
         self._offset = offset
         if self._zeroed < offset + self._ahead - min(_SMALL_STEP, self._ahead // 2):
             self._want()
@@ -122,6 +126,10 @@ class Room:
         of the zeros, and one of 256 KiB is not felt.
         """
         while self._ahead and not self.full and self.failure is None:
+            if self._low_space and self._disk.free() < self._low_space:
+                self.full = True
+            if self._bulk or self.full:
+                return
             with self._lock:
                 file, start = self._file, self._zeroed
                 missing = self._offset + self._ahead - start
@@ -140,8 +148,6 @@ class Room:
             except OSError as error:
                 self._fail(error)
                 return
-            if self._low_space and self._disk.free() < self._low_space:
-                self.full = True
 
     def _fail(self, error: OSError) -> None:
         if out_of_space(error):
