@@ -12,10 +12,14 @@ import logging
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import orjson
@@ -280,6 +284,26 @@ def write_whole(name: str, content: bytes) -> None:
     part.replace(name)
 
 
+class _NoPandas(MetaPathFinder):
+    """Answers for pandas that it is not there."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The import system's question."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a server does without pandas", name=fullname)
+        return None
+
+
+def do_without_pandas() -> None:
+    """Have pyarrow not look for pandas, where that is installed: no array of ours is one of its.
+
+    It is imported when an array is made of a list, and takes 150 ms and 40 MiB.
+    """
+    sys.meta_path.insert(0, _NoPandas())
+
+
 def settle_garbage() -> None:
     """Keep the collector of cycles from stopping the loop.
 
@@ -293,6 +317,7 @@ def settle_garbage() -> None:
 
 def serve(settings: Settings, *, ready_file: str | None = None, say: Say = print) -> None:
     """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open."""
+    do_without_pandas()
     asyncio.run(_serve(settings, ready_file, say))
 
 
