@@ -42,7 +42,7 @@ STARVED_US = 500
 GUEST_STAYS_US = 1_000_000
 """A Flight call was made so recently: its thread, or the next one's, may be waiting for the interpreter."""
 
-GUEST_US = 200
+GUEST_US = 100
 """A Flight call takes the interpreter some eight times: with a guest in the house the loop naps this often."""
 
 NAP_S = 20e-6
