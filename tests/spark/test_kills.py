@@ -23,9 +23,9 @@ import pyarrow.compute
 import pyarrow.dataset
 import pytest
 
+from penstock.cli.supervisor import Supervisor
 from penstock.config.load import load_mapping
 from penstock.spark.remote import Remote, Where
-from penstock.spark.supervisor import Supervisor
 from spark_lab import QUICK
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.supervisor import Supervisor, login
 from penstock.config.load import load_mapping
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
 from penstock.spark.driver import FAILURES_MAX, Driver, Running
-from penstock.spark.supervisor import Supervisor, login
 
 
 class Scripted:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from importlib import import_module
-from typing import Annotated, Protocol, cast
+from typing import Annotated, cast
 
 import typer
 
@@ -13,30 +12,6 @@ from penstock.errors import LogDamaged
 from penstock.units import format_size
 
 app = typer.Typer(help="Look into the log and check it.", no_args_is_help=True, rich_markup_mode=None)
-
-
-class Finding(Protocol):
-    """One broken promise that an audit found."""
-
-    @property
-    def guarantee(self) -> str: ...
-    @property
-    def lsns(self) -> list[int]: ...
-    @property
-    def text(self) -> str: ...
-
-
-class Report(Protocol):
-    """What an audit says: counts, and findings (none is good)."""
-
-    @property
-    def counts(self) -> dict[str, int]: ...
-    @property
-    def findings(self) -> list[Finding]: ...
-
-
-class _AuditModule(Protocol):
-    def audit(self, data: str) -> Report: ...
 
 
 @app.command("ls")
@@ -141,7 +116,9 @@ def audit(data: DataFolder = "./data", json: Json = False) -> None:
 
     Example: penstock audit --data ./data --json
     """
-    report = cast("_AuditModule", import_module("penstock.cli.auditing")).audit(data)
+    from penstock.cli.auditing import audit as run
+
+    report = run(data)
     if json:
         findings = [{"guarantee": one.guarantee, "lsns": one.lsns, "text": one.text} for one in report.findings]
         write_json({"counts": report.counts, "findings": findings})

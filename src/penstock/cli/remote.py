@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
@@ -41,10 +40,8 @@ class Remote(Protocol):
     def peek(self, queue: str, count: int = 10) -> Sequence[RemoteMessage]: ...
 
 
-class _ClientModule(Protocol):
-    def connect(self, url: str) -> AbstractContextManager[Remote]: ...
-
-
 def connect(url: str) -> AbstractContextManager[Remote]:
     """A connection that closes itself.  Raises Unavailable when no server answers."""
-    return cast("_ClientModule", import_module("penstock.client")).connect(url)
+    from penstock.client import connect as dial
+
+    return cast("AbstractContextManager[Remote]", dial(url))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Protocol, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,10 +21,6 @@ Sync = Annotated[str | None, typer.Option("--sync", help="commit, interval or of
 ReadyFile = Annotated[
     str | None, typer.Option("--ready-file", help="Written as JSON with pid and addresses when the doors are open.")
 ]
-
-
-class _SupervisorModule(Protocol):
-    def up(self, settings: Settings, *, ready_file: str | None = None) -> object: ...
 
 
 def add_to(app: typer.Typer) -> None:
@@ -82,7 +77,9 @@ def up(
     Example: penstock up penstock.toml
     """
     settings = read_settings(config, {})
-    cast("_SupervisorModule", import_module("penstock.spark.supervisor")).up(settings, ready_file=ready_file)
+    from penstock.cli.supervisor import up as run
+
+    run(settings, ready_file=ready_file)
 
 
 def check(

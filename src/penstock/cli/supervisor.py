@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from penstock.cli.hosting import parcel
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.definition import with_vhost
-from penstock.spark.hosting import parcel
 from penstock.spark.java import find_java
 
 Say = Callable[[str], object]
@@ -39,7 +39,7 @@ STOP_S = (20.0, 120.0)
 LOG_BYTES = 16 * 2**20
 
 DRIVER = (sys.executable, "-m", "penstock.spark.driver")
-SERVER = (sys.executable, "-m", "penstock.spark.hosting")
+SERVER = (sys.executable, "-m", "penstock.cli.hosting")
 
 
 def say_aloud(text: str) -> None:

@@ -10,7 +10,6 @@ import pickle
 import signal
 import sys
 import threading
-from importlib import import_module
 from typing import Any
 
 from penstock.errors import PenstockError
@@ -20,9 +19,10 @@ def main() -> int:
     """Serve until told to stop; the exit status of the error that ended it, if one did."""
     settings, ready_file = read_parcel(sys.stdin.buffer.fileno())
     threading.Thread(target=_watch, daemon=True).start()
-    server: Any = import_module("penstock.server.app")
     try:
-        server.serve(settings, ready_file=ready_file)
+        from penstock.server.app import serve  # heavy, and what goes wrong in it is told below
+
+        serve(settings, ready_file=ready_file)
     except PenstockError as error:
         sys.stderr.write(f"penstock: {error}\n")
         return error.exit_status
