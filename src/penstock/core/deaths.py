@@ -11,7 +11,7 @@ from typing import cast
 
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
-from penstock.records.tables import FieldValue, Table, Timestamp
+from penstock.records.tables import FieldValue, Long, Table, Timestamp
 
 REJECTED = "rejected"
 AMQP_REASONS = {
@@ -61,7 +61,7 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
             break
     if entry is None:
         entry = {
-            "count": 1,
+            "count": Long(1),
             "reason": reason,
             "queue": death.queue,
             "time": Timestamp(death.time // 1_000_000),
@@ -72,7 +72,7 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
             entry["original-expiration"] = header.expiration
     else:
         count = entry.get("count")
-        entry["count"] = count + 1 if isinstance(count, int) else 1
+        entry["count"] = Long(count + 1 if isinstance(count, int) else 1)
     entries.insert(0, entry)
     headers["x-death"] = cast("FieldValue", entries)
     for field, value in (("reason", reason), ("queue", death.queue), ("exchange", death.exchange)):

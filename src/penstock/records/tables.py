@@ -42,6 +42,12 @@ class Timestamp(int):
         return datetime.fromtimestamp(self, UTC)
 
 
+class Long(int):
+    """A whole number that is written in 64 bits (`l`) whatever its size, where readers expect that type."""
+
+    __slots__ = ()
+
+
 FieldValue: TypeAlias = (
     "bool | int | float | Decimal | str | bytes | Timestamp | list[FieldValue] | dict[str, FieldValue] | None"
 )
@@ -206,7 +212,7 @@ def decode_table(data: bytes) -> Table:
 def encode_table(table: Mapping[str, object]) -> bytes:
     """A table with its size field.
 
-    Types: bool `t`, int `I` or `l`, float `d`, Decimal `D`, str `S`, bytes `x`, Timestamp and datetime `T` (a datetime
+    Types: bool `t`, int `I` or `l` (Long always `l`), float `d`, Decimal `D`, str `S`, bytes `x`, Timestamp and datetime `T` (a datetime
     without a zone is UTC, fractions of a second are cut), list and tuple `A`, mapping `F`, None `V`.
     Errors: InvalidArgument names the field whose value has no AMQP form, is out of range, or nests too deep.
     """
@@ -258,7 +264,7 @@ def _write(value: object, out: list[bytes], path: str, depth: int) -> None:
     elif isinstance(value, Timestamp):
         out.append(_in_range(_pack_u64, b"T", value, path))
     elif isinstance(value, int):
-        small = -0x8000_0000 <= value <= 0x7FFF_FFFF
+        small = -0x8000_0000 <= value <= 0x7FFF_FFFF and not isinstance(value, Long)
         out.append(_pack_i32(b"I", value) if small else _in_range(_pack_i64, b"l", value, path))
     elif isinstance(value, float):
         out.append(_pack_double(b"d", value))

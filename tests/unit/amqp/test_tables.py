@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.records.properties import EMPTY, Peek, Properties, decode, encode, peek, peeked
-from penstock.records.tables import NESTING_LIMIT, FieldValue, Timestamp, decode_table, encode_table
+from penstock.records.tables import NESTING_LIMIT, FieldValue, Long, Timestamp, decode_table, encode_table
 
 
 def table(field: bytes) -> bytes:
@@ -162,3 +162,9 @@ def test_text_that_is_no_text() -> None:
 def test_properties_out_of_range(properties: Properties) -> None:
     with pytest.raises(InvalidArgument):
         encode(properties)
+
+
+def test_a_long_takes_64_bits_whatever_its_size() -> None:
+    """RabbitMQ's `count` of a death is an `l`, and readers with typed fields rely on it."""
+    assert encode_table({"n": Long(1)})[4:] == b"\x01nl" + (1).to_bytes(8, "big")
+    assert encode_table({"n": 1})[4:] == b"\x01nI" + (1).to_bytes(4, "big")
