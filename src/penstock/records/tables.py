@@ -212,8 +212,8 @@ def decode_table(data: bytes) -> Table:
 def encode_table(table: Mapping[str, object]) -> bytes:
     """A table with its size field.
 
-    Types: bool `t`, int `I` or `l` (Long always `l`), float `d`, Decimal `D`, str `S`, bytes `x`, Timestamp and datetime `T` (a datetime
-    without a zone is UTC, fractions of a second are cut), list and tuple `A`, mapping `F`, None `V`.
+    Types: bool `t`, int `I` or `l` (Long always `l`), float `d`, Decimal `D`, str `S`, bytes `x`, Timestamp and
+    datetime `T` (without a zone it is UTC, fractions of a second are cut), list and tuple `A`, mapping `F`, None `V`.
     Errors: InvalidArgument names the field whose value has no AMQP form, is out of range, or nests too deep.
     """
     out: list[bytes] = []
