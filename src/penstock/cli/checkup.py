@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast, get_args, get_origin
 
@@ -50,7 +49,7 @@ def examine(settings: Settings) -> list[Finding]:
     doors = (("amqp", settings.listen.amqp), ("http", settings.listen.http), ("flight", settings.listen.flight))
     findings += [port(name, address) for name, address in doors if address is not None]
     findings += [files(), memory(settings.server.memory)]
-    findings += [java(needed=bool(settings.pipeline)), uvloop()]
+    findings.append(java(needed=bool(settings.pipeline)))
     if settings.server.sync != "commit":
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
         findings.append(Finding("durability", "poor", f'sync = "{settings.server.sync}"', advice))
@@ -168,13 +167,6 @@ def java(*, needed: bool) -> Finding:
     if int(match[1]) < 17:
         return Finding("Java", absent, match[0], advice)
     return Finding("Java", "good", match[0])
-
-
-def uvloop() -> Finding:
-    """The faster event loop, which is optional."""
-    if find_spec("uvloop") is None:
-        return Finding("uvloop", "poor", "not installed", "pip install penstock[uvloop]: a faster event loop")
-    return Finding("uvloop", "good", "installed")
 
 
 def in_force(settings: Settings) -> list[tuple[str, str, str]]:
