@@ -17,8 +17,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.fold import Fold
-from penstock.core.plain import dump, dump_settings
+from penstock.core.state.fold import Fold
+from penstock.core.state.plain import dump, dump_settings
 from penstock.records.chunks import pack_pairs
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 
 from harness import emit, parse, parser
 
-from penstock.core.consumers import Consumer
 from penstock.core.effects import Deliver, Effect, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import Queue
+from penstock.core.queue.consumers import Consumer
+from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.settings import FairnessModel, QueueSettings

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from penstock.core.broker import Core
-from penstock.core.fold import Fold
-from penstock.core.state import DurableState
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
 from penstock.memory import BodyCache

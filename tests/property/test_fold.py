@@ -6,13 +6,13 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.codec import canonical
-from penstock.core.consumers import Consumer
 from penstock.core.effects import Verb
-from penstock.core.fold import Fold
-from penstock.core.queue import Queue
-from penstock.core.state import DurableState
-from penstock.core.topology import table_of
+from penstock.core.queue.consumers import Consumer
+from penstock.core.queue.view import Queue
+from penstock.core.state.codec import canonical
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
+from penstock.core.topology.topology import table_of
 from penstock.errors import PenstockError, Refused
 from penstock.records.entries import Publishes
 from penstock.records.settings import Action, QueueSettings, Retry

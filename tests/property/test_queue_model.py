@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core import delays, dispatch, filtering, leases, letters, positions
-from penstock.core.consumers import Consumer, Credit
 from penstock.core.effects import Deliver, Effect, Fetch, Purpose, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import Queue
-from penstock.core.state import flat, spread
+from penstock.core.queue import delays, dispatch, filtering, leases, letters, main_order, runs
+from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.view import Queue
+from penstock.core.state.durable import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
 from penstock.records.entries import Control, Publishes, Rows, Topic
 from penstock.records.kinds import Kind
@@ -26,9 +26,10 @@ from property.queue_model import Model, Worker, matches
 
 TOPIC = Topic("/", "", "q")
 TINY: list[tuple[Any, str, int]] = [
-    (positions, "SMALL", 2),
-    (positions, "PIECE", 5),
-    (positions, "HOLES_MOST", 2),
+    (runs, "SMALL", 2),
+    (main_order, "SMALL", 2),
+    (main_order, "PIECE", 5),
+    (main_order, "HOLES_MOST", 2),
     (delays, "PIECE", 5),
     (leases, "LOOSE_MOST", 4),
     (leases, "RUNS_MOST", 2),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from penstock.core.state import DurableState
+from penstock.core.state.durable import DurableState
 from penstock.log import MEMORY, Log, LogSettings, SimDisk
 from penstock.memory import BodyCache
 from penstock.records.entries import Rows

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.core.codec import canonical
-from penstock.core.fold import Fold
+from penstock.core.state.codec import canonical
+from penstock.core.state.fold import Fold
 from penstock.errors import DataFolderInUse
 from penstock.log import MEMORY, Log, SimDisk
 from penstock.wire.amqp import methods as m

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from penstock.core.audit import Audit, Report
-from penstock.core.fold import Fold
-from penstock.core.state import DurableState
+from penstock.core.audit.audit import Audit, Report
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
 from penstock.log.index import Catalog
 from penstock.log.reader import Reader, Vias
 from penstock.log.recover import newest_base, open_segments

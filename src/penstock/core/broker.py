@@ -15,25 +15,25 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from penstock.core.actions import Actions
-from penstock.core.admin import Admin, no_exchange
-from penstock.core.consumers import Consumer, Credit
-from penstock.core.dead_letters import DeadLetters
 from penstock.core.effects import Effect, Purpose, Token, Verb
-from penstock.core.holding import Holdings
-from penstock.core.interning import Interning
-from penstock.core.marks import Marks
 from penstock.core.outbox import Outbox
-from penstock.core.positions import packed
-from penstock.core.publishing import Published, Publisher
-from penstock.core.queue import Queue
-from penstock.core.routing import Router
-from penstock.core.sinks import Committed, Sinks
-from penstock.core.state import DurableState, Ints, QueueState, StreamState, flat, runs_of, spread
-from penstock.core.streams import Streams
+from penstock.core.publishing.actions import Actions
+from penstock.core.publishing.dead_letters import DeadLetters
+from penstock.core.publishing.marks import Marks
+from penstock.core.publishing.publishing import Published, Publisher
+from penstock.core.publishing.traits import Refusal
+from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.runs import packed
+from penstock.core.queue.view import Queue
+from penstock.core.state.durable import DurableState, Ints, QueueState, StreamState, flat, runs_of, spread
+from penstock.core.streams.holding import Holdings
+from penstock.core.streams.sinks import Committed, Sinks
+from penstock.core.streams.streams import Streams
 from penstock.core.timers import Timers
-from penstock.core.topology import Topology
-from penstock.core.traits import Refusal
+from penstock.core.topology.admin import Admin, no_exchange
+from penstock.core.topology.interning import Interning
+from penstock.core.topology.routing import Router
+from penstock.core.topology.topology import Topology
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr import Filter
 from penstock.records.chunks import Chunk, Now

@@ -15,8 +15,8 @@ from penstock.records.chunks import Chunk
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
-    from penstock.core.consumers import Consumer
-    from penstock.core.queue import Queue
+    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.view import Queue
 
 
 class Verb(Enum):

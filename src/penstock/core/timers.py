@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from penstock.core.queue import Queue
+from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
 
 

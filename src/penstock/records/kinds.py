@@ -6,8 +6,8 @@ its particulars as JSON in `properties` (called `header` on a `Control`), and LS
 then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "this queue's own living messages in
 [a, b)".
 
-To add a kind: take the next free number, never reuse one, say here what its columns hold, teach `core.fold`, and add
-real old bytes to the tests if an existing kind changes its meaning.
+To add a kind: take the next free number, never reuse one, say here what its columns hold, teach `core.state.fold`, and
+add real old bytes to the tests if an existing kind changes its meaning.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.consumers import Consumer
+    from penstock.core.queue.consumers import Consumer
     from penstock.log import Log
     from penstock.ports import Clock
 

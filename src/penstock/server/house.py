@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.broker import Core
-from penstock.core.fold import Fold
-from penstock.core.state import DurableState
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
 from penstock.records.chunks import Now
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from penstock.wire.http.facts import Metrics, QueueMetrics
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.core.queue import Queue
+    from penstock.core.queue.view import Queue
     from penstock.server.app import Server
 
 PAGE = resource.getpagesize()

@@ -17,7 +17,7 @@ from penstock.server.retention import Retirement
 
 if TYPE_CHECKING:
     from penstock.config.settings import LogSection
-    from penstock.core.state import DurableState
+    from penstock.core.state.durable import DurableState
     from penstock.server.engine import Engine
 
 logger = logging.getLogger("penstock.server")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.core.fold import Fold
-from penstock.core.state import DurableState
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
 
 if TYPE_CHECKING:
     from penstock.config.settings import Retention

@@ -33,7 +33,7 @@ from penstock.wire.flight.bookmarks import format_bookmark, parse_point
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.core.queue import Queue
+    from penstock.core.queue.view import Queue
     from penstock.testing.doors import Doors
     from penstock.testing.message import Message
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import orjson
 import pyarrow as pa
 
-from penstock.core.plain import unwrap
+from penstock.core.state.plain import unwrap
 from penstock.errors import NotFound
 from penstock.records.chunks import LSN_LIMIT, unpack_pairs
 from penstock.records.entries import Control, Group, Publishes

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.consumers import UNLIMITED
 from penstock.core.effects import Verb
+from penstock.core.queue.consumers import UNLIMITED
 from penstock.testing.message import Message
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
-    from penstock.core.consumers import Consumer
     from penstock.core.effects import Deliver
+    from penstock.core.queue.consumers import Consumer
     from penstock.memory import Piece
     from penstock.records.entries import Topic
     from penstock.testing.broker import Broker

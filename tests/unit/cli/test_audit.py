@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.auditing import audit
-from penstock.core import audit as audit_module
-from penstock.core.audit import Report
+from penstock.core.audit import audit as audit_module
+from penstock.core.audit.audit import Report
 from penstock.core.broker import Core
 from penstock.core.effects import Fetch, Verb
-from penstock.core.state import DurableState
+from penstock.core.state.durable import DurableState
 from penstock.log import MEMORY, Log
 from penstock.log.disk import OsDisk
 from penstock.ports import Clock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.codec import canonical
 from penstock.core.effects import Verb
+from penstock.core.state.codec import canonical
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from penstock.core.codec import canonical
 from penstock.core.effects import Verb
-from penstock.core.queue import Queue
+from penstock.core.queue.view import Queue
+from penstock.core.state.codec import canonical
 from penstock.errors import InvalidArgument
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind

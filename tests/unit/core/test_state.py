@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import codec
-from penstock.core.codec import canonical
-from penstock.core.fold import Fold
-from penstock.core.marks import Marks
-from penstock.core.plain import as_table, dump, load, load_settings, unwrap, wrap
-from penstock.core.state import (
+from penstock.core.publishing.marks import Marks
+from penstock.core.state import codec
+from penstock.core.state.codec import canonical
+from penstock.core.state.durable import (
     Binding,
     DurableState,
     ExchangeState,
@@ -27,6 +25,8 @@ from penstock.core.state import (
     runs_of,
     spread,
 )
+from penstock.core.state.fold import Fold
+from penstock.core.state.plain import as_table, dump, load, load_settings, unwrap, wrap
 from penstock.errors import LogDamaged
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.codec import canonical
 from penstock.core.effects import Verb
-from penstock.core.streams import Plan
+from penstock.core.state.codec import canonical
+from penstock.core.streams.streams import Plan
 from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.entries import Group, Publishes
 from penstock.records.kinds import Kind

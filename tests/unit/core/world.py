@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from penstock.core.broker import Core
-from penstock.core.consumers import Consumer
 from penstock.core.effects import Cancelled, Deliver, Fetch
-from penstock.core.fold import Fold
-from penstock.core.publishing import Published
-from penstock.core.queue import Queue
-from penstock.core.state import DurableState
+from penstock.core.publishing.publishing import Published
+from penstock.core.queue.consumers import Consumer
+from penstock.core.queue.view import Queue
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
 from penstock.records.chunks import Now
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind

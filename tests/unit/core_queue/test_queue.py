@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.core.consumers import Consumer, Credit
 from penstock.core.effects import Cancelled, Deliver, Effect, Fetch, Purpose, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import Queue
+from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused
 from penstock.records.chunks import Chunk, Now, unpack_pairs
 from penstock.records.entries import Control, Publishes, Rows, Topic

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import LogSection, Retention
-from penstock.core.fold import Fold
+from penstock.core.state.fold import Fold
 from penstock.log import MEMORY, SimDisk
 from penstock.server.keeper import RETENTION_BEATS, Keeper
 from penstock.server.retention import Retirement

@@ -14,7 +14,7 @@ from penstock.wire.amqp.deliver import DeliveryEncoder
 from penstock.wire.amqp.methods import Method
 
 if TYPE_CHECKING:
-    from penstock.core.consumers import Consumer, Credit
+    from penstock.core.queue.consumers import Consumer, Credit
     from penstock.server.amqp.session import Session
 
 

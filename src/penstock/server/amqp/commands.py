@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.config.arguments import queue_settings
-from penstock.core.consumers import UNLIMITED, Credit
 from penstock.core.effects import Deliver, Verb
+from penstock.core.queue.consumers import UNLIMITED, Credit
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, ProtocolError
 from penstock.expr import compile_filter
 from penstock.memory import Piece
@@ -22,8 +22,8 @@ from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.deliver import DeliveryEncoder, get_ok
 
 if TYPE_CHECKING:
-    from penstock.core.consumers import Consumer
-    from penstock.core.queue import Queue
+    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.view import Queue
     from penstock.server.amqp.session import Session
 
 Handler = Callable[["Session", Channel, Any], None]

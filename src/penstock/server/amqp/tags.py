@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
-    from penstock.core.consumers import Consumer
+    from penstock.core.queue.consumers import Consumer
 
 Settled = list["tuple[Consumer, Chunk]"]
 

@@ -23,7 +23,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue import Queue
+    from penstock.core.queue.view import Queue
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.stages import Stages
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.core.effects import Verb
-from penstock.core.extend import extend
+from penstock.core.queue.extend import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
 from penstock.expr import compile_filter
 from penstock.memory import Piece
@@ -39,8 +39,8 @@ from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema,
 from penstock.wire.flight.tickets import Consume
 
 if TYPE_CHECKING:
-    from penstock.core.consumers import Consumer
     from penstock.core.effects import Deliver
+    from penstock.core.queue.consumers import Consumer
     from penstock.server.flight.handover import Handover
 
 QUEUED_HIGH = 8 * 2**20

@@ -27,7 +27,7 @@ from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT
 from penstock.wire.flight.tickets import Plan, QueueContent
 
 if TYPE_CHECKING:
-    from penstock.core.queue import Queue
+    from penstock.core.queue.view import Queue
     from penstock.log import Log
 
 

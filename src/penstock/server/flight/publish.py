@@ -26,7 +26,7 @@ from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
 from penstock.wire.flight.tickets import Publish
 
 if TYPE_CHECKING:
-    from penstock.core.publishing import Published
+    from penstock.core.publishing.publishing import Published
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.sinks import Committed
+from penstock.core.streams.sinks import Committed
 from penstock.errors import LogBroken, NotFound
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer

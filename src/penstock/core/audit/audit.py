@@ -1,0 +1,410 @@
+"""The audit: what the log says about every guarantee, from its records alone.
+
+Feed it all record batches of a log in order, as they were written, for a group lies in one batch.  It keeps a window of
+some hundred thousand rows and works on them with numpy; `finish` gives counts and findings.  It shares nothing with the
+fold but the reading of columns, so that the two can be held against each other.
+
+    positions       LSNs rise, without holes within a run; a start after an unclean stop leaves 2^32 free
+    times           record times never decrease within a run
+    routes          every route was told, and names queues that live
+    ends once       what a queue took is settled, expired, dropped, purged, gone with queue or process, or waits; once
+    one holder      granted while ready, returned while held
+    attempts        each grant's attempt is one more than the one before
+    delays          nothing delayed is granted or due before its time
+    at most once    such a queue leases nothing: the removal is on record before the message is sent
+    dead letters    one cause each, removed by the record of the same group
+    stream batches  one after another, disjoint, settled once, gone when settled
+    sinks           a query's batches are committed once, in order
+    publishers      sequences rise
+    counts          what waits is what the fold says
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.audit.queues import (
+    DELAYED,
+    ENDED,
+    NONE,
+    PAST,
+    PLANNED,
+    READY,
+    AuditedQueue,
+    Bools,
+    Events,
+    Op,
+    groups,
+    spans,
+)
+from penstock.core.audit.streams import StreamAudit
+from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pick, texts
+from penstock.core.state.durable import DurableState, Ints, flat, spread
+from penstock.core.state.plain import load, load_settings
+from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
+
+WINDOW = 400_000
+"""Rows that are looked at in one go."""
+
+UNCLEAN_GAP = 1 << 32
+LSNS_MOST = 1000
+_OPS = {
+    Kind.GRANT: Op.GRANT, Kind.RETURN: Op.RETURN, Kind.DUE: Op.DUE, Kind.SETTLE: Op.SETTLE, Kind.EXPIRE: Op.EXPIRE,
+    Kind.DROP: Op.DROP, Kind.PURGE: Op.PURGE,
+}  # fmt: skip
+_OP_OF = np.array([int(_OPS[Kind(k)]) if k in {*_OPS} else -1 for k in range(128)], dtype=np.int64)
+_KNOWN = {int(kind) for kind in Kind}
+_NEEDED = ["lsn", "kind", "name", "route", "time", "not_before", "properties", "body"]
+_WITH_QUEUE = frozenset({Kind.ROUTE, Kind.TOOK, Kind.QUEUE_ALTER, Kind.QUEUE_DELETE, Kind.PLAN})
+
+
+@dataclass(slots=True)
+class Finding:
+    """One broken promise; `lsns` are the messages and records that show it, 1,000 at most."""
+
+    guarantee: str
+    lsns: list[int]
+    text: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What an audit says; no findings is good."""
+
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+
+@dataclass(slots=True)
+class _Window:
+    """Rows that are looked at in one go, as columns."""
+
+    table: pa.Table
+    batch: Ints  # number of the record batch of each row
+    lsns: Ints
+    kinds: Ints
+    times: Ints
+    publishes: Bools
+
+
+class Audit:
+    """One pass over a log."""
+
+    def __init__(self, state: DurableState | None = None) -> None:
+        """`state`: of a base, when the log no longer begins at its beginning; records up to it are passed over."""
+        self._findings: dict[tuple[str, str], list[Ints]] = {}
+        self._counts: Counter[str] = Counter()
+        self._queues: dict[int, AuditedQueue] = {}
+        self._streams = StreamAudit(self._queues, self._find)
+        self._routes: dict[int, tuple[int, tuple[int, ...]]] = {}  # number -> (LSN, queues)
+        self._sinks: dict[str, int] = {}
+        self._publishers: dict[str, int] = {}
+        self._took: list[tuple[int, Ints]] = []  # (queue, flat pairs) of this window
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._last = self._last_time = self._skip = 0
+        self._begun = False
+        if state is not None:
+            self._load(state)
+
+    def _load(self, state: DurableState) -> None:
+        self._last = self._skip = state.last_lsn
+        self._begun = True
+        self._routes = {number: (0, queues) for number, queues in state.routes.items()}
+        self._publishers, self._sinks = dict(state.publishers), dict(state.sinks)
+        for number, told in state.queues.items():
+            once = told.settings.semantics == "at-most-once"
+            queue = self._queues[number] = AuditedQueue(number, told.name, told.durable, told.exclusive, [(0, once)])
+            lsns = flat(told.waiting)
+            attempts, until, transient = (
+                spread(lsns, told.columns.get(name, [])) for name in ("deliveries", "not_before", "transient")
+            )
+            queue.take(lsns, attempts, np.where(until > 0, DELAYED, READY), until, transient)
+        for number, pairs in self._streams.load(state.streams):
+            held = self._queues[number]
+            planned = spans(np.searchsorted(held.lsns, pairs[:, 0]), np.searchsorted(held.lsns, pairs[:, 1]))
+            held.state[planned] = PLANNED
+
+    def feed(self, batch: pa.RecordBatch) -> None:
+        """The next record batch as it was written."""
+        if batch.num_rows:
+            self._held.append(batch.select(_NEEDED))
+            self._rows += batch.num_rows
+            if self._rows >= WINDOW:
+                self._look()
+
+    def finish(self, folded: DurableState | None = None) -> Report:
+        """The verdict; `folded`: what the fold makes of the same records, to be compared."""
+        self._look()
+        counts = self._counts
+        for number, queue in sorted(self._queues.items()):
+            for name, count in queue.counts.items():
+                counts[f"queue messages {name}"] += count
+            counts["queue messages waiting"] += len(queue.lsns)
+            ended = sum(queue.counts[name] for name in ENDED)
+            if queue.counts["taken"] != ended + len(queue.lsns):
+                text = f"{queue.title} took {queue.counts['taken']} messages; {ended} ended and {len(queue.lsns)} wait"
+                self._find("counts", np.array([number]), text)
+        if folded is not None:
+            self._compare(folded)
+        counts["queues"] = len(self._queues)
+        counts["stream batches"] = self._streams.planned
+        findings = [
+            Finding(guarantee, np.unique(np.concatenate(lsns))[:LSNS_MOST].tolist(), text)
+            for (guarantee, text), lsns in self._findings.items()
+        ]
+        return Report(dict(sorted(counts.items())), findings)
+
+    def _compare(self, folded: DurableState) -> None:
+        living = {number for number, queue in self._queues.items() if not queue.ended}
+        for number in sorted(living ^ set(folded.queues)):
+            self._find("counts", np.array([number]), "the fold knows other queues than the records tell of")
+        for number in sorted(living & set(folded.queues)):
+            queue, waiting = self._queues[number], flat(folded.queues[number].waiting)
+            if not np.array_equal(waiting, queue.lsns):
+                text = f"{queue.title}: the fold finds {len(waiting)} messages waiting, the records {len(queue.lsns)}"
+                self._find("counts", np.setxor1d(waiting, queue.lsns), text)
+
+    def _find(self, guarantee: str, lsns: Ints, text: str) -> None:
+        self._findings.setdefault((guarantee, text), []).append(np.unique(lsns)[:LSNS_MOST])
+
+    # -- one window
+
+    def _look(self) -> None:
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held)
+        batch = np.repeat(np.arange(len(self._held)), [held.num_rows for held in self._held])
+        self._held, self._rows = [], 0
+        lsns = numbers(table, "lsn")
+        if self._skip and lsns[0] <= self._skip:
+            start = int(np.searchsorted(lsns, self._skip, side="right"))
+            table, lsns, batch = table.slice(start), lsns[start:], batch[start:]
+            if not len(lsns):
+                return
+        kinds = numbers(table, "kind")
+        publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
+        window = _Window(table, batch, lsns, kinds, numbers(table, "time"), publishes)
+        self._counts["records"] += len(lsns)
+        for kind, count in enumerate(np.bincount(kinds).tolist()):
+            if count:
+                named = Kind(kind).name.lower() if kind in _KNOWN else f"of unknown kind {kind}"
+                self._counts[f"records {named}"] += count
+        boots = self._positions(window)
+        self._controls(window)
+        self._members(window)
+        self._events(window)
+        for queue in self._queues.values():
+            if queue.events or len(queue.lsns):
+                queue.close(boots, self._find)
+        self._streams.close()
+
+    def _positions(self, window: _Window) -> Ints:
+        """LSNs, starts and times; returns the LSNs of the BOOT records."""
+        lsns, times = window.lsns, window.times
+        before = np.append(self._last, lsns[:-1])
+        if (back := lsns <= before).any():
+            self._find("positions", lsns[back], "LSNs do not rise")
+        boot = window.kinds == int(Kind.BOOT)
+        if not self._begun and not boot[0]:
+            self._find("positions", lsns[:1], "the log does not begin with a BOOT record")
+        hole = (lsns > before + 1) & ~boot
+        hole[0] &= self._begun
+        if hole.any():
+            self._find("positions", np.append(before[hole], lsns[hole]), "records are missing within a run")
+        headers = blobs(pick(window.table, boot, ["properties"]), "properties")
+        for row, header in zip(np.flatnonzero(boot).tolist(), headers, strict=True):
+            clean = bool(load(header).get("clean"))
+            self._counts["starts"] += 1
+            self._counts["starts after a crash"] += not clean
+            gap = int(lsns[row] - before[row])
+            if not self._begun and row == 0:
+                continue
+            if clean and gap != 1:
+                self._find("positions", np.append(before[row], lsns[row]), "a start after a clean stop left LSNs out")
+            elif not clean and gap < UNCLEAN_GAP:
+                text = "a start after a crash left less than 2^32 LSNs free"
+                self._find("positions", np.append(before[row], lsns[row]), text)
+        if (backwards := (times < np.append(self._last_time, times[:-1])) & ~boot).any():
+            self._find("times", lsns[backwards], "record times go back within a run")
+        self._begun = True
+        self._last, self._last_time = int(lsns[-1]), int(times[-1])
+        return np.asarray(lsns[boot], dtype=np.int64)
+
+    # -- control records that are few
+
+    def _controls(self, window: _Window) -> None:
+        few = ~window.publishes & (_OP_OF[np.clip(window.kinds, 0, 127)] < 0)
+        if not few.any():
+            return
+        some = pick(window.table, few)
+        names, headers, bodies = texts(some, "name"), blobs(some, "properties"), blobs(some, "body")
+        routes = numbers(some, "route", NO_ROUTE).tolist()
+        for i, row in enumerate(np.flatnonzero(few).tolist()):
+            lsn = int(window.lsns[row])
+            try:
+                kind = Kind(int(window.kinds[row]))
+                self._control(kind, lsn, names[i], headers[i], bodies[i], routes[i], int(window.times[row]))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                self._find("positions", np.array([lsn]), f"a record cannot be read: {type(error).__name__} {error}")
+
+    def _control(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, route: int, time: int) -> None:
+        values = np.frombuffer(body, dtype=np.int64) if kind in _WITH_QUEUE else NONE
+        match kind:
+            case Kind.BOOT:
+                for queue in self._queues.values():
+                    if not queue.ended and (queue.exclusive or not queue.durable):
+                        self._end(queue, lsn)
+            case Kind.ROUTE:
+                if route in self._routes:
+                    self._find("routes", np.array([lsn]), f"route {route} was told twice")
+                self._routes[route] = lsn, tuple(values.tolist())
+            case Kind.TOOK:
+                self._took.append((int(values[0]), values[1:]))
+            case Kind.QUEUE_DECLARE:
+                told = load(header)
+                once = [(lsn, load_settings(told["settings"]).semantics == "at-most-once")]
+                self._queues[lsn] = AuditedQueue(lsn, name, bool(told["durable"]), bool(told["exclusive"]), once)
+            case Kind.QUEUE_ALTER | Kind.QUEUE_DELETE:
+                present = self._queues.get(int(values[0]))
+                if present is None or present.ended:
+                    self._find("ends once", np.array([lsn]), f"queue '{name}' is altered or deleted, but is not there")
+                elif kind is Kind.QUEUE_DELETE:
+                    self._end(present, lsn)
+                else:
+                    settings = load_settings(load(header)["settings"])
+                    present.once.append((lsn, settings.semantics == "at-most-once"))
+            case Kind.PUBLISHERS:
+                for publisher, sequence in cast("dict[str, int]", load(header)).items():
+                    highest = self._publishers.get(publisher)
+                    if highest is not None and sequence <= highest:
+                        text = f"publisher '{publisher}' goes back from sequence {highest} to {sequence}"
+                        self._find("publishers", np.array([lsn]), text)
+                    self._publishers[publisher] = sequence
+            case Kind.SINK_COMMIT:
+                batch, highest = cast(int, load(header)["batch"]), self._sinks.get(name, -1)
+                self._counts["sink batches"] += 1
+                if batch <= highest:
+                    text = f"query '{name}' committed batch {batch} after batch {highest}"
+                    self._find("sinks", np.array([lsn]), text)
+                self._sinks[name] = max(batch, highest)
+            case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:
+                self._streams.record(kind, lsn, name, load(header), values, time)
+            case _:
+                pass  # the topology and the log's own records promise nothing about messages
+
+    def _end(self, queue: AuditedQueue, lsn: int) -> None:
+        queue.ended = lsn
+        self._streams.queue_gone(queue.id)
+
+    # -- messages
+
+    def _members(self, window: _Window) -> None:
+        """Give each queue what it took."""
+        rows = np.flatnonzero(window.publishes)
+        own, times = window.lsns[rows], window.times[rows]
+        by_queue: dict[int, list[Ints]] = {}
+        routed = groups(numbers(window.table, "route", NO_ROUTE)[rows])
+        kept = len(routed.pop(NO_ROUTE, NONE))
+        for route, where in routed.items():
+            told, queues = self._routes.get(route, (0, ()))
+            if not queues or told > own[where[0]]:
+                self._find("routes", own[where], f"route {route} was not told before it was used")
+            for number in queues:
+                by_queue.setdefault(number, []).append(where)
+        for number, pairs in self._took:
+            taken = spans(np.searchsorted(own, pairs[0::2]), np.searchsorted(own, pairs[1::2]))
+            by_queue.setdefault(number, []).append(taken)
+            kept -= len(taken)
+        self._took.clear()
+        self._counts["messages that only a topic kept"] += max(kept, 0)
+        if not by_queue:
+            return
+        transient = (window.kinds[rows] == int(Kind.PUBLISH_TRANSIENT)).astype(np.int64)
+        until = numbers(window.table, "not_before")[rows]
+        state = np.where(until > times, DELAYED, np.where(until > 0, PAST, READY))
+        for number, pieces in by_queue.items():
+            where = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces))
+            queue = self._queues.get(number)
+            if queue is None:
+                self._find("routes", own[where], f"messages went to queue {number}, which was never declared")
+                continue
+            absent = own[where] > queue.ended if queue.ended else own[where] < queue.id
+            if absent.any():
+                self._find("routes", own[where[absent]], f"messages went to {queue.title} while it was not there")
+                where = where[~absent]
+            queue.take(own[where], np.zeros(len(where), dtype=np.int64), state[where], until[where], transient[where])
+
+    def _events(self, window: _Window) -> None:
+        """Give each queue what happened to its messages."""
+        ops = _OP_OF[np.clip(window.kinds, 0, 127)]
+        chosen = ops >= 0
+        if not chosen.any():
+            return
+        values, offsets = packed_integers(pick(window.table, chosen, ["body"]), "body")
+        lengths = np.diff(offsets)
+        sound = (lengths >= 8) & (lengths % 16 == 8)
+        if not sound.all():
+            self._find("positions", window.lsns[chosen][~sound], "a record's pairs cannot be read")
+            chosen[chosen] = sound
+            values, offsets = packed_integers(pick(window.table, chosen, ["body"]), "body")
+            lengths = np.diff(offsets)
+        some = pick(window.table, chosen, ["properties"])
+        op, order, time = ops[chosen], window.lsns[chosen], window.times[chosen]
+        starts = offsets[:-1] // 8
+        counts = (lengths // 8 - 1) // 2
+        is_pair = np.ones(len(values), dtype=np.bool_)
+        is_pair[starts] = False
+        pairs = values[is_pair].reshape(-1, 2)
+        value = np.zeros(len(op), dtype=np.int64)
+        for kind, key in ((Op.GRANT, "attempt"), (Op.RETURN, "not_before")):
+            mine = op == kind
+            if mine.any():
+                headers, which = coded(pick(some, mine), "properties")
+                value[mine] = np.array([cast(int, load(header).get(key, 0)) for header in headers])[which]
+        expired = op == Op.EXPIRE
+        if expired.any():
+            first = np.cumsum(counts) - counts
+            letters = [NONE]
+            headers = blobs(pick(some, expired), "properties")
+            for i, header in zip(np.flatnonzero(expired).tolist(), headers, strict=True):
+                dead = load(header).get("dead")
+                if dead:
+                    named = np.array(cast("list[list[int]]", dead), dtype=np.int64).reshape(-1, 2)
+                    self._letters(window, int(order[i]), named, pairs[first[i] : first[i] + counts[i]])
+                    letters.append(named[:, 1])
+            distinct, times = np.unique(np.concatenate(letters), return_counts=True)
+            if (times > 1).any():
+                self._find("dead letters", distinct[times > 1], "a dead letter has two causes")
+        everything = Events(
+            pairs[:, 0], pairs[:, 1], *(np.repeat(column, counts) for column in (order, op, value, time))
+        )
+        for number, where in groups(np.repeat(values[starts], counts)).items():
+            queue = self._queues.get(number)
+            if queue is None:
+                text = f"records speak of queue {number}, which was never declared"
+                self._find("ends once", everything.order[where], text)
+            else:
+                queue.events.append(everything.where(where))
+
+    def _letters(self, window: _Window, lsn: int, dead: Ints, removed: Ints) -> None:
+        """Dead letters of one EXPIRE record: (cause, letter) each, and the pairs that it removed."""
+        self._counts["dead letters"] += len(dead)
+        cause, letter = dead[:, 0], dead[:, 1]
+        removed = removed[np.argsort(removed[:, 0])]
+        at = np.searchsorted(removed[:, 0], cause, side="right") - 1
+        stayed = (at < 0) | (removed[np.maximum(at, 0), 1] <= cause)
+        if stayed.any():
+            lsns = np.append(dead[stayed].ravel(), lsn)
+            self._find("dead letters", lsns, "a dead letter's cause was not removed with it")
+        row = int(np.searchsorted(window.lsns, lsn))
+        where = np.minimum(np.searchsorted(window.lsns, letter), row)
+        apart = (window.lsns[where] != letter) | ~window.publishes[where] | (window.batch[where] != window.batch[row])
+        if apart.any():
+            lsns = np.append(dead[apart].ravel(), lsn)
+            self._find("dead letters", lsns, "a dead letter is not in the group of its cause")

@@ -1,0 +1,253 @@
+"""The audit of one queue: each message's own history, checked for thousands of messages at once.
+
+A record's LSN pair names the messages of its queue that live between its ends, and both ends name one that does.  So
+pairs become events (message, record, what), events sorted by message become histories, and every rule compares an event
+with the one before it:
+
+    ready -> leased (-> planned) -> ready | delayed | ended         delayed -> ready
+
+Leases end with the process, but for those a stream has planned.  What ended is named no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.state.durable import Ints
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+NONE: Ints = np.zeros(0, dtype=np.int64)
+
+
+class Op(IntEnum):
+    """What a record does to a message; from SETTLE on it ends."""
+
+    GRANT = 0
+    RETURN = 1
+    DUE = 2
+    PLAN = 3
+    SETTLE = 4
+    EXPIRE = 5
+    DROP = 6
+    PURGE = 7
+    END = 8  # a transient message at the start of the next process
+
+
+READY, LEASED, PLANNED, DELAYED, PAST = range(5)
+"""States; PAST is scheduled for a time that was over when it was published: it needs no DUE."""
+
+_AFTER = np.array([LEASED, READY, READY, PLANNED, READY, READY, READY, READY, READY], dtype=np.int64)
+_DONE = ("granted", "returned", "due", "planned", "settled", "expired", "dropped", "purged", "ended with the process")
+ENDED = (*_DONE[Op.SETTLE :], "deleted with the queue")
+"""Names in `counts` of all the ways to end."""
+
+Find: TypeAlias = "Callable[[str, Ints, str], None]"
+"""(guarantee, LSNs, sentence): report a broken promise."""
+
+
+class Events(NamedTuple):
+    """What records do to messages, a row each.  Of pairs first, then of single messages."""
+
+    a: Ints  # the pair, or the message's number in the queue and whether it is an end of its pair
+    b: Ints
+    order: Ints  # LSN of the record
+    op: Ints
+    value: Ints  # attempt of a grant, end of a delay
+    time: Ints  # of the record
+
+    def where(self, chosen: Bools | Ints) -> Events:
+        """Some rows."""
+        return Events(*(column[chosen] for column in self))
+
+    @staticmethod
+    def joined(parts: list[Events]) -> Events:
+        """All rows."""
+        return Events(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+@dataclass(slots=True)
+class AuditedQueue:
+    """One queue and its living messages, ascending."""
+
+    id: int
+    name: str
+    durable: bool
+    exclusive: bool
+    once: list[tuple[int, bool]]  # (from this LSN on, whether at-most-once)
+    ended: int = 0  # LSN of the record that ended it; 0: it lives
+    lsns: Ints = field(default_factory=lambda: NONE)
+    attempts: Ints = field(default_factory=lambda: NONE)
+    state: Ints = field(default_factory=lambda: NONE)
+    until: Ints = field(default_factory=lambda: NONE)  # of what is delayed
+    transient: Ints = field(default_factory=lambda: NONE)  # 0 or 1
+    counts: Counter[str] = field(default_factory=Counter[str])
+    events: list[Events] = field(default_factory=list[Events])  # of this window
+
+    @property
+    def title(self) -> str:
+        """For sentences."""
+        return f"queue '{self.name}'"
+
+    def take(self, lsns: Ints, attempts: Ints, state: Ints, until: Ints, transient: Ints) -> None:
+        """Messages that arrived, newer than all before."""
+        self.counts["taken"] += len(lsns)
+        self.lsns = np.concatenate((self.lsns, lsns))
+        self.attempts = np.concatenate((self.attempts, attempts))
+        self.state = np.concatenate((self.state, state))
+        self.until = np.concatenate((self.until, until))
+        self.transient = np.concatenate((self.transient, transient))
+
+    def close(self, boots: Ints, find: Find) -> None:
+        """Bring the window's events to the messages.  `boots`: LSNs of the window's BOOT records."""
+        size = len(self.lsns)
+        gone = np.zeros(size, dtype=np.bool_)
+        runs = np.zeros(size, dtype=np.int64)  # how many boots each message's last event has seen
+        events = self._expand(boots, find)
+        if len(events.a):
+            self._histories(self._living(events, find), boots, gone, runs, find)
+        self.state[(self.state == LEASED) & (runs < len(boots))] = READY
+        if self.ended:
+            self.counts["deleted with the queue"] += size - int(gone.sum())
+            gone[:] = True
+        if gone.any():
+            kept = ~gone
+            self.lsns, self.attempts, self.state = self.lsns[kept], self.attempts[kept], self.state[kept]
+            self.until, self.transient = self.until[kept], self.transient[kept]
+
+    def _expand(self, boots: Ints, find: Find) -> Events:
+        """The window's events on single messages, sorted by message and record."""
+        parts = [Events(NONE, NONE, NONE, NONE, NONE, NONE)]
+        if self.events:
+            pairs = Events.joined(self.events)
+            self.events.clear()
+            if self.ended and (late := pairs.order > self.ended).any():
+                find("ends once", pairs.order[late], f"records speak of {self.title} after its end at {self.ended}")
+                pairs = pairs.where(~late)
+            parts.append(self._spread(pairs, find))
+        if len(boots) and self.transient.any():
+            mortal = np.flatnonzero(self.transient)
+            boot = np.searchsorted(boots, self.lsns[mortal])
+            mortal, boot = mortal[boot < len(boots)], boot[boot < len(boots)]
+            zeros = np.zeros(len(mortal), dtype=np.int64)
+            parts.append(Events(mortal, zeros, boots[boot], zeros + int(Op.END), zeros, zeros))
+        events = Events.joined(parts)
+        return events.where(np.lexsort((events.order, events.a)))
+
+    def _spread(self, pairs: Events, find: Find) -> Events:
+        """Pairs as their single messages."""
+        starts, ends = np.searchsorted(self.lsns, pairs.a), np.searchsorted(self.lsns, pairs.b)
+        known = np.append(self.lsns, -1)
+        wrong = (ends <= starts) | (known[starts] != pairs.a) | (known[np.maximum(ends, 1) - 1] != pairs.b - 1)
+        early = pairs.b > pairs.order
+        for bad, why in ((early, "before they came"), (wrong & ~early, "that are not in it, or ended before")):
+            if bad.any():
+                lsns = np.concatenate((pairs.a[bad], pairs.b[bad] - 1, pairs.order[bad]))
+                find("ends once", lsns, f"records of {self.title} name messages {why}")
+        fine = (ends > starts) & ~early
+        starts, ends = starts[fine], ends[fine]
+        lengths = ends - starts
+        message = spans(starts, ends)
+        edge = (message == np.repeat(starts, lengths)) | (message == np.repeat(ends - 1, lengths))
+        order, op, value, time = (np.repeat(column[fine], lengths) for column in pairs[2:])
+        return Events(message, edge.astype(np.int64), order, op, value, time)
+
+    def _living(self, events: Events, find: Find) -> Events:
+        """The events up to the end of each message; what names one by itself after that is reported."""
+        ends = events.op >= Op.SETTLE
+        ended = so_far(ends, firsts(events.a)) - ends > 0
+        named = ended & (events.b > 0)
+        for op in np.unique(events.op[named]).tolist():
+            late = events.where(named & (events.op == op))
+            lsns = np.concatenate((self.lsns[late.a], late.order))
+            find("ends once", lsns, f"{self.title}: messages were {_DONE[op]} after their end")
+        return events.where(~ended)
+
+    def _histories(self, events: Events, boots: Ints, gone: Bools, runs: Ints, find: Find) -> None:
+        message, _, order, op, value, time = events
+        first = firsts(message)
+        after = np.where((op == Op.RETURN) & (value > 0), DELAYED, _AFTER[op])
+        run = np.searchsorted(boots, order)
+        # what was so just before each event
+        state, since, until = np.roll(after, 1), np.roll(run, 1), np.roll(value, 1)
+        state[first], since[first], until[first] = self.state[message[first]], 0, self.until[message[first]]
+        state[(state == LEASED) & (run > since)] = READY
+        held = (state == LEASED) | (state == PLANNED)
+        tries = so_far(op == Op.GRANT, first)
+
+        def check(guarantee: str, bad: Bools, what: str) -> None:
+            if bad.any():
+                find(guarantee, np.concatenate((self.lsns[message[bad]], order[bad])), f"{self.title}: {what}")
+
+        grant, due, plan = op == Op.GRANT, op == Op.DUE, op == Op.PLAN
+        check("one holder", grant & held, "messages were granted while somebody held them")
+        check("one holder", (op == Op.RETURN) & ~held, "messages came back that nobody held")
+        leap = grant & (value != self.attempts[message] + tries)
+        check("attempts", leap, "a grant's attempt is not the one before plus 1")
+        check("at most once", grant & self._once(order), "messages were leased, but the queue sends at most once")
+        check("delays", grant & (state == DELAYED), "messages were granted while they were delayed")
+        check("delays", due & (state != DELAYED) & (state != PAST), "messages became due that were not delayed")
+        check("delays", due & (state == DELAYED) & (time < until), "messages became due before their time")
+        check("ends once", (op == Op.PURGE) & (held | (state == DELAYED)), "a purge took what was not ready")
+        check("stream batches", plan & (state == PLANNED), "messages are in two batches")
+        check("stream batches", plan & (state != PLANNED) & (state != LEASED), "messages were planned and not granted")
+
+        last = np.append(first[1:], len(message)) - 1
+        touched = message[last]
+        gone[touched] = op[last] >= Op.SETTLE
+        runs[touched] = run[last]
+        self.state[touched] = after[last]
+        self.until[touched] = np.where(after[last] == DELAYED, value[last], 0)
+        self.attempts[touched] += tries[last]
+        for number, count in enumerate(np.bincount(op, minlength=len(_DONE)).tolist()):
+            if count:
+                self.counts[_DONE[number]] += count
+
+    def _once(self, order: Ints) -> Bools:
+        """Whether the queue was at-most-once when each record was written."""
+        place = np.searchsorted(np.array([lsn for lsn, _ in self.once]), order, side="right") - 1
+        return np.array([once for _, once in self.once], dtype=np.bool_)[np.maximum(place, 0)]
+
+
+def firsts(sorted_values: Ints) -> Ints:
+    """Where each run of equal values begins."""
+    if not len(sorted_values):
+        return NONE
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.flatnonzero(np.diff(sorted_values)) + 1))
+
+
+def so_far(flags: Bools, first: Ints) -> Ints:
+    """How many flags each run has had, the present one included."""
+    total = np.cumsum(flags, dtype=np.int64)
+    if not len(first):
+        return total
+    lengths = np.diff(np.append(first, len(flags)))
+    return total - np.repeat(total[first] - flags[first], lengths)
+
+
+def spans(starts: Ints, ends: Ints) -> Ints:
+    """All numbers of the half-open spans, one span after another."""
+    lengths = ends - starts
+    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+
+
+def groups(values: Ints) -> dict[int, Ints]:
+    """The places of each distinct value, ascending."""
+    if not len(values):
+        return {}
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return {low: np.arange(len(values))}
+    if high - low < 65_536:  # 16 bits: numpy's stable sort is a radix sort
+        order = np.argsort((values - low).astype(np.uint16), kind="stable")
+    else:
+        order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = firsts(ordered)
+    return dict(zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True))

@@ -1,0 +1,112 @@
+"""The audit of streams: batches follow one another under one epoch, and each is settled once, with all its messages.
+
+That batches are disjoint shows in the histories of the messages (`core.audit.queues`): a planned one is planned once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from penstock.core.audit.queues import AuditedQueue, Events, Find, Op
+from penstock.core.state.durable import Ints, StreamState, ints
+from penstock.records.kinds import Kind
+
+Queues: TypeAlias = "dict[int, AuditedQueue]"
+
+
+@dataclass(slots=True)
+class _Stream:
+    queue: int
+    mode: str
+    epoch: int = 0
+    planned: int = 0
+    floor: int = 0
+    plans: dict[int, Ints] = field(default_factory=dict[int, "Ints"])  # unsettled: batch -> pairs, shape (n, 2)
+
+
+class StreamAudit:
+    """All streams of a log."""
+
+    def __init__(self, queues: Queues, find: Find) -> None:
+        self._queues = queues
+        self._find = find
+        self._streams: dict[str, _Stream] = {}
+        self._settled: list[tuple[str, int, int, Ints]] = []  # stream, LSN, queue, pairs: to be gone with this window
+        self.planned = 0
+
+    def load(self, states: dict[str, StreamState]) -> list[tuple[int, Ints]]:
+        """Streams as a base knows them; returns (queue, pairs) of what is planned and not settled."""
+        held = list[tuple[int, Ints]]()
+        for name, s in states.items():
+            plans = {batch: ints(pairs).reshape(-1, 2) for batch, pairs in s.plans.items() if batch > s.floor}
+            self._streams[name] = _Stream(s.queue, s.mode, s.epoch, s.planned, s.floor, plans)
+            if s.mode == "queue":
+                held += ((s.queue, pairs) for pairs in plans.values())
+        return held
+
+    def queue_gone(self, number: int) -> None:
+        """A queue's streams end with it."""
+        for name in [n for n, stream in self._streams.items() if stream.queue == number and stream.mode == "queue"]:
+            del self._streams[name]
+
+    def record(self, kind: Kind, lsn: int, name: str, header: dict[str, object], values: Ints, time: int) -> None:
+        """STREAM, PLAN, PLAN_SETTLE or STREAM_RELEASE.  `values`: its body as integers."""
+
+        def number(key: str) -> int:
+            said = header[key]
+            if not isinstance(said, int):
+                raise TypeError(f"{key} is {said!r}")
+            return said
+
+        def wrong(text: str) -> None:
+            self._find("stream batches", np.array([lsn]), f"stream '{name}': {text}")
+
+        stream = self._streams.get(name)
+        if kind is Kind.STREAM:
+            if stream is None:
+                stream = self._streams[name] = _Stream(number("queue"), str(header["mode"]))
+            if number("epoch") <= stream.epoch:
+                wrong(f"epoch {number('epoch')} follows epoch {stream.epoch}")
+            stream.epoch = number("epoch")
+        elif stream is None:
+            wrong("it was never opened")
+        elif kind is Kind.STREAM_RELEASE:
+            stream.epoch = number("epoch") if "epoch" in header else stream.epoch
+            stream.plans.clear()
+        elif kind is Kind.PLAN:
+            batch = number("batch")
+            self.planned += 1
+            if batch != stream.planned + 1:
+                wrong(f"batch {batch} was planned after batch {stream.planned}")
+            if number("epoch") != stream.epoch:
+                wrong(f"batch {batch} was planned under epoch {number('epoch')}, and {stream.epoch} held")
+            stream.planned = batch
+            queue = self._queues.get(stream.queue)
+            if stream.mode == "queue" and queue is not None:
+                pairs = stream.plans[batch] = values[1:].reshape(-1, 2)
+                zeros = np.zeros(len(pairs), dtype=np.int64)
+                queue.events.append(
+                    Events(pairs[:, 0], pairs[:, 1], zeros + lsn, zeros + int(Op.PLAN), zeros, zeros + time)
+                )
+        else:
+            batch = number("batch")
+            if not stream.floor < batch <= stream.planned:
+                wrong(f"batch {batch} was settled; {stream.floor} was before, and {stream.planned} are planned")
+            for done in [done for done in stream.plans if done <= batch]:
+                self._settled.append((name, lsn, stream.queue, stream.plans.pop(done)))
+            stream.floor = max(batch, stream.floor)
+
+    def close(self) -> None:
+        """At the end of a window, when the queues know what is gone: nothing of a settled batch waits."""
+        for name, lsn, number, pairs in self._settled:
+            queue = self._queues.get(number)
+            if queue is None or not len(pairs):
+                continue
+            left = np.searchsorted(queue.lsns, pairs[:, 1]) > np.searchsorted(queue.lsns, pairs[:, 0])
+            if left.any():
+                text = f"stream '{name}': messages of a settled batch still wait"
+                self._find("stream batches", np.append(pairs[left][:, 0], lsn), text)
+        self._settled.clear()

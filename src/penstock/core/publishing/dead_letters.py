@@ -1,0 +1,133 @@
+"""Dead letters: what leaves a queue without success goes to its dead-letter exchange, and sets off actions.
+
+The new rows and the EXPIRE record that names them with their causes are one group, so a crash moves a message or does
+not.  Letters of letters come about in later turns, when their bodies have been fetched: nothing here recurses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
+from penstock.core.publishing.actions import Actions, Expired
+from penstock.core.publishing.deaths import REJECTED, Death, after_death, amqp_reason, is_cycle
+from penstock.core.publishing.marks import Marks
+from penstock.core.publishing.publishing import Publisher
+from penstock.core.publishing.traits import read_traits
+from penstock.core.queue.view import Letter, Queue
+from penstock.records import properties as header_codec
+from penstock.records.chunks import Now, pack_pairs
+from penstock.records.entries import Publishes, Rows, Topic
+from penstock.records.kinds import Kind
+
+_PERSISTENT_HEADER = header_codec.encode(header_codec.Properties(delivery_mode=header_codec.PERSISTENT))
+
+Find = Callable[[str, str, str], "Topic | None"]
+
+
+@dataclass(slots=True)
+class _Letters:
+    """New rows of one target, with the rows they come from."""
+
+    causes: list[int]  # LSNs
+    topics: list[Topic]
+    properties: list[bytes]
+    bodies: list[bytes]
+    banned: dict[int, frozenset[str]]  # row -> names of queues that would make a cycle
+
+
+class DeadLetters:
+    """Writes the group that ends messages of a queue."""
+
+    def __init__(
+        self,
+        outbox: Outbox[Effect],
+        publisher: Publisher,
+        actions: Actions,
+        find_topic: Find,
+        origin: int,
+        instance: str,
+    ) -> None:
+        self._outbox = outbox
+        self._publisher = publisher
+        self._actions = actions
+        self._find_topic = find_topic
+        self._origin = origin
+        self._instance = instance
+        self.letters = Marks()  # rows that the server wrote as dead letters
+
+    def write(self, now: Now, queue: Queue, rows: Rows, letter: Letter) -> None:
+        """The group that ends these messages, in the order they died; the caller opens and closes it."""
+        now = self._outbox.at(now)
+        at = {lsn: row for row, lsn in enumerate(rows.lsns)}
+        order = [at[lsn] for run in letter.runs for lsn in run.chunk if lsn in at]
+        dead = list[tuple[int, int]]()
+        if queue.settings.dead_letter_exchange is not None:
+            dead += self._to_exchange(now, queue, rows, order, letter.reason)
+        if queue.actions:
+            dead += self._to_actions(now, queue, rows, order, letter.reason)
+        header: dict[str, object] = {"reason": letter.reason}
+        if letter.by:
+            header["by"] = letter.by
+        if dead:
+            header["dead"] = dead
+        self._outbox.record(Kind.EXPIRE, queue.name, header, pack_pairs(queue.id, letter.pairs))
+
+    def _to_exchange(self, now: Now, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> list[tuple[int, int]]:
+        settings = queue.settings
+        exchange, key = settings.dead_letter_exchange or "", settings.dead_letter_routing_key
+        letters = _Letters([], [], [], [], {})
+        reason = why.split(",")[0]
+        for i in order:
+            lsn = rows.lsns[i]
+            came_by = rows.topics[i]
+            topic = self._find_topic(queue.vhost, exchange, came_by.name if key is None else key)
+            if topic is None:
+                continue  # the exchange is missing now; it is looked up at each death
+            carbon = read_traits(rows.properties[i]).keys
+            death = Death(queue.name, reason, came_by.exchange, (came_by.name, *carbon), self._outbox.time)
+            header, history = after_death(rows.properties[i], death, own=self.letters.has(lsn))
+            if amqp_reason(reason) != REJECTED:
+                letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
+            letters.causes.append(lsn)
+            letters.topics.append(topic)
+            letters.properties.append(header)
+            letters.bodies.append(rows.bodies[i])
+        return self._publish(now, letters, carbon=key is None)
+
+    def _to_actions(self, now: Now, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> list[tuple[int, int]]:
+        letters = _Letters([], [], [], [], {})
+        reasons = tuple(why.split(","))
+        actions = self._actions.of(queue.vhost, queue.name, reasons)
+        for i in order:
+            lsn = rows.lsns[i]
+            for action, template in actions:
+                topic = self._find_topic(action.vhost, action.exchange, action.topic)
+                if topic is None:
+                    continue
+                bookmark = f"{self._origin}|{lsn}|"
+                expired = Expired(queue.name, rows.bodies[i], why, bookmark, self._outbox.time, self._instance)
+                letters.causes.append(lsn)
+                letters.topics.append(topic)
+                letters.properties.append(_PERSISTENT_HEADER)
+                letters.bodies.append(template.render(expired))
+        return self._publish(now, letters, carbon=False)
+
+    def _publish(self, now: Now, letters: _Letters, *, carbon: bool) -> list[tuple[int, int]]:
+        """Write the rows that some queue or topic wants; returns (cause, new) pairs."""
+        if not letters.causes:
+            return []
+        size = sum(map(len, letters.bodies)) + sum(map(len, letters.properties))
+        batch = Publishes(letters.topics, letters.properties, letters.bodies, size=size)
+        count = len(letters.causes)
+        published = self._publisher.publish(now, batch, trusted=True, carbon=carbon, banned=letters.banned)
+        if not published.stored:
+            return []
+        unwanted = {*published.unroutable, *(row for row, _ in published.refused)}
+        causes = [letters.causes[row] for row in range(count) if row not in unwanted]
+        first = published.first
+        self.letters.part()
+        self.letters.add(first, first + len(causes))
+        return [(cause, first + i) for i, cause in enumerate(causes)]

@@ -1,0 +1,188 @@
+"""Messages that are not ready yet: failed ones in their back-off, and scheduled ones before their time.
+
+Times are wall time in microseconds.  A failed message returns to its own place; a scheduled one takes the place of the
+`DUE` record that makes it ready.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.queue.returned import RunHeap
+from penstock.core.queue.runs import NEVER, PIECE, Key, Run, packed, view
+from penstock.records.chunks import Chunk
+
+Ints = npt.NDArray[np.int64]
+
+
+class Block:
+    """Messages with a time each, ascending LSNs; 16 bytes a message."""
+
+    __slots__ = ("lsns", "times")
+
+    def __init__(self, lsns: array[int], times: array[int]) -> None:
+        self.lsns = lsns
+        self.times = times
+
+    def columns(self) -> tuple[Ints, Ints]:
+        """Views as numpy; drop them before the block grows."""
+        return np.frombuffer(self.lsns, dtype=np.int64), np.frombuffer(self.times, dtype=np.int64)
+
+
+class Timetable:
+    """A time for each of many messages, in blocks by LSN."""
+
+    __slots__ = ("blocks", "count")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.count = 0
+
+    def add(self, lsns: Sequence[int], times: Sequence[int]) -> None:
+        """New messages; all newer than those here."""
+        self.count += len(lsns)
+        if self.blocks and len(self.blocks[-1].lsns) < PIECE:
+            self.blocks[-1].lsns.extend(lsns)
+            self.blocks[-1].times.extend(times)
+        else:
+            self.blocks.append(Block(array("q", lsns), array("q", times)))
+
+    def next_after(self, moment: int) -> int:
+        """The earliest time later than `moment`; `NEVER` without one."""
+        best = NEVER
+        for block in self.blocks:
+            times = block.columns()[1]
+            later = times[times > moment]
+            if len(later):
+                best = min(best, int(later.min()))
+        return best
+
+    def between(self, past: int, now: int) -> tuple[Ints, Ints]:
+        """Messages with `past < time <= now`, ascending, and their times; they stay."""
+        lsns = [np.zeros(0, dtype=np.int64)]
+        moments = [np.zeros(0, dtype=np.int64)]
+        for block in self.blocks:
+            held, times = block.columns()
+            chosen = (times > past) & (times <= now)
+            if chosen.any():
+                lsns.append(held[chosen])
+                moments.append(times[chosen])
+        return np.concatenate(lsns), np.concatenate(moments)
+
+    def times_of(self, wanted: Chunk) -> Ints:
+        """The time of each wanted message; -1 for those not here."""
+        lsns = view(wanted)
+        out = np.full(len(lsns), -1, dtype=np.int64)
+        for block in self.blocks:
+            held, times = block.columns()
+            if not len(lsns) or held[-1] < lsns[0] or held[0] > lsns[-1]:
+                continue
+            at = np.minimum(np.searchsorted(held, lsns), len(held) - 1)
+            found = held[at] == lsns
+            out[found] = times[at[found]]
+        return out
+
+    def remove(self, wanted: Chunk) -> tuple[Ints, Ints]:
+        """Take those of the wanted that are here, ascending, and their times."""
+        lsns = [np.zeros(0, dtype=np.int64)]
+        moments = [np.zeros(0, dtype=np.int64)]
+        kept = list[Block]()
+        for block in self.blocks:
+            if block.lsns[-1] < wanted[0] or block.lsns[0] > wanted[-1]:
+                kept.append(block)
+                continue
+            held, times = block.columns()
+            if isinstance(wanted, range):
+                chosen = (held >= wanted.start) & (held < wanted.stop)
+            else:
+                chosen = np.isin(held, view(wanted), assume_unique=True)
+            if not chosen.any():
+                kept.append(block)
+                continue
+            lsns.append(held[chosen])
+            moments.append(times[chosen])
+            if not chosen.all():
+                kept.append(Block(array("q", held[~chosen].tolist()), array("q", times[~chosen].tolist())))
+        self.blocks = kept
+        gone = np.concatenate(lsns)
+        self.count -= len(gone)
+        return gone, np.concatenate(moments)
+
+    def items(self) -> Iterator[tuple[array[int], array[int]]]:
+        """LSNs and times, block by block, as copies."""
+        return ((block.lsns[:], block.times[:]) for block in self.blocks)
+
+
+class Retries(RunHeap):
+    """Failed messages by the end of their back-off (`Run.deadline`)."""
+
+    __slots__ = ()
+
+    def key(self, run: Run) -> Key:
+        """When it is due."""
+        return run.deadline, run.chunk[0]
+
+
+class Delays:
+    """Everything delayed in one queue."""
+
+    __slots__ = ("due", "retries", "scheduled")
+
+    def __init__(self) -> None:
+        self.retries = Retries()
+        self.scheduled = Timetable()
+        self.due = NEVER  # nothing is due before this
+
+    @property
+    def count(self) -> int:
+        """Delayed messages."""
+        return self.retries.count + self.scheduled.count
+
+    def retry(self, run: Run) -> None:
+        """A failed run whose back-off ends at `run.deadline`."""
+        self.retries.push(run)
+        self.due = min(self.due, run.deadline)
+
+    def schedule(self, lsns: Sequence[int], times: Sequence[int]) -> None:
+        """New messages with a time each."""
+        self.scheduled.add(lsns, times)
+        self.due = min(self.due, min(times))
+
+    def _reckon(self) -> None:
+        self.due = self.scheduled.next_after(0) if self.scheduled.count else NEVER
+        if self.retries.count:
+            self.due = min(self.due, self.retries.head()[0])
+
+    def pop_retries(self, wall: int) -> list[Run]:
+        """Take the failed messages whose back-off is over, in order of its end."""
+        out = list[Run]()
+        while self.retries.count and self.retries.head()[0] <= wall:
+            out.append(self.retries.pop())
+        self._reckon()
+        return out
+
+    def pop_scheduled(self, wall: int) -> list[Chunk]:
+        """Take the scheduled messages that are due, by time and then LSN, as chunks that ascend."""
+        if not self.scheduled.count:
+            return []
+        lsns, times = self.scheduled.between(0, wall)
+        if not len(lsns):
+            return []
+        self.scheduled.remove(packed(lsns))
+        self._reckon()
+        ordered = lsns[np.lexsort((lsns, times))]
+        breaks = np.flatnonzero(np.diff(ordered) < 0) + 1
+        return [packed(part) for part in np.split(ordered, breaks)]
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are delayed."""
+        out = self.retries.extract(wanted)
+        if self.scheduled.count:
+            lsns = self.scheduled.remove(wanted)[0]
+            if len(lsns):
+                out.append(Run(packed(lsns), False))
+        return out

@@ -1,0 +1,197 @@
+"""When messages expire.
+
+A deadline is wall time in microseconds, worked out once, when the message arrives.  The queue's own expiration needs no
+entry a message: one step (deadline, last LSN) an arrival, in order.  Messages whose deadline differs from their
+neighbours' stand in a timetable.  Steps and times stay known while a message they speak of lives, for one that is
+leased when its time comes expires when its lease ends, unless the ack is faster.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.queue.delays import Timetable
+from penstock.core.queue.runs import NEVER, gaps, packed, view
+from penstock.records.chunks import Chunk
+from penstock.records.settings import QueueSettings
+
+Ints = npt.NDArray[np.int64]
+
+
+def queue_deadline(settings: QueueSettings, time: int) -> int:
+    """The deadline of a message that names none itself; 0: never.  `time` is the log's time of the message."""
+    times = [span for span in (settings.expiration, settings.message_ttl) if span is not None]
+    return time + min(times) if times else 0
+
+
+def deadlines(settings: QueueSettings, time: int | Ints, own: Ints) -> Ints:
+    """The deadline of each message; 0: never.  `own`: what the messages say themselves, 0 for nothing.
+
+    `expiration_model` joins the queue's `expiration` with the message's own; `message_ttl` is then an upper bound.
+    """
+    model = settings.expiration_model
+    if settings.expiration is None:
+        out = own.copy() if model in ("default", "earliest") else np.zeros_like(own)
+    else:
+        of_queue = np.zeros_like(own) + time + settings.expiration
+        if model == "default":
+            out = np.where(own > 0, own, of_queue)
+        elif model == "queue":
+            out = of_queue
+        elif model == "latest":
+            out = np.maximum(own, of_queue)
+        else:
+            out = np.where(own > 0, np.minimum(own, of_queue), of_queue)
+    if settings.message_ttl is not None:
+        ttl = np.zeros_like(own) + time + settings.message_ttl
+        out = np.where(out > 0, np.minimum(out, ttl), ttl)
+    return out
+
+
+class Expiry:
+    """The deadlines of one queue's messages."""
+
+    __slots__ = ("_ends", "_firsts", "_lasts", "_parted", "due", "own", "past")
+
+    def __init__(self) -> None:
+        self._ends = array("q")  # deadlines of the steps, ascending
+        self._firsts = array("q")  # the LSNs that each step speaks of, ascending
+        self._lasts = array("q")
+        self._parted = False  # a message without deadline came after the last step
+        self.own = Timetable()  # messages for which no step speaks, although they may lie in one
+        self.past = 0  # what was due then has been dealt with
+        self.due = NEVER  # nothing expires before this
+
+    def add(self, chunk: Chunk, deadline: int) -> None:
+        """New messages with one deadline (never 0)."""
+        ends = self._ends
+        if ends and deadline < ends[-1]:  # the setting was lowered
+            self.own.add(chunk, [deadline] * len(chunk))
+        elif ends and deadline == ends[-1] and not self._parted:
+            self._lasts[-1] = chunk[-1]
+        else:
+            ends.append(deadline)
+            self._firsts.append(chunk[0])
+            self._lasts.append(chunk[-1])
+            self._parted = False
+        self._expect(deadline)
+
+    def add_each(self, lsns: Ints, times: Ints, common: int) -> None:
+        """New messages with a deadline each (0: never), of which many may have the common one."""
+        if common and not (self._ends and common < self._ends[-1]):
+            usual = times == common
+            if usual.any():
+                self.add(packed(lsns[usual]), common)
+            rest = ~usual
+            lsns, times = lsns[rest], times[rest]
+        timed = times > 0
+        if timed.any():
+            chosen = times[timed].tolist()
+            self.own.add(packed(lsns[timed]), chosen)
+            self._expect(min(chosen))
+        if not timed.all():
+            self._parted = True
+
+    def _expect(self, deadline: int) -> None:
+        self.due = min(self.due, deadline)
+        self.past = min(self.past, deadline - 1)  # the clock may have stepped back
+
+    def part(self) -> None:
+        """Say that a message without deadline came."""
+        self._parted = True
+
+    @property
+    def empty(self) -> bool:
+        """Whether no message has a deadline."""
+        return not self._ends and not self.own.count
+
+    def come_due(self, wall: int) -> list[Chunk]:
+        """What is due at `wall` and was not before, as chunks (LSNs of other queues may lie in a range)."""
+        past, self.past = self.past, max(wall, self.past)
+        out = list[Chunk]()
+        high = bisect_right(self._ends, wall)
+        for i in range(bisect_right(self._ends, past), high):
+            span = range(self._firsts[i], self._lasts[i] + 1)
+            if out and isinstance(out[-1], range) and self._lasts[i - 1] < span.start == out[-1].stop:
+                out[-1] = range(out[-1].start, span.stop)
+            else:
+                out.append(span)
+        if self.own.count:
+            out = [part for span in out for part in self._without_own(span)]
+            lsns = self.own.between(past, wall)[0]
+            if len(lsns):
+                out.append(packed(lsns))
+        self.due = self._ends[high] if high < len(self._ends) else NEVER
+        if self.own.count:
+            self.due = min(self.due, self.own.next_after(self.past))
+        return out
+
+    def _without_own(self, span: Chunk) -> list[Chunk]:
+        holes = array("q")
+        for block in self.own.blocks:
+            holes.extend(block.lsns[bisect_left(block.lsns, span[0]) : bisect_right(block.lsns, span[-1])])
+        return list(gaps(span, holes)) if holes and isinstance(span, range) else [span]
+
+    def overdue(self, chunk: Chunk, wall: int) -> Chunk | None:
+        """Those of the chunk whose deadline is at or before `wall`; None if none is."""
+        if self.empty:
+            return None
+        if len(chunk) == 1 and not self.own.count:
+            step = bisect_left(self._lasts, chunk[0])
+            late = step < len(self._ends) and self._firsts[step] <= chunk[0] and self._ends[step] <= wall
+            return chunk if late else None
+        times = self.deadlines_of(chunk)
+        late_ones = (times > 0) & (times <= wall)
+        return packed(view(chunk)[late_ones]) if late_ones.any() else None
+
+    def deadlines_of(self, chunk: Chunk) -> Ints:
+        """The deadline of each message of the chunk; 0: never."""
+        lsns = view(chunk)
+        out = np.zeros(len(lsns), dtype=np.int64)
+        if self._ends:
+            at = np.searchsorted(np.frombuffer(self._lasts, dtype=np.int64), lsns)
+            inside = np.append(np.frombuffer(self._firsts, dtype=np.int64), NEVER)[at] <= lsns
+            out = np.where(inside, np.append(np.frombuffer(self._ends, dtype=np.int64), 0)[at], 0)
+        if self.own.count:
+            own = self.own.times_of(chunk)
+            out = np.where(own >= 0, own, out)
+        return out
+
+    def load(self, lsns: Ints, times: Ints) -> None:
+        """The deadlines of what waits after a start; the object is new."""
+        which = np.flatnonzero(times > 0)
+        if not len(which):
+            return
+        lsns, times = lsns[which], times[which]
+        self.due = int(times.min())
+        self._parted = True
+        if bool((np.diff(times) < 0).any()):
+            self.own.add(lsns.tolist(), times.tolist())
+            return
+        breaks = np.flatnonzero((np.diff(times) != 0) | (np.diff(which) != 1)) + 1
+        starts, ends = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(lsns)])) - 1
+        self._ends.frombytes(times[starts].tobytes())
+        self._firsts.frombytes(lsns[starts].tobytes())
+        self._lasts.frombytes(lsns[ends].tobytes())
+
+    def bulky(self) -> bool:
+        """Whether so much has passed that `trim` is worth its walk."""
+        return bisect_right(self._ends, self.past) > 1024 or len(self.own.blocks) > 8
+
+    def trim(self, floor: int) -> None:
+        """Forget what only speaks of messages below `floor`, none of which lives."""
+        count = bisect_left(self._lasts, floor)
+        del self._ends[:count], self._firsts[:count], self._lasts[:count]
+        kept = [block for block in self.own.blocks if block.lsns[-1] >= floor]
+        if len(kept) != len(self.own.blocks):
+            self.own.blocks = kept
+            self.own.count = sum(len(block.lsns) for block in kept)
+
+    def steps(self) -> Iterator[tuple[int, int, int]]:
+        """(first LSN, last LSN, deadline) of each step; what `own` says takes precedence."""
+        return zip(self._firsts, self._lasts, self._ends, strict=True)

@@ -1,0 +1,25 @@
+"""Longer leases for a consumer that needs more time.  Session state alone: nothing of it is logged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.records.chunks import Chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.view import Queue
+
+
+def extend(queue: Queue, consumer: Consumer, chunk: Chunk, deadline: int) -> int:
+    """Let what the consumer holds of the chunk end at `deadline` (monotonic microseconds) at the earliest.
+
+    Returns how many messages it holds of them; a lease that does not end by time stays so.
+    """
+    runs, _ = consumer.leases.take(chunk)
+    for run in runs:
+        if run.deadline:
+            run.deadline = max(run.deadline, deadline)
+            queue.leases_in_order = False
+        consumer.leases.add(run)
+    return sum(len(run.chunk) for run in runs)

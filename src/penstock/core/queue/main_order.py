@@ -1,0 +1,267 @@
+"""The main order of a queue: messages that were never delivered, oldest first.
+
+It is consumed by a cursor at the head; what is taken from the middle leaves a hole until the segments are rebuilt.
+It knows no consumer, clock or log.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from penstock.core.queue.runs import NEVER, PIECE, SMALL, Run, sift
+from penstock.records.chunks import Chunk, as_chunk
+
+HOLES_MOST = 4096
+"""More holes than this are cut out of the segments."""
+
+
+class Segment:
+    """A chunk of the main order."""
+
+    __slots__ = ("chunk", "solid")
+
+    def __init__(self, chunk: Chunk, solid: bool) -> None:
+        self.chunk = chunk
+        self.solid = solid
+
+
+class Main:
+    """Messages never delivered, in LSN order, taken from the head by a cursor and from the middle by holes."""
+
+    __slots__ = ("_barrier", "count", "cursor", "holes", "segments")
+
+    def __init__(self) -> None:
+        self.segments: deque[Segment] = deque()
+        self.cursor = 0  # index of the head in the first segment
+        self.holes: set[int] = set()  # in a segment, not before the cursor, and gone
+        self.count = 0
+        self._barrier = 0  # the newest message that went elsewhere, from the middle or past this order
+
+    def append(self, chunk: Chunk, solid: bool = True) -> None:
+        """Add messages at the tail.  The chunk is not kept if it is an array: others may hold it too."""
+        n = len(chunk)
+        if not n:
+            return
+        self.count += n
+        if self.segments:
+            tail = self.segments[-1]
+            held = tail.chunk
+            sealed = self._barrier > held[-1]
+            if isinstance(held, range):
+                if isinstance(chunk, range) and held.stop == chunk.start:
+                    tail.chunk = range(held.start, chunk.stop)
+                    return
+                if len(held) < SMALL and not sealed and (n < SMALL or not isinstance(chunk, range)):
+                    tail.chunk = held = array("q", held)
+                    tail.solid = solid
+                    held.extend(chunk)
+                    return
+            elif (
+                not sealed and tail.solid == solid and len(held) < PIECE and (n < SMALL or not isinstance(chunk, range))
+            ):
+                held.extend(chunk)
+                return
+        self.segments.append(Segment(chunk if isinstance(chunk, range) else chunk[:], solid))
+
+    def seal(self, lsn: int) -> None:
+        """Say that this message went elsewhere: no array that is appended to may span it and be solid."""
+        if lsn > self._barrier:
+            self._barrier = lsn
+
+    def head(self) -> int:
+        """The oldest LSN; only when there is one."""
+        if self.holes:
+            self._skip()
+        return self.segments[0].chunk[self.cursor]
+
+    def last(self) -> int:
+        """The newest LSN of the segments, a hole or not; 0 when there is none."""
+        return self.segments[-1].chunk[-1] if self.segments else 0
+
+    def _skip(self) -> None:
+        holes = self.holes
+        while self.segments:
+            chunk = self.segments[0].chunk
+            cursor, end = self.cursor, len(chunk)
+            while cursor < end and chunk[cursor] in holes:
+                holes.discard(chunk[cursor])
+                cursor += 1
+            self.cursor = cursor
+            if cursor < end:
+                return
+            self.segments.popleft()
+            self.cursor = 0
+
+    def take(self, count: int, limit: int = NEVER) -> list[Run]:
+        """Up to `count` of the oldest with LSNs below `limit`, in order, as runs; they are no longer here."""
+        out = list[Run]()
+        segments = self.segments
+        while count and self.count:
+            if self.holes:
+                self._skip()
+            segment = segments[0]
+            chunk, start = segment.chunk, self.cursor
+            end = min(start + count, len(chunk))
+            if chunk[end - 1] >= limit:
+                end = bisect_left(chunk, limit, start, end)
+                if end == start:
+                    break
+            if end == len(chunk):
+                part = chunk[start:] if start else chunk
+                segments.popleft()
+                self.cursor = 0
+            else:
+                part = chunk[start:end]
+                self.cursor = end
+            solid = segment.solid
+            if self.holes:
+                gone = (
+                    {lsn for lsn in self.holes if lsn <= part[-1]}
+                    if len(part) > len(self.holes)
+                    else self.holes.intersection(part)
+                )
+                if gone:
+                    self.holes -= gone
+                    for kept in sift(part, as_chunk(sorted(gone)))[1]:
+                        out.append(Run(kept, False))
+                        count -= len(kept)
+                        self.count -= len(kept)
+                    continue
+            out.append(Run(part, solid))
+            count -= len(part)
+            self.count -= len(part)
+        return out
+
+    def has(self, lsn: int) -> bool:
+        """Whether this message is here."""
+        if lsn in self.holes or not self.count:
+            return False
+        index = bisect_left(self.segments, lsn, key=_last_of)
+        if index == len(self.segments):
+            return False
+        chunk = self.segments[index].chunk
+        place = bisect_left(chunk, lsn, 0 if index else self.cursor)
+        return place < len(chunk) and chunk[place] == lsn
+
+    def punch(self, lsn: int) -> Run:
+        """Take one message that is here."""
+        if self.head() == lsn:
+            return self.take(1)[0]
+        self.holes.add(lsn)
+        self.seal(lsn)
+        self.count -= 1
+        if len(self.holes) > HOLES_MOST:
+            self.compact()
+        return Run(range(lsn, lsn + 1), True)
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here, wherever they stand."""
+        if not self.count or wanted[-1] < self.head():
+            return []
+        self.compact()
+        out = list[Run]()
+        kept: deque[Segment] = deque()
+        for index, segment in enumerate(self.segments):
+            chunk = segment.chunk
+            start = self.cursor if index == 0 else 0
+            if chunk[-1] < wanted[0] or chunk[start] > wanted[-1]:
+                kept.append(segment)
+                continue
+            if start:
+                chunk = chunk[start:]
+                self.cursor = 0
+            inside, outside, slices = sift(chunk, wanted)
+            if inside is not None:
+                out.append(Run(inside, segment.solid and slices))
+                self.count -= len(inside)
+                self.seal(inside[-1])
+            # a piece that has the taken ones between its ends is one slice no more
+            kept.extend(Segment(part, segment.solid and (slices or isinstance(part, range))) for part in outside)
+        self.segments = kept
+        return out
+
+    def compact(self) -> None:
+        """Rebuild the segments without holes."""
+        if not self.holes:
+            return
+        self._skip()
+        holes = as_chunk(sorted(self.holes))
+        self.holes.clear()
+        if not len(holes):
+            return
+        kept: deque[Segment] = deque()
+        for index, segment in enumerate(self.segments):
+            chunk = segment.chunk
+            if index == 0 and self.cursor:
+                if chunk[self.cursor] > holes[-1] or chunk[-1] < holes[0]:
+                    kept.append(segment)
+                    continue
+                chunk = chunk[self.cursor :]
+                self.cursor = 0
+            inside, outside, slices = sift(chunk, holes)
+            if inside is None:
+                kept.append(Segment(chunk, segment.solid))
+            else:
+                kept.extend(Segment(part, segment.solid and slices) for part in outside)
+        self.segments = _joined(kept)
+
+    def after(self, lsn: int, count: int) -> Chunk:
+        """Up to `count` messages that stand after `lsn`, ascending; they stay."""
+        out = array("q")
+        for index, segment in enumerate(self.segments):
+            chunk = segment.chunk
+            if chunk[-1] <= lsn:
+                continue
+            start = bisect_left(chunk, lsn + 1, self.cursor if index == 0 else 0)
+            while start < len(chunk) and len(out) < count:
+                part = chunk[start : start + count - len(out)]
+                out.extend(x for x in part if x not in self.holes) if self.holes else out.extend(part)
+                start += len(part)
+            if len(out) >= count:
+                break
+        return as_chunk(out)
+
+    def clear(self) -> list[Run]:
+        """Take everything."""
+        return self.take(self.count)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """What is here, as chunks that will not change."""
+        self.compact()
+        last = len(self.segments) - 1
+        for index, segment in enumerate(self.segments):
+            chunk = segment.chunk
+            if index == 0 and self.cursor:
+                yield chunk[self.cursor :]
+            elif index == last:
+                yield chunk[:]
+            else:
+                yield chunk
+
+
+def _last_of(segment: Segment) -> int:
+    return segment.chunk[-1]
+
+
+def _joined(segments: Iterable[Segment]) -> deque[Segment]:
+    """Small neighbours gathered, so that many holes do not leave many small arrays."""
+    out: deque[Segment] = deque()
+    joined: array[int] | None = None  # of the last in `out`, if it was made here: others may hold the rest
+    for segment in segments:
+        chunk = segment.chunk
+        if out and len(chunk) < SMALL:
+            held = out[-1].chunk
+            if joined is None and len(held) < (SMALL if isinstance(held, range) else PIECE):
+                joined = array("q", held)
+                out[-1] = Segment(joined, False)
+            if joined is not None:
+                joined.extend(chunk)
+                if len(joined) >= PIECE:
+                    joined = None
+                continue
+        joined = None
+        out.append(segment)
+    return out

@@ -1,0 +1,574 @@
+"""A queue: messages from arrival to settlement, and the consumers that work on them.
+
+Every message is in one of four states, or gone:
+
+    arrive -> delayed -> ready -> leased -> settled
+                ^          ^        |
+                +----------+--------+   returned: to its own place, or into back-off
+    dying: it leaves without success, and a dead letter or an action still needs its body
+
+A queue decides with the `now` it is handed, writes each durable change to the sink and asks for effects there.  It
+knows no exchange, no topic, no other queue but those that share credit with it, no body but those shown to filters.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.core.effects import Cancelled, Sink, Token, Verb
+from penstock.core.queue import lasting
+from penstock.core.queue.arrival import append_rest, divert, set_deadlines
+from penstock.core.queue.consumers import Consumer, Credit, Roster
+from penstock.core.queue.delays import Delays
+from penstock.core.queue.dispatch import DISPATCH_MOST, dispatch, grant
+from penstock.core.queue.due import end_delays, end_leases, expire_due, expire_overspent
+from penstock.core.queue.expiry import Expiry
+from penstock.core.queue.filtering import Matcher, Targets
+from penstock.core.queue.leases import SLOT
+from penstock.core.queue.letters import Letter, Letters
+from penstock.core.queue.main_order import Main
+from penstock.core.queue.returned import Returned
+from penstock.core.queue.runs import NEVER, Key, Run
+from penstock.core.queue.settle import give_back, pairs_in, settle
+from penstock.errors import AccessRefused
+from penstock.records.chunks import Chunk, Now, pack_pairs
+from penstock.records.entries import Publishes, Rows
+from penstock.records.kinds import Kind
+from penstock.records.settings import Action, QueueSettings
+
+
+class Queue:
+    """One queue.  Commands take `now` first and the sink last; each leaves nothing undone that is due at `now`."""
+
+    __slots__ = (
+        "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "auto_delete", "delayed", "delays",
+        "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry", "hungry", "id",
+        "lease_due", "leased", "leases_in_order", "letters", "main", "name", "outstanding", "overspent", "ready",
+        "redelivered_below", "returned", "roster", "settings", "sharing", "stale", "targets", "vhost",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: int,
+        vhost: str,
+        name: str,
+        settings: QueueSettings,
+        durable: bool = True,
+        exclusive_to: object | None = None,
+        auto_delete: bool = False,
+        arguments: Mapping[str, object] | None = None,
+        actions: Sequence[Action] = (),
+    ) -> None:
+        self.id = id
+        self.vhost = vhost
+        self.name = name
+        self.settings = settings
+        self.durable = durable
+        self.exclusive_to = exclusive_to
+        self.auto_delete = auto_delete
+        self.arguments = dict(arguments or {})
+        self.actions = tuple(actions)  # those on this queue's expired messages
+        self.redelivered_below = 0  # what is older may have been seen before an unclean stop
+        # positions
+        self.main = Main()
+        self.returned = Returned()
+        self.delays: Delays = Delays()
+        self.expiry = Expiry()
+        self.letters = Letters(id)
+        # consumers
+        self.roster = Roster()  # open ones that are pushed to
+        self._consumers: dict[Consumer, None] = {}  # open ones, and closed ones that still hold something
+        self.targets = Targets(id)
+        self.sharing = 0  # consumers with shared credit
+        self._free_credit = list[Credit]()  # shared credit that came free in this command
+        self._serial = 0
+        self.lease_due = NEVER  # no lease ends before this (mono)
+        self.leases_in_order = True
+        self.hungry = False  # a step stopped at its bound: more can be granted at once
+        self.dispatch_most = DISPATCH_MOST
+        self.overspent = False  # restored messages may be over their limits
+        # counts, changed beside what they count; `check` recounts them
+        self.ready = 0
+        self.leased = 0
+        self.delayed = 0
+        self.outstanding = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
+        self.delivered = 0  # since the start, as those below
+        self.acked = 0
+        self.stale = 0
+        self.expired_leases = 0
+
+    def __repr__(self) -> str:
+        counts = f"ready={self.ready}, leased={self.leased}, delayed={self.delayed}, dying={self.dying}"
+        return f"Queue({self.name!r}, {counts})"
+
+    # -- arrival
+
+    def arrive(
+        self,
+        now: Now,
+        chunk: Chunk,
+        sink: Sink,
+        *,
+        batch: Publishes | None = None,
+        rows: Sequence[int] | None = None,
+        expires_at: Sequence[int] | None = None,
+        not_before: Sequence[int] | None = None,
+        priority: Sequence[int] | None = None,
+    ) -> None:
+        """Take messages (ascending, newer than all before), then dispatch.
+
+        batch, rows    their bodies, for filters: rows of the batch in the order of the chunk; None: all of it
+        expires_at, not_before    as on `Publishes`, one value for each message of the chunk
+        priority       of each message; queues of this version serve in order of arrival whatever it says
+        """
+        if not len(chunk):
+            return
+        if self.is_due(now):
+            self.tick(now, sink)
+        elsewhere = None
+        if not_before is not None:
+            elsewhere = divert(self, now, chunk, not_before)
+        if expires_at is not None or self.settings.expiration is not None or self.settings.message_ttl is not None:
+            dead = set_deadlines(self, now, chunk, expires_at, elsewhere)
+        else:
+            dead = None
+            if not self.expiry.empty:
+                self.expiry.part()
+        if elsewhere is None and dead is None:
+            if self.targets.lists:
+                self.targets.arrive(chunk, batch, rows, self.main)
+            self.main.append(chunk)
+            self.ready += len(chunk)
+        else:
+            append_rest(self, chunk, batch, rows, [part for part in (elsewhere, dead) if part is not None])
+            if dead is not None:
+                self.expire([Run(dead, False)], "time_limit", sink)
+        if self.ready and self.roster.all:
+            dispatch(self, now, sink)
+        if self.targets.lists:
+            self.targets.ask(self.main, self.returned, sink)
+        if self.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone
+            while self.hungry:
+                self.serve(now, sink)
+            expire_due(self, now, sink)
+
+    # -- consumers
+
+    def subscribe(
+        self,
+        now: Now,
+        sink: Sink,
+        *,
+        tag: str,
+        holder: object,
+        client: str = "",
+        no_ack: bool = False,
+        exclusive: bool = False,
+        filter: Matcher | None = None,
+        max_backlog: int | None = None,
+        shared: Credit | None = None,
+        priority: int = 0,
+        passive: bool = False,
+        paused: bool = False,
+    ) -> Consumer:
+        """A new consumer, served at once unless its connection takes nothing now (`paused`, until `resume`).
+
+        max_backlog    outstanding at once; None: no limit of its own; 0: it gets nothing
+        passive        it gets only what it asks for by `pull`
+        Errors: AccessRefused when this or another consumer wants the queue for itself.
+        """
+        if not passive and any(c.exclusive or exclusive for c in self.roster.all):
+            raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
+        if self.is_due(now):
+            self.tick(now, sink)
+        self._serial += 1
+        consumer = Consumer(
+            self, self._serial, tag=tag, holder=holder, client=client, no_ack=no_ack, exclusive=exclusive,
+            filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive,
+        )  # fmt: skip
+        consumer.paused = paused
+        self._consumers[consumer] = None
+        if shared is not None:
+            self.sharing += 1
+        if filter is not None:
+            consumer.targets = self.targets.join(consumer, filter, self.main, self.returned)
+        if not passive:
+            self.roster.add(consumer)
+        self._go_on(now, sink)
+        return consumer
+
+    def unsubscribe(self, now: Now, consumer: Consumer, sink: Sink, *, requeue: bool, lost: bool = False) -> None:
+        """No more deliveries to the consumer; with `requeue` what it holds goes back to its places.
+
+        `lost`: the connection broke.  The oldest unsettled delivery counts as a failure, for its work may have caused
+        that; what was prefetched behind it is returned uncounted.
+        """
+        if self.is_due(now):
+            self.tick(now, sink)
+        self._close(consumer)
+        if requeue and consumer.leases.count:
+            oldest = consumer.leases.oldest() if lost else range(0)
+            first = consumer.leases.take(oldest)[0] if len(oldest) else []
+            rest = consumer.leases.clear()
+            self.freed(consumer, first + rest)
+            first = [run for run in first if run.place != SLOT]
+            rest = [run for run in rest if run.place != SLOT]
+            if first:
+                give_back(self, now, first, sink, cause="lost", failed=True)
+            if rest:
+                give_back(self, now, rest, sink, cause="lost" if lost else "closed", failed=False)
+        self._drop_if_done(consumer)
+        self._go_on(now, sink)
+
+    def _close(self, consumer: Consumer) -> None:
+        if consumer.closed:
+            return
+        consumer.closed = True
+        if not consumer.passive:
+            self.roster.remove(consumer)
+        self.targets.leave(consumer)
+
+    def _drop_if_done(self, consumer: Consumer) -> None:
+        """Forget a closed consumer that holds nothing any more."""
+        if consumer.closed and not consumer.leases.count and consumer in self._consumers:
+            del self._consumers[consumer]
+            if consumer.shared is not None:
+                self.sharing -= 1
+                consumer.shared.consumers.remove(consumer)
+
+    def pause(self, consumer: Consumer) -> None:
+        """Its connection takes no more bytes now."""
+        consumer.paused = True
+
+    def resume(self, now: Now, consumer: Consumer, sink: Sink) -> None:
+        """Its connection takes bytes again."""
+        consumer.paused = False
+        if self.is_due(now):
+            self.tick(now, sink)
+        self._go_on(now, sink)
+
+    def pull(self, now: Now, consumer: Consumer, count: int, sink: Sink) -> int:
+        """Grant up to `count` of the oldest messages that the consumer wants; returns how many."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        if min(self.room, consumer.room) <= 0 or not self.ready:
+            return 0
+        count = min(count, self.ready, consumer.room)
+        if not consumer.no_ack:
+            count = min(count, self.room)
+        runs = list[Run]()
+        if consumer.targets is None:
+            runs = self.take_ready(count)
+        else:
+            while len(runs) < count:
+                key = consumer.targets.head(self.main)
+                if key is None:
+                    break
+                runs.append(self.take_one(key))
+        if runs:
+            grant(self, now, sink, consumer, runs)
+        if self.targets.lists:
+            self.targets.ask(self.main, self.returned, sink)
+        return sum(len(run.chunk) for run in runs)
+
+    # -- settlement
+
+    def settle(
+        self,
+        now: Now,
+        chunks: Sequence[Chunk],
+        verb: Verb,
+        sink: Sink,
+        *,
+        by: Consumer | None = None,
+        client: str = "",
+        delay: int | None = None,
+        reason: str | None = None,
+    ) -> int:
+        """End deliveries of these messages (each chunk ascending) as `verb` says; returns how many it affected.
+
+        by        whose deliveries they are; None: whoever holds them, as the queue's `leasing` allows to `client`
+        delay     microseconds that CANCEL or RELEASE keeps them away, instead of the queue's back-off
+        reason    of EXPIRE, instead of `forced_expire`
+        """
+        if self.is_due(now):
+            self.tick(now, sink)
+        affected = settle(self, now, chunks, verb, sink, by, client, delay, reason)
+        if self.ready or self._free_credit or self.targets.lists:
+            self._go_on(now, sink)
+        return affected
+
+    # -- time
+
+    def is_due(self, now: Now) -> bool:
+        """Whether something should have happened by now."""
+        return (
+            self.lease_due <= now.mono
+            or self.delays.due <= now.wall
+            or self.expiry.due <= now.wall
+            or self.hungry
+            or self.overspent
+        )
+
+    def next_deadline(self) -> tuple[int | None, int | None]:
+        """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
+        wall = min(self.delays.due, self.expiry.due)
+        mono = 0 if self.hungry or self.overspent else self.lease_due
+        return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
+
+    def tick(self, now: Now, sink: Sink) -> None:
+        """Do what is due: leases end, delays end, messages expire; then dispatch."""
+        if self.overspent:
+            expire_overspent(self, sink)
+        if self.lease_due <= now.mono:
+            end_leases(self, now, sink)
+        if self.delays.due <= now.wall:
+            end_delays(self, now, sink)
+        if self.expiry.due <= now.wall:
+            expire_due(self, now, sink)
+        self._go_on(now, sink)
+
+    def _go_on(self, now: Now, sink: Sink) -> None:
+        """Dispatch; where shared credit came free, also on the other queues that it serves, in turn."""
+        if self._free_credit:
+            credits, self._free_credit = self._free_credit, []
+            for queue in dict.fromkeys(queue for credit in credits for queue in credit.queues()):
+                if queue is not self and queue.is_due(now):
+                    queue.tick(now, sink)
+                else:
+                    queue.serve(now, sink)
+        self.serve(now, sink)
+
+    def serve(self, now: Now, sink: Sink) -> None:
+        """Dispatch what is ready, and let filters look on."""
+        self.hungry = False
+        if self.ready and self.roster.all:
+            dispatch(self, now, sink)
+        if self.targets.lists:
+            self.targets.ask(self.main, self.returned, sink)
+
+    # -- what an administrator does
+
+    def alter(self, now: Now, settings: QueueSettings, sink: Sink) -> None:
+        """New settings, at once.  Deadlines that messages and leases already have stay as they are."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        if settings.lease_period != self.settings.lease_period and self.outstanding:
+            self.leases_in_order = False
+        self.settings = settings
+        for consumer in self._consumers:
+            consumer.set_limit()
+        self._go_on(now, sink)
+
+    def purge(self, now: Now, sink: Sink) -> int:
+        """Drop everything that is ready; returns how much that was."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        runs = self.main.clear() + self.returned.clear()
+        self.targets.forget()
+        count, self.ready = self.ready, 0
+        self.hungry = False
+        if runs:
+            sink.record(Kind.PURGE, self.name, None, pack_pairs(self.id, pairs_in(runs)))
+        if self.targets.lists:
+            self.targets.ask(self.main, self.returned, sink)
+        return count
+
+    def delete(self, now: Now, sink: Sink) -> int:
+        """End all consumers and forget everything; the caller writes the record.  Returns how much was ready."""
+        for consumer in list(self._consumers):
+            if not consumer.closed:
+                sink.effect(Cancelled(consumer))
+                self._close(consumer)
+            self.freed(consumer, consumer.leases.clear())
+            self._drop_if_done(consumer)
+        count = self.ready
+        self.main, self.returned, self.delays, self.expiry = Main(), Returned(), Delays(), Expiry()
+        self.letters = Letters(self.id)
+        self.ready = self.leased = self.delayed = 0
+        self.lease_due = NEVER
+        self.hungry = self.overspent = False
+        self._go_on(now, sink)
+        return count
+
+    def forget(self, wanted: Chunk) -> int:
+        """Remove waiting messages without a record: another record already says that they are gone."""
+        runs = self.extract(wanted)
+        return sum(len(run.chunk) for run in runs)
+
+    # -- bodies
+
+    def fetched(self, now: Now, token: Token, rows: Rows, sink: Sink) -> None:
+        """The bodies that a filter asked for.  (Those of `Purpose.LETTER` are the caller's: see `letter`.)"""
+        if self.is_due(now):
+            self.tick(now, sink)
+        self.targets.fetched(token, rows, self.main, self.returned)
+        self._go_on(now, sink)
+
+    def letter(self, token: Token) -> Letter | None:
+        """What a fetch for dead letters was for; None when the queue gave it up meanwhile."""
+        return self.letters.open.get(token.serial)
+
+    def buried(self, token: Token, sink: Sink) -> None:
+        """The letter and the EXPIRE record are written (by the caller, in one group): the messages are gone."""
+        self.letters.close(token.serial, sink)
+
+    def wants_letter(self, reason: str) -> bool:
+        """Whether messages that expire for this reason have somewhere to go."""
+        if self.settings.dead_letter_exchange is not None:
+            return True
+        reasons = reason.split(",")
+        return any(not action.reasons or any(r in action.reasons for r in reasons) for action in self.actions)
+
+    def expire(self, runs: Sequence[Run], reason: str, sink: Sink, by: str = "") -> None:
+        """Let messages leave without success; they are counted in no state any more when this is called."""
+        if not runs:
+            return
+        if self.wants_letter(reason):
+            self.letters.add(runs, reason, by, sink)
+            return
+        header: dict[str, object] = {"reason": reason}
+        if by:
+            header["by"] = by
+        sink.record(Kind.EXPIRE, self.name, header, pack_pairs(self.id, pairs_in(runs)))
+
+    # -- parts that dispatch and settlement use
+
+    @property
+    def room(self) -> int:
+        """How many more the whole queue may have outstanding."""
+        limit = self.settings.max_backlog
+        return limit - self.outstanding if limit else NEVER
+
+    def head(self) -> Key | None:
+        """Where the oldest ready message stands."""
+        if not self.main.count:
+            return self.returned.head() if self.returned.count else None
+        first = self.main.head()
+        return min((first, first), self.returned.head()) if self.returned.count else (first, first)
+
+    def take_ready(self, count: int) -> list[Run]:
+        """Up to `count` of the oldest ready messages, in order."""
+        main, returned = self.main, self.returned
+        if not returned.count:
+            self.ready -= min(main.count, count)
+            return main.take(count)
+        out = list[Run]()
+        while count and (main.count or returned.count):
+            first = main.head() if main.count else NEVER
+            if returned.count and returned.head() < (first, first):
+                part = returned.take(count, (first, first))
+                if self.targets.lists:
+                    self.targets.left(part[0].chunk)
+            else:
+                part = main.take(count, returned.head()[0] if returned.count else NEVER)
+            taken = sum(len(run.chunk) for run in part)
+            count -= taken
+            self.ready -= taken
+            out += part
+        return out
+
+    def take_one(self, key: Key) -> Run:
+        """The ready message that stands there."""
+        self.ready -= 1
+        place, lsn = key
+        if place == lsn and self.main.has(lsn):
+            return self.main.punch(lsn)
+        one = range(lsn, lsn + 1)
+        self.targets.left(one)
+        return self.returned.extract(one)[0]
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are ready or delayed, wherever they stand."""
+        out = self.main.extract(wanted)
+        back = self.returned.extract(wanted)
+        if back:
+            if self.targets.lists:
+                for run in back:
+                    self.targets.left(run.chunk)
+            out += back
+        self.ready -= sum(len(run.chunk) for run in out)
+        if self.delayed:
+            late = self.delays.extract(wanted)
+            self.delayed -= sum(len(run.chunk) for run in late)
+            out += late
+        return out
+
+    def put_back(self, run: Run) -> None:
+        """A run is ready again, at its place."""
+        self.returned.push(run)
+        self.ready += len(run.chunk)
+        if self.targets.lists:
+            self.targets.came_back(run.chunk)
+
+    def freed(self, consumer: Consumer, runs: Sequence[Run]) -> tuple[int, int]:
+        """The consumer holds these no longer; (how many, how many of them were no longer in the queue)."""
+        count = slots = 0
+        for run in runs:
+            count += len(run.chunk)
+            if run.place == SLOT:
+                slots += len(run.chunk)
+        self.outstanding -= count
+        self.leased -= count - slots
+        shared = consumer.shared
+        if shared is not None and count:
+            shared.used -= count
+            if shared not in self._free_credit:
+                self._free_credit.append(shared)
+        if consumer.closed:
+            self._drop_if_done(consumer)
+        return count, slots
+
+    def leased_until(self, deadline: int) -> None:
+        """A lease was given that ends then; 0: never."""
+        if deadline and deadline < self.lease_due:
+            self.lease_due = deadline
+
+    def holders(self) -> Iterator[Consumer]:
+        """Consumers that hold something."""
+        return (consumer for consumer in self._consumers if consumer.leases.count)
+
+    @property
+    def dying(self) -> int:
+        """Messages that leave without success as soon as their bodies were fetched."""
+        return self.letters.count
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Open consumers that are pushed to, in order of subscription."""
+        return self.roster.all
+
+    def floor(self) -> int:
+        """No living message is older than this."""
+        floor = self.main.head() if self.main.count else NEVER
+        for run in self.runs():
+            floor = min(floor, run.chunk[0])
+        for block in self.delays.scheduled.blocks:
+            floor = min(floor, block.lsns[0])
+        return floor
+
+    def runs(self) -> Iterator[Run]:
+        """All runs of living messages, but the main order and what is scheduled."""
+        yield from self.returned.runs()
+        yield from self.delays.retries.runs()
+        for consumer in self._consumers:
+            yield from (run for run in consumer.leases.held() if run.place != SLOT)
+        yield from self.letters.runs()
+
+    # -- what lasts
+
+    def snapshot(self) -> tuple[list[Chunk], dict[str, array[int]]]:
+        """What waits, in any state, and what is remembered of it: see `lasting.snapshot`."""
+        return lasting.snapshot(self)
+
+    def load(self, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
+        """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due since."""
+        lasting.load(self, waiting, columns)
+
+    def check(self) -> None:
+        """Recount everything; AssertionError names what is off."""
+        lasting.check(self)
+
+
+__all__ = ["Letter", "Queue"]

@@ -1,0 +1,259 @@
+"""The durable state as bytes, for checkpoints and `BASE` groups.
+
+    8 bytes   b"PENSTATE"
+    u32       version of this layout, 1
+    u32       length of the JSON part
+    JSON      everything but positions; per queue the number of chunks and of column values
+    per queue, in the order of the JSON:
+        per chunk     u8 form, u32 count, u32 length of the payload, payload
+        per column    count x int64: triples a, b, value
+
+All integers are little-endian.  Forms of a chunk: 0 one range (a, b as int64); 1 runs (first LSN as int64, then u32
+pairs gap, length); 2 and 3 differences to the one before as u16 and u32 (first LSN as int64); 4 plain int64.  The
+smallest is taken, chunk by chunk.  Whoever stores these bytes adds the checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+import numpy as np
+import orjson
+
+from penstock.core.state.durable import (
+    CHUNK,
+    COLUMNS,
+    Binding,
+    DurableState,
+    ExchangeState,
+    Ints,
+    QueueState,
+    StreamState,
+    chunked,
+    flat,
+    ints,
+    runs_of,
+    spread,
+    to_array,
+)
+from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
+from penstock.records.chunks import Chunk
+
+MAGIC = b"PENSTATE"
+VERSION = 1
+_HEAD = struct.Struct("<8sII")
+_CHUNK = struct.Struct("<BII")
+_U32 = 2**32 - 1
+
+
+def canonical(state: DurableState) -> DurableState:
+    """The same state with each queue in the one form that equal histories share.  The queues are copies."""
+    queues = {number: canonical_queue(queue) for number, queue in sorted(state.queues.items())}
+    return DurableState(
+        state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.routes,
+        state.next_route, state.publishers, state.streams, state.sinks,
+    )  # fmt: skip
+
+
+def canonical_queue(queue: QueueState) -> QueueState:
+    """One queue in canonical form: ascending chunks, and columns only where something waits."""
+    lsns = flat(queue.waiting)
+    if not queue.columns:
+        waiting, columns = chunked(lsns), dict[str, "array[int]"]()
+    else:
+        waiting = chunked(lsns)
+        columns = {name: runs_of(lsns, spread(lsns, queue.columns[name])) for name in COLUMNS if name in queue.columns}
+    return QueueState(
+        queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive, queue.auto_delete,
+        queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)},
+    )  # fmt: skip
+
+
+def encode(state: DurableState) -> bytes:
+    """The state as bytes; equal states give equal bytes."""
+    state = canonical(state)
+    blobs = list[bytes]()
+    queues = list[dict[str, object]]()
+    for queue in state.queues.values():
+        packed = list(_pack_all(queue.waiting))
+        blobs += packed
+        blobs += (column.tobytes() for column in queue.columns.values())
+        queues.append(
+            {
+                "id": queue.id,
+                "vhost": queue.vhost,
+                "name": queue.name,
+                "settings": dump_settings(queue.settings),
+                "durable": queue.durable,
+                "exclusive": queue.exclusive,
+                "auto_delete": queue.auto_delete,
+                "arguments": wrap(queue.arguments),
+                "chunks": len(packed),
+                "columns": {name: len(values) for name, values in queue.columns.items()},
+            }
+        )
+    head = {
+        "last_lsn": state.last_lsn,
+        "unclean": state.unclean,
+        "exchanges": [
+            [vhost, name, x.type, x.durable, x.auto_delete, x.internal, wrap(x.arguments), x.used]
+            for (vhost, name), x in sorted(state.exchanges.items())
+        ],
+        "bindings": sorted(
+            [b.vhost, b.source, b.destination, b.destination_type, b.key, b.arguments] for b in state.bindings
+        ),
+        "topics": [[*key, wrap(value)] for key, value in sorted(state.topics.items())],
+        "queues": queues,
+        "vias": [[number, *pair] for number, pair in sorted(state.vias.items())],
+        "routes": [[number, *queues_of] for number, queues_of in sorted(state.routes.items())],
+        "next_route": state.next_route,
+        "publishers": dict(sorted(state.publishers.items())),
+        "streams": {
+            name: {
+                "queue": s.queue,
+                "epoch": s.epoch,
+                "mode": s.mode,
+                "floor": s.floor,
+                "planned": s.planned,
+                "plans": [[batch, s.plans[batch].tolist()] for batch in sorted(s.plans)],
+            }
+            for name, s in sorted(state.streams.items())
+        },
+        "sinks": dict(sorted(state.sinks.items())),
+    }
+    text = orjson.dumps(head)
+    return b"".join((_HEAD.pack(MAGIC, VERSION, len(text)), text, *blobs))
+
+
+def decode(data: bytes) -> DurableState:
+    """The state from bytes.  Raises ValueError with a sentence when they are no whole state of a known version."""
+    try:
+        return _decode(data)
+    except (struct.error, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"the encoded state of {len(data)} bytes is damaged: {error}") from error
+
+
+def _decode(data: bytes) -> DurableState:
+    magic, version, length = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise ValueError("these bytes are no encoded state")
+    if version != VERSION:
+        raise ValueError(f"the encoded state has version {version}, this server reads version {VERSION}")
+    place = _HEAD.size + length
+    if place > len(data):
+        raise ValueError(f"the encoded state is cut: {len(data)} bytes of at least {place}")
+    head = cast("dict[str, list[list[object]]]", orjson.loads(data[_HEAD.size : place]))
+    state = DurableState(cast(int, head["last_lsn"]), cast(int, head["unclean"]))
+    for vhost, name, kind, durable, auto_delete, internal, arguments, used in head["exchanges"]:
+        state.exchanges[str(vhost), str(name)] = ExchangeState(
+            str(kind), bool(durable), bool(auto_delete), bool(internal), as_table(arguments), bool(used)
+        )
+    state.bindings = {Binding(*map(str, row)) for row in head["bindings"]}
+    state.topics = {(str(v), str(x), str(k)): as_table(value) for v, x, k, value in head["topics"]}
+    state.vias = {cast(int, number): (str(vhost), str(exchange)) for number, vhost, exchange in head["vias"]}
+    state.routes = {cast(int, row[0]): tuple(cast("list[int]", row[1:])) for row in head["routes"]}
+    state.next_route = cast(int, head["next_route"])
+    state.publishers = dict(cast("dict[str, int]", head["publishers"]))
+    state.sinks = dict(cast("dict[str, int]", head["sinks"]))
+    for name, s in cast("dict[str, dict[str, object]]", head["streams"]).items():
+        plans = {batch: array("q", pairs) for batch, pairs in cast("list[tuple[int, list[int]]]", s["plans"])}
+        numbers = cast("dict[str, int]", s)
+        state.streams[name] = StreamState(
+            numbers["queue"], numbers["epoch"], str(s["mode"]), numbers["floor"], numbers["planned"], plans
+        )
+    for q in cast("list[dict[str, object]]", head["queues"]):
+        queue = QueueState(
+            cast(int, q["id"]), str(q["vhost"]), str(q["name"]), load_settings(q["settings"]), bool(q["durable"]),
+            bool(q["exclusive"]), bool(q["auto_delete"]), as_table(q["arguments"]),
+        )  # fmt: skip
+        for _ in range(cast(int, q["chunks"])):
+            chunk, place = _unpack(data, place)
+            queue.waiting.append(chunk)
+        for column, count in cast("dict[str, int]", q["columns"]).items():
+            values = array("q")
+            piece = data[place : place + 8 * count]
+            if len(piece) != 8 * count or column not in COLUMNS:
+                raise ValueError(
+                    f"the encoded state is cut: column {column!r} of queue {queue.name!r} is short or unknown"
+                )
+            values.frombytes(piece)
+            queue.columns[column] = values
+            place += 8 * count
+        state.queues[queue.id] = queue
+    if place != len(data):
+        raise ValueError(f"the encoded state has {len(data) - place} bytes too many")
+    return state
+
+
+def _pack_all(chunks: Iterable[Chunk]) -> Iterable[bytes]:
+    for chunk in chunks:
+        if isinstance(chunk, range):
+            yield _CHUNK.pack(0, len(chunk), 16) + struct.pack("<qq", chunk.start, chunk.stop)
+        else:
+            lsns = ints(chunk)
+            for start in range(0, len(lsns), CHUNK):
+                yield _pack(lsns[start : start + CHUNK])
+
+
+def _pack(lsns: Ints) -> bytes:
+    """One chunk of at most `CHUNK` LSNs in its smallest form."""
+    n = len(lsns)
+    gaps = np.diff(lsns)
+    widest = int(gaps.max()) if n > 1 else 1
+    breaks = np.flatnonzero(gaps != 1)
+    runs = len(breaks) + 1
+    sizes: Mapping[int, int] = {
+        1: 8 + 8 * runs if widest <= _U32 else 8 * n + 1,
+        2: 8 + 2 * (n - 1) if widest <= 65_535 else 8 * n + 1,
+        3: 8 + 4 * (n - 1) if widest <= _U32 else 8 * n + 1,
+        4: 8 * n,
+    }
+    form = min(sizes, key=sizes.__getitem__)
+    if form == 4:
+        payload = lsns.astype("<i8").tobytes()
+    else:
+        payload = struct.pack("<q", int(lsns[0]))
+        if form == 1:
+            starts = np.concatenate(([0], breaks + 1))
+            lengths = np.diff(np.concatenate((starts, [n])))
+            between = np.concatenate(([0], gaps[breaks]))
+            payload += np.stack((between, lengths), axis=1).astype("<u4").tobytes()
+        else:
+            payload += gaps.astype("<u2" if form == 2 else "<u4").tobytes()
+    return _CHUNK.pack(form, n, len(payload)) + payload
+
+
+def _unpack(data: bytes, place: int) -> tuple[Chunk, int]:
+    form, count, length = _CHUNK.unpack_from(data, place)
+    start = place + _CHUNK.size
+    end = start + length
+    if end > len(data):
+        raise ValueError("the encoded state is cut in a chunk")
+    payload = data[start:end]
+    lsns: Ints
+    if form == 0:
+        first, stop = struct.unpack("<qq", payload)
+        if stop - first != count:
+            raise ValueError("a chunk of the encoded state is not as long as it says")
+        return range(first, stop), end
+    if form == 4:
+        lsns = np.frombuffer(payload, dtype="<i8").astype(np.int64)
+    elif form == 1:
+        table = np.frombuffer(payload[8:], dtype="<u4").astype(np.int64).reshape(-1, 2)
+        # a run starts `gap` after the last element of the run before
+        lasts = np.cumsum(table[:, 0]) + np.concatenate(([0], np.cumsum(table[:-1, 1] - 1)))
+        begins = lasts + struct.unpack_from("<q", payload)[0]
+        lengths = table[:, 1]
+        offsets = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        lsns = np.repeat(begins, lengths) + offsets
+    elif form in (2, 3):
+        gaps = np.frombuffer(payload[8:], dtype="<u2" if form == 2 else "<u4").astype(np.int64)
+        lsns = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(gaps))) + struct.unpack_from("<q", payload)[0]
+    else:
+        raise ValueError(f"a chunk of the encoded state has the unknown form {form}")
+    if len(lsns) != count:
+        raise ValueError("a chunk of the encoded state is not as long as it says")
+    return to_array(lsns), end

@@ -1,0 +1,234 @@
+"""The durable state: what folding the whole log gives, as plain values.
+
+Checkpoints and `BASE` groups hold it encoded (`core.state.codec`), the fold builds it (`core.state.fold`), the
+living core produces and restores it.  It holds positions, never bodies, and nothing of a session: no credit, no lease,
+no deadline.  Equal histories give equal states, so `==` is the test that the fold is right.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.records.chunks import Chunk
+from penstock.records.settings import QueueSettings
+
+Ints = npt.NDArray[np.int64]
+
+COLUMNS = ("deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter")
+"""What a queue may remember of a waiting message besides its position; 0 is the rest value of each.
+
+deliveries, failures, cancels   how often it was granted, failed, was cancelled
+not_before                      microseconds: delayed until then
+place                           the LSN whose place in the queue it took when it became due
+expires_at                      microseconds: its deadline in this queue
+transient                       1: the next start of the server drops it
+letter                          1: the server wrote it as a dead letter, so the history in its header counts
+"""
+
+
+def empty() -> array[int]:
+    """A column in which every message has the rest value."""
+    return array("q")
+
+
+def ints(values: array[int]) -> Ints:
+    """A view of an `array('q')` as numpy integers."""
+    return np.frombuffer(values, dtype=np.int64)
+
+
+def to_array(values: Ints) -> array[int]:
+    """numpy integers as an `array('q')`."""
+    out = array("q")
+    out.frombytes(np.ascontiguousarray(values, dtype=np.int64).tobytes())
+    return out
+
+
+def flat(chunks: Iterable[Chunk]) -> Ints:
+    """All LSNs of the chunks, ascending."""
+    parts = [np.arange(c.start, c.stop, dtype=np.int64) if isinstance(c, range) else ints(c) for c in chunks if len(c)]
+    if not parts:
+        return np.zeros(0, dtype=np.int64)
+    lsns = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if len(lsns) > 1 and bool((lsns[1:] < lsns[:-1]).any()):
+        lsns = np.sort(lsns, kind="stable")
+    return lsns
+
+
+CHUNK = 65_536
+"""LSNs in a chunk of a state at most, unless the chunk is a range."""
+
+
+def chunked(lsns: Ints) -> list[Chunk]:
+    """Ascending LSNs as chunks in the one form that equal sets share: long runs are ranges, the rest arrays."""
+    n = len(lsns)
+    if n == 0:
+        return []
+    if int(lsns[-1]) - int(lsns[0]) == n - 1:
+        return [range(int(lsns[0]), int(lsns[0]) + n)]
+    breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
+    starts = np.concatenate(([0], breaks))
+    ends = np.concatenate((breaks, [n]))
+    out: list[Chunk] = []
+    done = 0
+    for k in np.flatnonzero(ends - starts >= _LONG_RUN).tolist():
+        start, end = int(starts[k]), int(ends[k])
+        out += (to_array(lsns[i : min(i + CHUNK, start)]) for i in range(done, start, CHUNK))
+        out.append(range(int(lsns[start]), int(lsns[start]) + end - start))
+        done = end
+    out += (to_array(lsns[i : min(i + CHUNK, n)]) for i in range(done, n, CHUNK))
+    return out
+
+
+_LONG_RUN = 4096
+
+
+def runs_of(lsns: Ints, values: Ints) -> array[int]:
+    """A column as flat triples `a, b, value`: what waits in [a, b) has that value; rest values are left out."""
+    if not len(values) or not values.any():
+        return array("q")
+    breaks = np.flatnonzero(np.diff(values) != 0) + 1
+    starts = np.concatenate(([0], breaks))
+    ends = np.concatenate((breaks, [len(values)]))
+    chosen = values[starts]
+    keep = chosen != 0
+    starts, ends, chosen = starts[keep], ends[keep], chosen[keep]
+    return to_array(np.stack((lsns[starts], lsns[ends - 1] + 1, chosen), axis=1).reshape(-1))
+
+
+def spread(lsns: Ints, runs: array[int] | Sequence[int]) -> Ints:
+    """A column with one value per waiting message, from its runs (later ones win where they overlap)."""
+    out = np.zeros(len(lsns), dtype=np.int64)
+    if not len(runs):
+        return out
+    triples = (ints(runs) if isinstance(runs, array) else np.asarray(runs, dtype=np.int64)).reshape(-1, 3)
+    ordered = triples[np.argsort(triples[:, 0], kind="stable")]
+    starts = np.searchsorted(lsns, ordered[:, 0])
+    ends = np.searchsorted(lsns, ordered[:, 1])
+    lengths = ends - starts
+    if bool((starts[1:] >= ends[:-1]).all()):
+        where = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths) + np.arange(
+            int(lengths.sum())
+        )
+        out[where] = np.repeat(ordered[:, 2], lengths)
+        return out
+    starts, ends = np.searchsorted(lsns, triples[:, 0]), np.searchsorted(lsns, triples[:, 1])
+    for start, end, value in zip(starts.tolist(), ends.tolist(), triples[:, 2].tolist(), strict=True):
+        out[start:end] = value
+    return out
+
+
+@dataclass(slots=True)
+class QueueState:
+    """One queue: what was declared, and what waits in it (ready, leased, delayed or dying alike)."""
+
+    id: int  # the LSN of its declare
+    vhost: str
+    name: str
+    settings: QueueSettings = field(default_factory=QueueSettings)
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: dict[str, object] = field(default_factory=dict[str, object])
+    waiting: list[Chunk] = field(default_factory=list["Chunk"])  # ascending
+    columns: dict[str, array[int]] = field(
+        default_factory=dict[str, "array[int]"]
+    )  # name of COLUMNS -> runs; none empty
+
+    @property
+    def count(self) -> int:
+        """Messages that wait."""
+        return sum(map(len, self.waiting))
+
+    @classmethod
+    def fill(cls, blank: QueueState, lsns: Ints, columns: Mapping[str, Ints]) -> QueueState:
+        """`blank` with these messages, in canonical form."""
+        runs = {name: runs_of(lsns, columns[name]) for name in COLUMNS if name in columns}
+        blank.waiting = chunked(lsns)
+        blank.columns = {name: values for name, values in runs.items() if len(values)}
+        return blank
+
+
+@dataclass(slots=True)
+class ExchangeState:
+    """One declared exchange."""
+
+    type: str
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, object] = field(default_factory=dict[str, object])
+    used: bool = False  # it has been a source: an auto-delete one goes with its last binding
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One binding.  `arguments` is its JSON text with sorted keys, so that equal tables are equal bindings."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str  # "queue" or "exchange"
+    key: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class StreamState:
+    """One durable reader of a queue."""
+
+    queue: int  # id
+    epoch: int = 0  # rises with each opening; older ones are fenced
+    mode: str = "queue"
+    floor: int = 0  # batches up to this one are settled
+    planned: int = 0  # the highest batch ever planned
+    plans: dict[int, array[int]] = field(default_factory=dict[int, "array[int]"])  # batch -> flat pairs, exact
+
+    def forget_old(self) -> None:
+        """Keep the unsettled batches and the last two planned: Spark may ask for those again after a power cut."""
+        oldest = self.planned - 1 if self.mode == "log" else min(self.floor + 1, self.planned - 1)
+        for batch in [b for b in self.plans if b < oldest]:
+            del self.plans[batch]
+
+    def release(self) -> None:
+        """What is planned and not settled goes back to the queue; those batches are empty from now on."""
+        for batch in self.plans:
+            if batch > self.floor:
+                self.plans[batch] = array("q")
+
+
+@dataclass(slots=True)
+class DurableState:
+    """Everything the log says, as of `last_lsn`."""
+
+    last_lsn: int = 0
+    unclean: int = 0  # LSN of the last BOOT after an unclean stop: what waited then is delivered as redelivered
+    exchanges: dict[tuple[str, str], ExchangeState] = field(default_factory=dict[tuple[str, str], ExchangeState])
+    bindings: set[Binding] = field(default_factory=set[Binding])
+    topics: dict[tuple[str, str, str], dict[str, object]] = field(
+        default_factory=dict[tuple[str, str, str], dict[str, object]]
+    )  # (vhost, exchange, key) -> settings
+    queues: dict[int, QueueState] = field(default_factory=dict[int, QueueState])
+    vias: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    routes: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])  # of live queues only
+    next_route: int = 0  # numbers of routes are never used again
+    publishers: dict[str, int] = field(default_factory=dict[str, int])  # highest sequence each
+    streams: dict[str, StreamState] = field(default_factory=dict[str, StreamState])
+    sinks: dict[str, int] = field(default_factory=dict[str, int])  # query id -> highest committed batch
+
+    def encode(self) -> bytes:
+        """For a checkpoint or a `BASE` group."""
+        from penstock.core.state.codec import encode
+
+        return encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> DurableState:
+        """The inverse of `encode`.  Raises ValueError with a sentence for anything else."""
+        from penstock.core.state.codec import decode
+
+        return decode(data)

@@ -1,0 +1,413 @@
+"""Administration: declaring, altering, binding and deleting, with every refusal decided before a record is written.
+
+It keeps the register of queues.  Texts of refusals are the ones that AMQP clients know and some compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
+from penstock.core.queue.view import Queue
+from penstock.core.state.durable import Binding, ExchangeState, QueueState
+from penstock.core.state.plain import as_table, dump_settings, wrap
+from penstock.core.topology.interning import Interning
+from penstock.core.topology.routing import Router
+from penstock.core.topology.topology import DEFAULT, PREDECLARED, TYPES, Topology, canonical_table
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, ResourceLocked
+from penstock.expr import TopicPattern, compile_filter
+from penstock.records.chunks import Now, pack_pairs
+from penstock.records.kinds import Kind
+from penstock.records.settings import Action, QueueSettings
+from penstock.records.tables import Timestamp
+
+_X_MATCH = ("all", "any", "all-with-x", "any-with-x")
+
+
+class Admin:
+    """The register of queues, and the commands that change the topology."""
+
+    def __init__(
+        self,
+        outbox: Outbox[Effect],
+        topology: Topology,
+        router: Router,
+        interning: Interning,
+        on_delete: Callable[[Now, Queue], int],
+        actions: Sequence[Action],
+    ) -> None:
+        self._outbox = outbox
+        self._topology = topology
+        self._router = router
+        self._interning = interning
+        self._on_delete = on_delete  # ends its consumers, streams and timers; returns how much was ready
+        self._actions = actions
+        self.queues: dict[tuple[str, str], Queue] = {}
+        self.by_id: dict[int, Queue] = {}
+
+    # queues
+
+    def make(self, state: QueueState, exclusive_to: object | None) -> Queue:
+        """The queue of a state, without messages, in the register; its record is written already."""
+        actions = [a for a in self._actions if a.queue == state.name and a.vhost == state.vhost]
+        queue = Queue(
+            state.id, state.vhost, state.name, state.settings, state.durable, exclusive_to, state.auto_delete,
+            state.arguments, actions,
+        )  # fmt: skip
+        self.queues[queue.vhost, queue.name] = queue
+        self.by_id[queue.id] = queue
+        self._topology.version += 1
+        self._router.add(queue)
+        return queue
+
+    def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
+        """A queue that `by` may use.  NotFound, or ResourceLocked when it is exclusive to somebody else."""
+        queue = self.queues.get((vhost, name))
+        if queue is None:
+            raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
+        if queue.exclusive_to is not None and queue.exclusive_to is not by:
+            raise _locked(vhost, name)
+        return queue
+
+    def declare_queue(
+        self,
+        now: Now,
+        vhost: str,
+        name: str,
+        settings: QueueSettings,
+        *,
+        durable: bool,
+        exclusive_to: object | None,
+        auto_delete: bool,
+        arguments: Mapping[str, object],
+        passive: bool,
+        by: object | None,
+        server_named: bool,
+    ) -> Queue:
+        """Declare, or find an equal one.  A passive declare never creates."""
+        existing = self.queues.get((vhost, name))
+        if existing is not None or passive:
+            found = self.queue(vhost, name, by if by is not None else exclusive_to)
+            if not passive:
+                if (exclusive_to is not None) != (found.exclusive_to is not None):
+                    raise _locked(vhost, name)
+                _same(f"queue '{name}' in vhost '{vhost}'", (
+                    ("durable", durable, found.durable), ("auto_delete", auto_delete, found.auto_delete),
+                ), arguments, found.arguments)  # fmt: skip
+            return found
+        if name.startswith("amq.") and not server_named:
+            raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+        if not name or len(name.encode()) > 255:
+            raise InvalidArgument(f"a queue name has 1 to 255 bytes, not {len(name.encode())}")
+        check_settings(vhost, name, settings)
+        now = self._outbox.at(now)
+        header = {
+            "vhost": vhost,
+            "durable": durable,
+            "exclusive": exclusive_to is not None,
+            "auto_delete": auto_delete,
+            "arguments": wrap(arguments),
+            "settings": dump_settings(settings),
+        }
+        number = self._outbox.record(Kind.QUEUE_DECLARE, name, header)
+        kept = as_table(wrap(arguments))
+        exclusive = exclusive_to is not None
+        return self.make(QueueState(number, vhost, name, settings, durable, exclusive, auto_delete, kept), exclusive_to)
+
+    def alter_queue(self, queue: Queue, settings: QueueSettings) -> bool:
+        """Log new settings and route by them; False when they are the present ones.  The caller tells the queue."""
+        if settings == queue.settings:
+            return False
+        check_settings(queue.vhost, queue.name, settings)
+        header = {"settings": dump_settings(settings)}
+        self._outbox.record(Kind.QUEUE_ALTER, queue.name, header, pack_pairs(queue.id, ()))
+        self._router.remove(queue)
+        return True
+
+    def altered(self, queue: Queue) -> None:
+        """The queue has its new settings."""
+        self._topology.version += 1
+        self._router.add(queue)
+
+    def delete_queue(self, now: Now, queue: Queue) -> int:
+        """Log the end of a queue, with the bindings and auto-delete exchanges that go with it; how much was ready."""
+        now = self._outbox.at(now)
+        self._outbox.begin()
+        ready = self._on_delete(now, queue)
+        self._outbox.record(Kind.QUEUE_DELETE, queue.name, {"vhost": queue.vhost}, pack_pairs(queue.id, ()))
+        self.forget(queue)
+        sources = {b.source for b in self._topology.bindings_to(queue.vhost, "queue", queue.name)}
+        self._topology.queue_gone(queue.vhost, queue.name)
+        self._sweep(queue.vhost, sources)
+        self._outbox.end()
+        return ready
+
+    def forget(self, queue: Queue) -> None:
+        """Take a queue out of the register and of routing."""
+        self._router.remove(queue)
+        self.queues.pop((queue.vhost, queue.name), None)
+        self.by_id.pop(queue.id, None)
+        self._interning.forget_queue(queue.id)
+        self._topology.version += 1
+
+    # exchanges
+
+    def declare_exchange(
+        self,
+        now: Now,
+        vhost: str,
+        name: str,
+        kind: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Mapping[str, object],
+        passive: bool,
+    ) -> None:
+        """Declare, or find an equal one."""
+        if name == DEFAULT:
+            raise _default_exchange()
+        existing = self._topology.exchange(vhost, name)
+        if passive:
+            if existing is None:
+                raise no_exchange(vhost, name)
+            return
+        if kind not in TYPES:
+            raise PreconditionFailed(f"unknown exchange type '{kind}'")
+        if existing is not None:
+            what = f"exchange '{name}' in vhost '{vhost}'"
+            if kind != existing.type:
+                raise PreconditionFailed(
+                    f"inequivalent arg 'type' for {what}: received '{kind}' but current is '{existing.type}'"
+                )
+            _same(what, (
+                ("durable", durable, existing.durable), ("auto_delete", auto_delete, existing.auto_delete),
+                ("internal", internal, existing.internal),
+            ), arguments, existing.arguments)  # fmt: skip
+            return
+        if name.startswith("amq."):
+            raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        alternate = arguments.get("alternate-exchange")
+        if alternate is not None and not isinstance(alternate, str):
+            raise _bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", alternate)
+        now = self._outbox.at(now)
+        header = {
+            "vhost": vhost,
+            "type": kind,
+            "durable": durable,
+            "auto_delete": auto_delete,
+            "internal": internal,
+            "arguments": wrap(arguments),
+        }
+        self._outbox.record(Kind.EXCHANGE_DECLARE, name, header)
+        exchange = ExchangeState(kind, durable, auto_delete, internal, as_table(wrap(arguments)))
+        self._topology.declare_exchange(vhost, name, exchange)
+
+    def delete_exchange(self, now: Now, vhost: str, name: str, *, if_unused: bool) -> None:
+        """Delete; one that does not exist is no error."""
+        if name == DEFAULT:
+            raise _default_exchange()
+        if name in PREDECLARED:
+            raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed")
+        if (vhost, name) not in self._topology.exchanges:
+            return
+        if if_unused and any(True for _ in self._topology.bindings_from(vhost, name)):
+            raise PreconditionFailed(f"exchange '{name}' in vhost '{vhost}' in use")
+        now = self._outbox.at(now)
+        self._outbox.begin()
+        self._sweep(vhost, self._delete_exchange(vhost, name))
+        self._outbox.end()
+
+    def _delete_exchange(self, vhost: str, name: str) -> set[str]:
+        """Delete one; returns the exchanges that lost a binding by it."""
+        sources = {b.source for b in self._topology.bindings_to(vhost, "exchange", name)} - {name}
+        self._outbox.record(Kind.EXCHANGE_DELETE, name, {"vhost": vhost})
+        self._topology.delete_exchange(vhost, name)
+        return sources
+
+    def _sweep(self, vhost: str, sources: set[str]) -> None:
+        """Auto-delete exchanges go with their last binding as source, and may take others along."""
+        todo = sorted(sources)
+        while todo:
+            name = todo.pop()
+            exchange = self._topology.exchanges.get((vhost, name))
+            if exchange is None or not exchange.auto_delete or not exchange.used:
+                continue
+            if not any(True for _ in self._topology.bindings_from(vhost, name)):
+                todo += sorted(self._delete_exchange(vhost, name))
+
+    # bindings
+
+    def bind(
+        self, now: Now, vhost: str, source: str, destination: str, kind: str, key: str, arguments: Mapping[str, object]
+    ) -> None:
+        """Bind a queue or an exchange to an exchange; the same twice is one."""
+        binding, source_type = self._binding(vhost, source, destination, kind, key, arguments)
+        if source_type == "headers":
+            how = arguments.get("x-match")
+            if how is not None and how not in _X_MATCH:
+                raise PreconditionFailed(f"Invalid x-match field value {how!r}; expected one of {', '.join(_X_MATCH)}")
+        if not self._topology.has(binding):
+            now = self._outbox.at(now)
+            self._outbox.record(Kind.BIND, destination, binding_header(binding, arguments))
+            self._topology.bind(binding)
+
+    def unbind(
+        self, now: Now, vhost: str, source: str, destination: str, kind: str, key: str, arguments: Mapping[str, object]
+    ) -> None:
+        """Remove a binding; one that does not exist is no error, but its ends must exist."""
+        binding, _ = self._binding(vhost, source, destination, kind, key, arguments)
+        if self._topology.has(binding):
+            now = self._outbox.at(now)
+            self._outbox.begin()
+            self._outbox.record(Kind.UNBIND, destination, binding_header(binding, arguments))
+            self._topology.unbind(binding)
+            self._sweep(vhost, {source})
+            self._outbox.end()
+
+    def _binding(
+        self, vhost: str, source: str, destination: str, kind: str, key: str, arguments: Mapping[str, object]
+    ) -> tuple[Binding, str]:
+        if source == DEFAULT or (kind == "exchange" and destination == DEFAULT):
+            raise _default_exchange()
+        exchange = self._topology.exchange(vhost, source)
+        if exchange is None:
+            raise no_exchange(vhost, source)
+        if kind == "queue":
+            if (vhost, destination) not in self.queues:
+                raise NotFound(f"no queue '{destination}' in vhost '{vhost}'")
+        elif self._topology.exchange(vhost, destination) is None:
+            raise no_exchange(vhost, destination)
+        return Binding(vhost, source, destination, kind, key, canonical_table(arguments)), exchange.type
+
+    # topics
+
+    def declare_topic(self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object]) -> None:
+        """A topic that keeps what no queue takes."""
+        if self._topology.exchange(vhost, exchange) is None:
+            raise no_exchange(vhost, exchange)
+        kept = as_table(wrap(settings))
+        if self._topology.topics.get((vhost, exchange, key)) == kept:
+            return
+        now = self._outbox.at(now)
+        header = {"vhost": vhost, "exchange": exchange, "settings": wrap(settings)}
+        self._outbox.record(Kind.TOPIC_DECLARE, key, header)
+        self._topology.declare_topic(vhost, exchange, key, kept)
+
+    def delete_topic(self, now: Now, vhost: str, exchange: str, key: str) -> None:
+        """The topic keeps nothing more; one that was not declared is no error."""
+        if (vhost, exchange, key) in self._topology.topics:
+            now = self._outbox.at(now)
+            self._outbox.record(Kind.TOPIC_DELETE, key, {"vhost": vhost, "exchange": exchange})
+            self._topology.delete_topic(vhost, exchange, key)
+
+
+def binding_header(binding: Binding, arguments: Mapping[str, object]) -> dict[str, object]:
+    """The header of a BIND or UNBIND."""
+    return {
+        "vhost": binding.vhost,
+        "source": binding.source,
+        "destination": binding.destination,
+        "destination_type": binding.destination_type,
+        "key": binding.key,
+        "arguments": wrap(arguments),
+    }
+
+
+def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
+    """Refuse settings that cannot hold together.  ExpressionError for a filter that cannot be read."""
+    where = f"queue '{name}' in vhost '{vhost}'"
+    if settings.underlying_topic:
+        try:
+            pattern = TopicPattern(settings.underlying_topic)
+        except ValueError as error:
+            raise _bad_argument("underlying_topic", where, error) from error
+        target = settings.default_publish_target
+        if target is None and not pattern.literal:
+            raise _bad_argument("default_publish_target", where, "a pattern of topics needs one")
+        if target is not None and not pattern.matches(target):
+            raise _bad_argument("default_publish_target", where, f"'{target}' is not among its underlying topics")
+    if settings.dead_letter_routing_key is not None and settings.dead_letter_exchange is None:
+        raise _bad_argument("x-dead-letter-routing-key", where, "routing_key_but_no_dlx_defined")
+    if settings.semantics == "at-most-once" and settings.fairness_model != "round-robin":
+        raise _bad_argument("fairness_model", where, "at-most-once queues know round-robin alone")
+    if settings.filter and not compile_filter(settings.filter).deterministic:
+        raise _bad_argument("filter", where, "a queue's filter must say the same of a message at any time")
+
+
+def no_exchange(vhost: str, name: str) -> NotFound:
+    """The refusal for a missing exchange."""
+    return NotFound(f"no exchange '{name}' in vhost '{vhost}'")
+
+
+def _default_exchange() -> AccessRefused:
+    return AccessRefused("operation not permitted on the default exchange")
+
+
+def _bad_argument(argument: str, where: str, detail: object) -> PreconditionFailed:
+    return PreconditionFailed(f"invalid arg '{argument}' for {where}: {detail}")
+
+
+def _locked(vhost: str, name: str) -> ResourceLocked:
+    return ResourceLocked(
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally declared "
+        "on another connection or the exclusive property value does not match that of the original declaration."
+    )
+
+
+def _same(
+    what: str,
+    flags: tuple[tuple[str, bool, bool], ...],
+    received: Mapping[str, object],
+    current: Mapping[str, object],
+) -> None:
+    """Raise PreconditionFailed at the first difference between a declare and what is there."""
+    for name, mine, theirs in flags:
+        if mine != theirs:
+            raise PreconditionFailed(
+                f"inequivalent arg '{name}' for {what}: received '{_word(mine)}' but current is '{_word(theirs)}'"
+            )
+    for name in sorted({*received, *current}):
+        if name not in current:
+            text = f"received {_described(received[name])} but current is none"
+        elif name not in received:
+            text = f"received none but current is {_described(current[name])}"
+        elif canonical_table({"": received[name]}) == canonical_table({"": current[name]}):
+            continue
+        else:
+            text = f"received '{_word(received[name])}' but current is '{_word(current[name])}'"
+        raise PreconditionFailed(f"inequivalent arg '{name}' for {what}: {text}")
+
+
+def _described(value: object) -> str:
+    return f"the value '{_word(value)}' of type '{_type_name(value)}'"
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type_name(value: object) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case Timestamp():
+            return "timestamp"
+        case int():
+            return "signedint" if -(2**31) <= value < 2**31 else "long"
+        case float():
+            return "double"
+        case str():
+            return "longstr"
+        case bytes():
+            return "binary"
+        case list() | tuple():
+            return "array"
+        case dict():
+            return "table"
+        case None:
+            return "void"
+        case _:
+            return type(value).__name__

@@ -1,0 +1,289 @@
+"""Routing: which queues see a topic.
+
+A message reaches a queue by the bindings of its exchange (and of the exchanges bound to that), or because the queue is
+a view whose `underlying_topic` matches the key.  Either way a queue takes it once.  What a topic leads to is computed
+once and kept as a `Plan` on the interned `Topic` until the topology changes.  Refuses to know headers beyond the
+headers exchange's rule, and what a queue does with a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.core.queue.view import Queue
+from penstock.core.state.durable import Binding
+from penstock.core.topology.topology import DEFAULT, Topology, table_of
+from penstock.expr import Filter, TopicPattern, compile_filter
+from penstock.records.tables import FieldValue
+
+Headers: TypeAlias = "Mapping[str, FieldValue]"
+End: TypeAlias = "tuple[str, str]"  # ("queue" or "exchange", name)
+
+
+@dataclass(slots=True)
+class Plan:
+    """Where the messages of one topic go, as of one version of the topology."""
+
+    version: int
+    queues: tuple[Queue, ...]  # in order of their ids
+    filters: tuple[Filter | None, ...]  # beside `queues`: the content filter of each
+    keep: bool  # a declared topic keeps what no queue takes
+    by_headers: bool  # a headers exchange is on the way: `queues` holds for messages without headers only
+    filtered: bool
+    route: int = -1  # interned id of `queues`; -1 until the first message is stored
+
+    def without(self, names: frozenset[str]) -> Plan:
+        """The same plan without the queues of these names."""
+        kept = [i for i, queue in enumerate(self.queues) if queue.name not in names]
+        filters = tuple(self.filters[i] for i in kept)
+        queues = tuple(self.queues[i] for i in kept)
+        return Plan(self.version, queues, filters, self.keep, self.by_headers, any(one is not None for one in filters))
+
+
+class KeyTrie:
+    """Topic bindings by words: `*` is exactly one word, `#` zero or more; both only as whole words."""
+
+    __slots__ = ("ends", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, KeyTrie] = {}
+        self.ends: dict[End, None] = {}
+
+    def add(self, key: str, end: End) -> None:
+        """One binding key."""
+        node = self
+        for word in _words(key):
+            node = node.words.setdefault(word, KeyTrie())
+        node.ends[end] = None
+
+    def find(self, key: str) -> Iterator[End]:
+        """Ends of all binding keys that match; one may come more than once."""
+        words = _words(key)
+        size = len(words)
+        seen = set[tuple[int, int]]()
+        todo: list[tuple[KeyTrie, int]] = [(self, 0)]
+        while todo:
+            node, i = todo.pop()
+            if (id(node), i) in seen:
+                continue
+            seen.add((id(node), i))
+            if i == size:
+                yield from node.ends
+            else:
+                if (literal := node.words.get(words[i])) is not None and words[i] not in ("*", "#"):
+                    todo.append((literal, i + 1))
+                if (star := node.words.get("*")) is not None:
+                    todo.append((star, i + 1))
+            if (some := node.words.get("#")) is not None:
+                todo += ((some, j) for j in range(i, size + 1))
+
+
+def _words(key: str) -> list[str]:
+    return key.split(".") if key else []
+
+
+class HeaderRule:
+    """One binding of a headers exchange."""
+
+    __slots__ = ("any", "end", "wanted")
+
+    def __init__(self, binding: Binding) -> None:
+        arguments = table_of(binding.arguments)
+        how = arguments.pop("x-match", "all")
+        self.any = how in ("any", "any-with-x")
+        with_x = how in ("all-with-x", "any-with-x")
+        self.wanted = {name: value for name, value in arguments.items() if with_x or not name.startswith("x-")}
+        self.end: End = (binding.destination_type, binding.destination)
+
+    def matches(self, headers: Headers) -> bool:
+        """Values compare by type and value; a void one asks for presence alone."""
+        hits = (name in headers and _same(value, headers[name]) for name, value in self.wanted.items())
+        return any(hits) if self.any else all(hits)
+
+
+def _same(wanted: FieldValue, found: FieldValue) -> bool:
+    return wanted is None or (type(wanted) is type(found) and wanted == found)
+
+
+class ExchangeIndex:
+    """The bindings of one exchange in the form its type searches fastest."""
+
+    __slots__ = ("all", "keys", "rules", "trie", "type")
+
+    def __init__(self, kind: str, bindings: Iterable[Binding]) -> None:
+        self.type = kind
+        self.all: dict[End, None] = {}
+        self.keys: dict[str, dict[End, None]] = {}
+        self.trie = KeyTrie()
+        self.rules: list[HeaderRule] = []
+        for binding in bindings:
+            end = (binding.destination_type, binding.destination)
+            match kind:
+                case "fanout":
+                    self.all[end] = None
+                case "topic":
+                    self.trie.add(binding.key, end)
+                case "headers":
+                    self.rules.append(HeaderRule(binding))
+                case _:
+                    self.keys.setdefault(binding.key, {})[end] = None
+
+    def ends(self, key: str, headers: Headers) -> Iterable[End]:
+        """Where the bindings lead for one key and one table of headers."""
+        match self.type:
+            case "fanout":
+                return self.all
+            case "topic":
+                return self.trie.find(key)
+            case "headers":
+                return (rule.end for rule in self.rules if rule.matches(headers))
+            case _:
+                return self.keys.get(key, ())
+
+
+class Views:
+    """Queues that see the keys of one (vhost, exchange) by their `underlying_topic`."""
+
+    __slots__ = ("literal", "patterns")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, dict[Queue, None]] = {}
+        self.patterns: dict[Queue, TopicPattern] = {}
+
+    def find(self, key: str) -> Iterator[Queue]:
+        """Queues whose `underlying_topic` matches the key."""
+        yield from self.literal.get(key, ())
+        for queue, pattern in self.patterns.items():
+            if pattern.matches(key):
+                yield queue
+
+
+class Router:
+    """Finds the queues of a topic."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._queues: dict[tuple[str, str], Queue] = {}
+        self._views: dict[tuple[str, str], Views] = {}
+        self._indexes: dict[tuple[str, str], ExchangeIndex] = {}
+        self._filters: dict[int, Filter] = {}
+
+    @property
+    def version(self) -> int:
+        """Plans made under another version are stale."""
+        return self._topology.version
+
+    def add(self, queue: Queue) -> None:
+        """A queue was declared, or its settings have changed (call `remove` first)."""
+        settings = queue.settings
+        self._queues[queue.vhost, queue.name] = queue
+        views = self._views.setdefault((queue.vhost, settings.exchange), Views())
+        pattern = TopicPattern(settings.underlying_topic) if settings.underlying_topic else None
+        if pattern is None or pattern.literal:
+            views.literal.setdefault(settings.underlying_topic or queue.name, {})[queue] = None
+        else:
+            views.patterns[queue] = pattern
+        if settings.filter:
+            self._filters[queue.id] = compile_filter(settings.filter)
+
+    def remove(self, queue: Queue) -> None:
+        """A queue is gone, or its settings are about to change."""
+        settings = queue.settings
+        self._queues.pop((queue.vhost, queue.name), None)
+        self._filters.pop(queue.id, None)
+        key = (queue.vhost, settings.exchange)
+        views = self._views[key]
+        views.patterns.pop(queue, None)
+        name = settings.underlying_topic or queue.name
+        if (same := views.literal.get(name)) is not None:
+            same.pop(queue, None)
+            if not same:
+                del views.literal[name]
+        if not views.patterns and not views.literal:
+            del self._views[key]
+
+    def target_of(self, vhost: str, exchange: str, key: str) -> tuple[str, str]:
+        """The exchange and key that a publish really goes to.
+
+        The name of a queue whose underlying topic is another one stands for its `default_publish_target`.
+        """
+        if exchange == DEFAULT:
+            queue = self._queues.get((vhost, key))
+            if queue is not None and queue.settings.underlying_topic:
+                settings = queue.settings
+                return settings.exchange, settings.default_publish_target or settings.underlying_topic or key
+        return exchange, key
+
+    def find(self, vhost: str, exchange: str, key: str, headers: Headers) -> tuple[dict[Queue, None], bool]:
+        """The queues that a message reaches before content filters, and whether headers had a say in it."""
+        found: dict[Queue, None] = {}
+        by_headers = False
+        tried = set[str]()
+        name: str | None = exchange
+        while name is not None and name not in tried and (here := self._topology.exchange(vhost, name)) is not None:
+            tried.add(name)
+            by_headers |= self._follow(vhost, name, key, headers, found)
+            if found:
+                break
+            alternate = here.arguments.get("alternate-exchange")
+            name = alternate if isinstance(alternate, str) else None
+        return found, by_headers
+
+    def _follow(self, vhost: str, exchange: str, key: str, headers: Headers, found: dict[Queue, None]) -> bool:
+        """Add what the bindings of an exchange, and of those bound to it, lead to.  Each is visited once."""
+        by_headers = False
+        visited = {exchange}
+        todo = [exchange]
+        if (views := self._views.get((vhost, exchange))) is not None:
+            found.update(dict.fromkeys(views.find(key)))
+        while todo:
+            name = todo.pop()
+            index = self._index(vhost, name)
+            if index is None:
+                continue
+            by_headers |= bool(index.rules)
+            for kind, destination in index.ends(key, headers):
+                if kind == "exchange":
+                    if destination not in visited:
+                        visited.add(destination)
+                        todo.append(destination)
+                elif (queue := self._queues.get((vhost, destination))) is not None:
+                    found[queue] = None
+        return by_headers
+
+    def _index(self, vhost: str, name: str) -> ExchangeIndex | None:
+        for changed in self._topology.touched:
+            self._indexes.pop(changed, None)
+        self._topology.touched.clear()
+        index = self._indexes.get((vhost, name))
+        if index is None:
+            exchange = self._topology.exchange(vhost, name)
+            if exchange is None:
+                return None
+            index = ExchangeIndex(exchange.type, self._topology.bindings_from(vhost, name))
+            self._indexes[vhost, name] = index
+        return index
+
+    def plan(self, vhost: str, exchange: str, keys: Iterable[str], headers: Headers | None) -> Plan:
+        """The plan of a topic; with several keys (CC, BCC), of their union.  By queue id: a route has one form."""
+        found: dict[Queue, None] = {}
+        by_headers = keep = False
+        for key in keys:
+            some, said = self.find(vhost, exchange, key, headers or {})
+            found |= some
+            by_headers |= said
+            keep |= (vhost, exchange, key) in self._topology.topics
+        queues = tuple(sorted(found, key=_by_id))
+        filters = tuple(self._filters.get(queue.id) for queue in queues)
+        filtered = any(one is not None for one in filters)
+        return Plan(self._topology.version, queues, filters, keep, by_headers, filtered)
+
+    def filter_of(self, queue: Queue) -> Filter | None:
+        """The content filter of a queue."""
+        return self._filters.get(queue.id)
+
+
+def _by_id(queue: Queue) -> int:
+    return queue.id

@@ -1,0 +1,163 @@
+"""The topology: which exchanges, bindings and declared topics there are.
+
+Facts alone, changed by one method per record kind; the living core and the fold use the same methods, so what a record
+means is said once.  It knows no refusal (`core.topology.admin` decides those before a record is written) and routes
+nothing (`core.topology.routing`).  Predeclared exchanges are in every vhost and never in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+import orjson
+
+from penstock.core.state.durable import Binding, DurableState, ExchangeState
+from penstock.core.state.plain import as_table, wrap
+from penstock.records.tables import FieldValue
+
+DEFAULT = ""
+"""The name of the default exchange."""
+
+TYPES = ("direct", "fanout", "topic", "headers")
+
+PREDECLARED: Mapping[str, ExchangeState] = {
+    DEFAULT: ExchangeState("direct"),
+    "amq.direct": ExchangeState("direct"),
+    "amq.fanout": ExchangeState("fanout"),
+    "amq.topic": ExchangeState("topic"),
+    "amq.headers": ExchangeState("headers"),
+    "amq.match": ExchangeState("headers"),
+    "amq.rabbitmq.trace": ExchangeState("topic", internal=True),
+}
+
+
+def canonical_table(table: Mapping[str, object] | None) -> str:
+    """A table as JSON text with sorted keys: equal tables give equal texts; an empty one gives an empty text."""
+    return orjson.dumps(wrap(table), option=orjson.OPT_SORT_KEYS).decode() if table else ""
+
+
+def table_of(text: str) -> dict[str, FieldValue]:
+    """The inverse of `canonical_table`."""
+    return cast("dict[str, FieldValue]", as_table(orjson.loads(text))) if text else {}
+
+
+class Topology:
+    """Exchanges and bindings, indexed by source and by destination; declared topics."""
+
+    def __init__(self) -> None:
+        self.version = 0  # rises with each change
+        self.touched: set[tuple[str, str]] = (
+            set()
+        )  # (vhost, exchange) whose bindings or type changed since routing looked
+        self.exchanges: dict[tuple[str, str], ExchangeState] = {}  # declared ones, by (vhost, name)
+        self.by_source: dict[tuple[str, str], dict[Binding, None]] = {}
+        self.by_destination: dict[tuple[str, str, str], dict[Binding, None]] = {}  # (vhost, type, name)
+        self.topics: dict[tuple[str, str, str], dict[str, object]] = {}
+
+    def exchange(self, vhost: str, name: str) -> ExchangeState | None:
+        """A declared or predeclared exchange."""
+        found = self.exchanges.get((vhost, name))
+        return PREDECLARED.get(name) if found is None else found
+
+    def bindings_from(self, vhost: str, source: str) -> Iterable[Binding]:
+        """Bindings whose source is that exchange, oldest first."""
+        return self.by_source.get((vhost, source), ())
+
+    def bindings_to(self, vhost: str, kind: str, name: str) -> Iterable[Binding]:
+        """Bindings that end at that queue or exchange."""
+        return self.by_destination.get((vhost, kind, name), ())
+
+    def has(self, binding: Binding) -> bool:
+        """Whether that very binding exists."""
+        return binding in self.by_source.get((binding.vhost, binding.source), ())
+
+    # one method per kind of record
+
+    def declare_exchange(self, vhost: str, name: str, exchange: ExchangeState) -> None:
+        """EXCHANGE_DECLARE."""
+        self.version += 1
+        self.touched.add((vhost, name))
+        self.exchanges[vhost, name] = exchange
+
+    def delete_exchange(self, vhost: str, name: str) -> None:
+        """EXCHANGE_DELETE: with all bindings from it and to it."""
+        self.version += 1
+        self.touched.add((vhost, name))
+        self.exchanges.pop((vhost, name), None)
+        for binding in [*self.bindings_from(vhost, name), *self.bindings_to(vhost, "exchange", name)]:
+            self.unbind(binding)
+
+    def bind(self, binding: Binding) -> None:
+        """BIND; the same binding twice is one."""
+        self.version += 1
+        self.touched.add((binding.vhost, binding.source))
+        self.by_source.setdefault((binding.vhost, binding.source), {})[binding] = None
+        end = (binding.vhost, binding.destination_type, binding.destination)
+        self.by_destination.setdefault(end, {})[binding] = None
+        source = self.exchanges.get((binding.vhost, binding.source))
+        if source is not None:
+            source.used = True
+
+    def unbind(self, binding: Binding) -> None:
+        """UNBIND; a binding that is not there is no error."""
+        self.version += 1
+        self.touched.add((binding.vhost, binding.source))
+        _drop(self.by_source, (binding.vhost, binding.source), binding)
+        _drop(self.by_destination, (binding.vhost, binding.destination_type, binding.destination), binding)
+
+    def queue_gone(self, vhost: str, name: str) -> None:
+        """QUEUE_DELETE: the bindings that end at the queue go with it."""
+        self.version += 1
+        for binding in list(self.bindings_to(vhost, "queue", name)):
+            self.unbind(binding)
+
+    def declare_topic(self, vhost: str, exchange: str, key: str, settings: dict[str, object]) -> None:
+        """TOPIC_DECLARE."""
+        self.version += 1
+        self.topics[vhost, exchange, key] = settings
+
+    def delete_topic(self, vhost: str, exchange: str, key: str) -> None:
+        """TOPIC_DELETE."""
+        self.version += 1
+        self.topics.pop((vhost, exchange, key), None)
+
+    def boot(self) -> None:
+        """BOOT: exchanges that are not durable go.  (Queues are their owner's business: see `queue_gone`.)"""
+        self.version += 1
+        for vhost, name in [key for key, exchange in self.exchanges.items() if not exchange.durable]:
+            self.delete_exchange(vhost, name)
+
+    # the durable state
+
+    def load(self, state: DurableState) -> None:
+        """Take over a decoded state; it is copied."""
+        for (vhost, name), x in state.exchanges.items():
+            copy = ExchangeState(x.type, x.durable, x.auto_delete, x.internal, dict(x.arguments), x.used)
+            self.declare_exchange(vhost, name, copy)
+        for binding in sorted(state.bindings, key=_order):
+            self.bind(binding)
+        self.topics = {key: dict(value) for key, value in state.topics.items()}
+
+    def save(self, state: DurableState) -> None:
+        """Put a copy of everything into a state."""
+        state.exchanges = {
+            key: ExchangeState(x.type, x.durable, x.auto_delete, x.internal, dict(x.arguments), x.used)
+            for key, x in self.exchanges.items()
+        }
+        state.bindings = {binding for some in self.by_source.values() for binding in some}
+        state.topics = {key: dict(value) for key, value in self.topics.items()}
+
+
+def _order(b: Binding) -> tuple[str, ...]:
+    return (b.vhost, b.source, b.destination_type, b.destination, b.key, b.arguments)
+
+
+def _drop(index: dict[tuple[str, str], dict[Binding, None]] | dict[tuple[str, str, str], dict[Binding, None]],
+          key: tuple[str, ...], binding: Binding) -> None:  # fmt: skip
+    table = cast("dict[tuple[str, ...], dict[Binding, None]]", index)
+    some = table.get(key)
+    if some is not None:
+        some.pop(binding, None)
+        if not some:
+            del table[key]
