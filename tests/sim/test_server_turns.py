@@ -192,7 +192,7 @@ def test_refused_rows_within_a_run(life: Life) -> None:
     client.publish("q", b"1", b"2")
     life.turn()
     channel = client.session.channels[1]
-    client.session._confirm(channel, 1, 2, [2])
+    client.session.intake.confirm(channel, 1, 2, [2])
     life.run()
     got = client.confirms()
     assert got[:2] == [(True, 1, True), (False, 2, False)]

@@ -401,7 +401,7 @@ def test_who_speaks_lives(life: Life) -> None:
 
 def test_while_we_do_not_read_silence_is_not_held_against_the_peer(life: Life) -> None:
     client = life.client(heartbeat=10)
-    client.session._pause(life.engine.on_room)
+    client.session.hold_reading(life.engine.on_room)
     for _ in range(60):
         life.advance(SECOND)
         life.door.beat()

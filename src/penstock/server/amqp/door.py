@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import DiskFull, Refused
+from penstock.server.amqp.alarm import DiskAlarm
 from penstock.server.amqp.session import Session
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import Phase
@@ -47,6 +48,7 @@ class AmqpDoor:
         self.limits = limits or Limits()
         self.sessions: set[Session] = set()
         self.counters = counters
+        self.alarm = DiskAlarm(engine)
         self._confirms: dict[Channel, int] = {}
         self._server: asyncio.Server | None = None
         engine.on_broken.append(self._broken)
@@ -81,6 +83,7 @@ class AmqpDoor:
         """A connection is gone."""
         if session in self.sessions:
             self.sessions.discard(session)
+            self.alarm.forget(session)
             self.counters.connections_closed += 1
 
     # -- logins
@@ -151,6 +154,7 @@ class AmqpDoor:
     def beat(self) -> None:
         """Once a second: heartbeats out, silent peers and slow logins cut off."""
         now = self.engine.clock.mono()
+        self.alarm.look()
         for session in list(self.sessions):
             session_age = now - session.received_at
             if session.closing:

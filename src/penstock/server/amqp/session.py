@@ -6,21 +6,19 @@ turn: one write.  Confirms leave when the log says so: one `basic.ack` with `mul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Deliver, Verb
-from penstock.errors import LogBroken, PenstockError, PreconditionFailed, ProtocolError, Refused
+from penstock.errors import LogBroken, PenstockError
 from penstock.memory import Piece
-from penstock.records.entries import Publishes, Topic
 from penstock.server.amqp import commands
 from penstock.server.amqp.channel import Channel, Reply
+from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.replies import reply_code
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods
-from penstock.wire.amqp.deliver import returned
-from penstock.wire.amqp.events import Target
 from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
@@ -79,9 +77,8 @@ class Session:
         self.opened_at = self.received_at = self.sent_at = door.engine.clock.mono()
         self.closing_at = 0  # when we gave it up
         self._dirty = False
-        self._topology = -1
+        self.intake = Intake(self)
         self._before = 0  # the last LSN when the present method came
-        self._targets: list[Target] = []
 
     # -- bytes
 
@@ -104,7 +101,7 @@ class Session:
         published = False
         for event in self.machine.receive(data):
             if isinstance(event, events.PublishRun):
-                self._publish(event)
+                self.intake.take(event)
                 published = True
             elif isinstance(event, events.AckRun):
                 self._ack(event)
@@ -168,13 +165,14 @@ class Session:
         """Stop reading a publisher for the running commit, or until there is room for its bodies."""
         engine = self.engine
         if not engine.has_room():
-            self._pause(engine.on_room)
+            self.hold_reading(engine.on_room)
         elif size < PACED_READ and engine.log.waiting_since:
             unconfirmed = sum(channel.unconfirmed for channel in self.channels.values())
             if unconfirmed > PACED_UNCONFIRMED:
-                self._pause(engine.on_commit)
+                self.hold_reading(engine.on_commit)
 
-    def _pause(self, hooks: list[Callable[[], None]]) -> None:
+    def hold_reading(self, hooks: list[Callable[[], None]]) -> None:
+        """Stop reading this connection until the hook that is added to `hooks` is called."""
         if not self.paused:
             self.paused = True
             self.link.pause_reading()
@@ -185,121 +183,6 @@ class Session:
         if not self.closed:
             self.received_at = self.engine.clock.mono()
             self.link.resume_reading()
-
-    # -- publishing
-
-    def _publish(self, run: events.PublishRun) -> None:
-        channel = self.channels.get(run.channel)
-        if channel is None or not channel.open or self.closing:
-            return
-        core = self.core
-        if core.topology_version != self._topology:
-            self._forget_topics()
-        targets = run.targets
-        topics: Topic | list[Topic]
-        try:
-            if isinstance(targets, list):
-                topics = [target.topic or self._resolve(target) for target in targets]
-            else:
-                topics = targets.topic or self._resolve(targets)
-        except Refused as refusal:
-            self._publish_known_part(run, refusal)
-            return
-        self._store(channel, run, topics)
-
-    def _publish_known_part(self, run: events.PublishRun, refusal: Refused) -> None:
-        """Publish the rows before the first unknown exchange, then close the channel for it."""
-        targets = run.targets if isinstance(run.targets, list) else [run.targets]
-        good = 0
-        while good < len(targets) and targets[good].topic is not None:
-            good += 1
-        if isinstance(run.targets, list) and good:
-            properties = run.properties[:good] if isinstance(run.properties, list) else run.properties
-            self._publish(events.PublishRun(run.channel, targets[:good], properties, run.bodies[:good]))
-        self.fail_channel(run.channel, refusal, methods.BasicPublish)
-
-    def _resolve(self, target: Target) -> Topic:
-        """The core's topic of a method frame seen for the first time under this topology."""
-        topic = self.core.topic(self.vhost, target.exchange, target.key)
-        target.topic = topic
-        self._targets.append(target)
-        return topic
-
-    def _forget_topics(self) -> None:
-        for target in self._targets:
-            target.topic = None
-        self._targets.clear()
-        self._topology = self.core.topology_version
-
-    def _store(self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic]) -> None:
-        count = len(run.bodies)
-        first = channel.published + 1
-        channel.published += count
-        refuse = self.door.refusal()
-        batch = Publishes(topics, run.properties, run.bodies)
-        published = self.core.publish(self.engine.now(), batch, refuse=refuse)
-        self.counters.published += count
-        self.counters.routed += published.stored
-        if published.unroutable:
-            before = self.counters.unroutable_returned
-            self._return_unroutable(channel, run, published.unroutable)
-            returned_now = self.counters.unroutable_returned - before
-            self.counters.unroutable_dropped += len(published.unroutable) - returned_now
-        if published.refused and isinstance(published.refused[0][1], PreconditionFailed | ProtocolError):
-            self.fail_channel(channel.number, published.refused[0][1], methods.BasicPublish)
-            return
-        if channel.confirming:
-            self.counters.published_confirm += count
-            channel.unconfirmed += count
-            refused = [first + row for row, _ in published.refused] if published.refused else None
-            told = partial(self._confirm, channel, first, channel.published, refused)
-            if self.engine.broken is None:
-                self.engine.when_durable(published.last, told)
-            else:
-                told()
-
-    def _return_unroutable(self, channel: Channel, run: events.PublishRun, rows: Sequence[int]) -> None:
-        for row in rows:
-            target = run.target_of(row)
-            if target.mandatory:
-                self.counters.unroutable_returned += 1
-                self.machine.send_pieces(
-                    channel.number,
-                    returned(
-                        channel.number,
-                        312,
-                        target.exchange,
-                        target.key,
-                        run.properties_of(row),
-                        run.bodies[row],
-                        self.machine.frame_max,
-                    ),
-                )
-        self.take_machine_output()
-
-    def _confirm(self, channel: Channel, first: int, last: int, refused: list[int] | None) -> None:
-        """Tell the publisher that first..last are durable, but for those a queue refused."""
-        if not channel.open:
-            return
-        channel.unconfirmed -= last - first + 1
-        self.counters.confirmed += last - first + 1
-        if refused is None:
-            self.door.confirm(channel, last)
-            return
-        self.door.flush_confirms()
-        self.counters.confirmed -= len(refused)
-        self.counters.refused += len(refused)
-        gone = set(refused)
-        clear = True
-        for sequence in range(first, last + 1):
-            if sequence in gone:
-                self.machine.refuse(channel.number, sequence)
-                clear = False
-            elif clear and sequence + 1 in gone:
-                self.machine.confirm(channel.number, sequence, multiple=True)
-            elif not clear:
-                self.machine.confirm(channel.number, sequence)
-        self.take_machine_output()
 
     # -- settling
 

@@ -1,0 +1,151 @@
+"""Messages from one AMQP connection: runs of publishes become batches of the core, and their outcomes confirms.
+
+A run is what one read brought for one channel.  Topics are interned once for each distinct method frame and topology.
+What cannot be taken now because the disk is full is nacked on a confirming channel, and held by the door's alarm on
+another, since nobody would learn that it was refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.errors import PreconditionFailed, ProtocolError, Refused
+from penstock.records.entries import Publishes, Topic
+from penstock.wire.amqp import events, methods
+from penstock.wire.amqp.deliver import returned
+from penstock.wire.amqp.events import Target
+
+if TYPE_CHECKING:
+    from penstock.server.amqp.channel import Channel
+    from penstock.server.amqp.session import Session
+
+
+class Intake:
+    """Takes the publishes of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.core = session.core
+        self.door = session.door
+        self.machine = session.machine
+        self.counters = session.counters
+        self._topology = -1
+        self._targets: list[Target] = []
+
+    def take(self, run: events.PublishRun) -> None:
+        """Publish a run, or what of it can be published.  Nothing after a close of its channel or connection."""
+        channel = self.session.channels.get(run.channel)
+        if channel is None or not channel.open or self.session.closing:
+            return
+        if self.core.topology_version != self._topology:
+            self._forget_topics()
+        targets = run.targets
+        topics: Topic | list[Topic]
+        try:
+            if isinstance(targets, list):
+                topics = [target.topic or self._resolve(target) for target in targets]
+            else:
+                topics = targets.topic or self._resolve(targets)
+        except Refused as refusal:
+            self._publish_known_part(run, refusal)
+            return
+        self._store(channel, run, topics)
+
+    def _publish_known_part(self, run: events.PublishRun, refusal: Refused) -> None:
+        """Publish the rows before the first unknown exchange, then close the channel for it."""
+        targets = run.targets if isinstance(run.targets, list) else [run.targets]
+        good = 0
+        while good < len(targets) and targets[good].topic is not None:
+            good += 1
+        if isinstance(run.targets, list) and good:
+            properties = run.properties[:good] if isinstance(run.properties, list) else run.properties
+            self.take(events.PublishRun(run.channel, targets[:good], properties, run.bodies[:good]))
+        self.session.fail_channel(run.channel, refusal, methods.BasicPublish)
+
+    def _resolve(self, target: Target) -> Topic:
+        """The core's topic of a method frame seen for the first time under this topology."""
+        topic = self.core.topic(self.session.vhost, target.exchange, target.key)
+        target.topic = topic
+        self._targets.append(target)
+        return topic
+
+    def _forget_topics(self) -> None:
+        for target in self._targets:
+            target.topic = None
+        self._targets.clear()
+        self._topology = self.core.topology_version
+
+    def _store(self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic]) -> None:
+        refuse = self.door.refusal()
+        alarm = self.door.alarm
+        if (refuse is not None or alarm.raised) and alarm.holds(self.session, channel, run):
+            return
+        count = len(run.bodies)
+        first = channel.published + 1
+        channel.published += count
+        batch = Publishes(topics, run.properties, run.bodies)
+        published = self.core.publish(self.session.engine.now(), batch, refuse=refuse)
+        self.counters.published += count
+        self.counters.routed += published.stored
+        if published.unroutable:
+            before = self.counters.unroutable_returned
+            self._return_unroutable(channel, run, published.unroutable)
+            returned_now = self.counters.unroutable_returned - before
+            self.counters.unroutable_dropped += len(published.unroutable) - returned_now
+        if published.refused and isinstance(published.refused[0][1], PreconditionFailed | ProtocolError):
+            self.session.fail_channel(channel.number, published.refused[0][1], methods.BasicPublish)
+            return
+        if channel.confirming:
+            self.counters.published_confirm += count
+            channel.unconfirmed += count
+            refused = [first + row for row, _ in published.refused] if published.refused else None
+            told = partial(self.confirm, channel, first, channel.published, refused)
+            if self.session.engine.broken is None:
+                self.session.engine.when_durable(published.last, told)
+            else:
+                told()
+
+    def _return_unroutable(self, channel: Channel, run: events.PublishRun, rows: Sequence[int]) -> None:
+        for row in rows:
+            target = run.target_of(row)
+            if target.mandatory:
+                self.counters.unroutable_returned += 1
+                self.machine.send_pieces(
+                    channel.number,
+                    returned(
+                        channel.number,
+                        312,
+                        target.exchange,
+                        target.key,
+                        run.properties_of(row),
+                        run.bodies[row],
+                        self.machine.frame_max,
+                    ),
+                )
+        self.session.take_machine_output()
+
+    def confirm(self, channel: Channel, first: int, last: int, refused: list[int] | None) -> None:
+        """Tell the publisher that first..last are durable, but for those a queue refused."""
+        if not channel.open:
+            return
+        channel.unconfirmed -= last - first + 1
+        self.counters.confirmed += last - first + 1
+        if refused is None:
+            self.door.confirm(channel, last)
+            return
+        self.door.flush_confirms()
+        self.counters.confirmed -= len(refused)
+        self.counters.refused += len(refused)
+        gone = set(refused)
+        clear = True
+        for sequence in range(first, last + 1):
+            if sequence in gone:
+                self.machine.refuse(channel.number, sequence)
+                clear = False
+            elif clear and sequence + 1 in gone:
+                self.machine.confirm(channel.number, sequence, multiple=True)
+            elif not clear:
+                self.machine.confirm(channel.number, sequence)
+        self.session.take_machine_output()
