@@ -299,6 +299,12 @@ class PipelineFrom(Section):
             raise ValueError("a pipeline reads from either a queue or a topic")
         if self.mode == "queue" and self.queue is None:
             raise ValueError("mode 'queue' needs a queue; a topic is read in mode 'log'")
+        if self.mode == "log" and self.queue is not None:
+            raise ValueError("mode 'log' reads a topic: name the topic that the queue views, or read in mode 'queue'")
+        if self.reads == "queue" and self.filter is not None:
+            raise ValueError("in mode 'queue' the queue's own filter decides: set `filter` on the queue")
+        if self.queue is not None and self.exchange:
+            raise ValueError("an exchange goes with a topic, not with a queue")
         return self
 
     @property

@@ -136,6 +136,18 @@ def test_settings_are_frozen() -> None:
         ),
         ('[[user]]\nname = "u"', "either a password or a password_file"),
         ('[[pipeline]]\nname = "p"\nfrom = { queue = "q" }\nto = [{ topic = "t" }]', "either sql or python"),
+        (
+            '[[pipeline]]\nname = "p"\nfrom = { queue = "q", mode = "log" }\nsql = "s"\nto = [{ topic = "t" }]',
+            "mode 'log' reads a topic",
+        ),
+        (
+            '[[pipeline]]\nname = "p"\nfrom = { queue = "q", filter = "/a = 1" }\nsql = "s"\nto = [{ topic = "t" }]',
+            "the queue's own filter decides",
+        ),
+        (
+            '[[pipeline]]\nname = "p"\nfrom = { queue = "q", exchange = "e" }\nsql = "s"\nto = [{ topic = "t" }]',
+            "goes with a topic",
+        ),
         ('[[pipeline]]\nname = "p"\nfrom = {}\nsql = "s"\nto = []', "from either a queue or a topic"),
         (
             '[[pipeline]]\nname = "../p"\nfrom = { topic = "q" }\nsql = "s"\nto = [{ topic = "t" }]',
