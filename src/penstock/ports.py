@@ -6,6 +6,7 @@ short relative paths (`log/00000000000000000001.arrows`); it never sees a user's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -32,6 +33,10 @@ class File(Protocol):
         """All of `data` at `offset`, or OSError; the file grows as needed."""
         ...
 
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        """The pieces one after the other, as `pwrite` would write them joined."""
+        ...
+
     def sync(self) -> None:
         """fdatasync: what was written survives a power cut.  OSError once means never trust it again."""
         ...
@@ -42,6 +47,10 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut or extend with zeros."""
+        ...
+
+    def give_back(self) -> None:
+        """Nobody will read the file soon: what the system keeps of it in memory may go."""
         ...
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,13 @@ def column(batch: pa.RecordBatch, name: str, dtype: str) -> npt.NDArray[Any]:
 def cells(batch: pa.RecordBatch, name: str) -> list[Any]:
     """A column as Python values: `to_pylist` on a slice, the quickest way there is."""
     return cast("list[Any]", cast("Any", batch.column(_AT[name])).to_pylist())
+
+
+def lengths(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    """Bytes of each value of a text or binary column."""
+    array = cast("Any", batch.column(_AT[name]))
+    ends: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], "<i4")[array.offset : array.offset + len(array) + 1]
+    return np.diff(ends).astype(np.int64)
 
 
 def nulls(batch: pa.RecordBatch, name: str) -> int:
@@ -49,10 +56,14 @@ def make_batch(rows: Sequence[Sequence[object]]) -> pa.RecordBatch:
     return cast("pa.RecordBatch", cast("Any", pa.RecordBatch).from_arrays(arrays, schema=COLUMNS))
 
 
-def message_with(batch: pa.RecordBatch, metadata: dict[str, str]) -> bytearray:
-    """A batch as pyarrow writes it into a stream, with custom metadata, without the schema before it."""
+def message_with(batch: pa.RecordBatch, metadata: dict[str, str], codec: Literal["zstd"] | None = None) -> bytearray:
+    """A batch as pyarrow writes it into a stream, with custom metadata, without the schema before it.
+
+    `codec`: "zstd" for compressed buffers.
+    """
     sink = pa.BufferOutputStream()
-    writer = cast("Any", pa.ipc.new_stream(sink, COLUMNS))
+    options = None if codec is None else pa.ipc.IpcWriteOptions(compression=pa.Codec(codec, compression_level=1))
+    writer = cast("Any", pa.ipc.new_stream(sink, COLUMNS, options=options))
     writer.write_batch(batch, custom_metadata=metadata)
     end = sink.tell()
     writer.close()
@@ -72,3 +83,13 @@ def cells_where(table: pa.Table, kind: int, names: Iterable[str]) -> list[list[A
         return [[] for _ in names]
     found = table.filter(mask)
     return [cast("Any", found.column(name)).to_pylist() for name in names]
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Several batches as one."""
+    return batches[0] if len(batches) == 1 else cast("pa.RecordBatch", cast("Any", pa).concat_batches(batches))
+
+
+def chosen(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The rows of a batch that a mask names."""
+    return cast("pa.RecordBatch", cast("Any", batch).filter(pa.array(cast("Any", mask))))

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import DataFolderInUse
 
 LOCK_NAME = "lock"
 """The file in the data folder that is locked; it stays when the server stops, since removing it would race."""
+
+_MOST_PIECES = 1024
+"""IOV_MAX of Linux: what one call may be given."""
 
 
 class OsFile:
@@ -45,6 +49,15 @@ class OsFile:
         while written < len(view):
             written += os.pwrite(self._fd, view[written:], offset + written)
 
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        """The pieces one after the other, or OSError.  Goes on after a short write as `pwrite` does."""
+        for start in range(0, len(pieces), _MOST_PIECES):
+            some = pieces[start : start + _MOST_PIECES]
+            written, size = os.pwritev(self._fd, some, offset), sum(map(len, some))
+            if written < size:
+                self.pwrite(memoryview(b"".join(some))[written:], offset + written)
+            offset += size
+
     def sync(self) -> None:
         """fdatasync."""
         os.fdatasync(self._fd)
@@ -56,6 +69,10 @@ class OsFile:
     def truncate(self, size: int) -> None:
         """Cut or extend with zeros."""
         os.ftruncate(self._fd, size)
+
+    def give_back(self) -> None:
+        """Let the kernel drop the file's clean pages.  A hint: what it makes of it is its own business."""
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Give the descriptor back; twice does no harm."""

@@ -1,9 +1,11 @@
 """Entries -> one Arrow IPC record batch, without pyarrow: columns are joined bytes, the header is a patched template.
 
 Plain lists are collected over all entries of the batch and converted once; a column with one value for all rows is made
-by repetition.  `arrow_batch` says the same in plain pyarrow: the template is checked against it once a process, and if
-they ever differ (another pyarrow) the encoder uses the plain way.  Of nulls: `via`, `route`, `expires_at` and
-`not_before` have them, where entries hold NO_VIA, NO_ROUTE or 0.  No rule of the queues is known here.
+by repetition; packed bodies already lie as Arrow wants them.  A large batch stays a list of pieces, which are written
+from where they lie; a small one is joined.  `arrow_batch` says the same in plain pyarrow: the template is checked
+against it once a process, and if they ever differ (another pyarrow) the encoder uses the plain way.  Of nulls: `via`,
+`route`, `expires_at` and `not_before` have them, where entries hold NO_VIA, NO_ROUTE or 0.  No rule of the queues is
+known here.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.log.arrow import make_batch, message_with
 from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, stamp
+from penstock.records.bodies import PackedBodies
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.schema import COLUMNS
 
 Part: TypeAlias = "Publishes | Control"
+_Message: TypeAlias = "tuple[int, bytearray, Sequence[bytes | memoryview]]"  # bytes; the header, or all; what follows
 T = TypeVar("T")
 
 _SMALL = 48  # rows up to which plain Python beats numpy's fixed cost
@@ -33,16 +38,25 @@ _WIDTH = {"b": 1, "h": 2, "i": 4, "q": 8}
 _PACK = {code: struct.Struct("<" + code).pack for code in _WIDTH}
 _PUBLISH, _TRANSIENT = int(Kind.PUBLISH), int(Kind.PUBLISH_TRANSIENT)
 _I32_MAX = (1 << 31) - 1
+_GATHER = 1 << 16
+"""Bytes from which a message is written piece by piece instead of being joined: the join would cost more."""
 _NULLS = {"via": NO_VIA, "route": NO_ROUTE, "expires_at": 0, "not_before": 0}
 
 
 class Encoded(NamedTuple):
-    """One batch, ready to be written."""
+    """One batch, ready to be written.  Its pieces may be the publisher's own memory."""
 
     first: int  # LSN of the first row
     last: int
     rows: int
-    data: bytearray
+    size: int  # bytes of the message
+    head: bytearray  # the message; if it is large, its header alone
+    rest: Sequence[bytes | memoryview] = ()  # what follows the header of a large message
+
+    @property
+    def data(self) -> bytearray:
+        """The whole message in one piece."""
+        return self.head if not self.rest else bytearray().join([self.head, *self.rest])
 
 
 def parts_of(entries: Iterable[Entry]) -> list[Part]:
@@ -73,17 +87,19 @@ class _Columns:
     """The values of a batch, column by column: for each part one value, or a list with one for each of its rows."""
 
     __slots__ = (
-        "bodies", "counts", "expires_at", "firsts", "kinds", "listed", "names", "not_before", "priority", "properties",
-        "routes", "rows", "times", "vias",
+        "_bodies", "_packed", "counts", "expires_at", "firsts", "kinds", "names", "not_before", "priority",
+        "properties", "routes", "rows", "times", "vias",
     )  # fmt: skip
 
     def __init__(self, parts: Sequence[Part]) -> None:
         counts, firsts, kinds, names, vias = list[int](), list[int](), list[Any](), list[Any](), list[Any]()
         routes, times, properties, bodies = list[Any](), list[Any](), list[Any](), list[bytes]()
         expires_at, not_before, priority = list[Any](), list[Any](), list[Any]()
+        packed = list[tuple[int, PackedBodies]]()
         for part in parts:
             if isinstance(part, Publishes):
-                counts.append(len(part.bodies))
+                some = part.bodies
+                counts.append(len(some))
                 firsts.append(part.first)
                 topics, transient = part.topics, part.transient
                 if isinstance(topics, list):
@@ -99,7 +115,10 @@ class _Columns:
                 routes.append(part.routes)
                 times.append(part.time)
                 properties.append(part.properties)
-                bodies += part.bodies
+                if isinstance(some, list):
+                    bodies += some
+                else:
+                    packed.append((len(bodies), some))
                 expires_at.append(part.expires_at or 0)
                 not_before.append(part.not_before or 0)
                 priority.append(part.priority or 0)
@@ -117,9 +136,11 @@ class _Columns:
                 not_before.append(0)
                 priority.append(0)
         self.counts, self.firsts, self.kinds, self.names, self.vias = counts, firsts, kinds, names, vias
-        self.routes, self.times, self.properties, self.bodies = routes, times, properties, bodies
+        self.routes, self.times, self.properties = routes, times, properties
         self.expires_at, self.not_before, self.priority = expires_at, not_before, priority
-        self.rows = len(bodies)
+        self._bodies = bodies  # of the parts that have lists
+        self._packed = packed  # the others, each with how many of `_bodies` stand before it
+        self.rows = len(bodies) if not packed else sum(counts)
 
     def lsns(self) -> bytes | memoryview:
         """The `lsn` column."""
@@ -171,6 +192,43 @@ class _Columns:
             return _even(len(value), rows), value * rows
         flat = _spread(values, self.counts)
         return _offsets(flat), b"".join(flat)
+
+    def bodies(self) -> tuple[bytes | memoryview, list[bytes | memoryview], int]:
+        """Offsets of the `body` column, its data in pieces, and the bytes of these.  OverflowError beyond 2 GiB."""
+        listed, packed = self._bodies, self._packed
+        if not packed:
+            joined = b"".join(listed)
+            if len(joined) > _I32_MAX:
+                raise _too_large()
+            return _offsets(listed), [joined], len(joined)
+        sums, pieces, size, done = list["npt.NDArray[np.int32]"](), list[bytes | memoryview](), 0, 0
+        for place, some in [*packed, (len(listed), None)]:
+            if done < place:
+                joined = b"".join(listed[done:place])
+                if size + len(joined) > _I32_MAX:
+                    raise _too_large()
+                sums.append(_rebased(np.frombuffer(_offsets(listed[done:place]), "<i4"), size))
+                pieces.append(joined)
+                size += len(joined)
+                done = place
+            if some is not None:
+                if size + some.size > _I32_MAX:
+                    raise _too_large()
+                sums.append(_rebased(some.offsets, size))
+                pieces.append(some.data)
+                size += some.size
+        offsets = sums[0] if len(sums) == 1 else np.concatenate([sums[0], *(part[1:] for part in sums[1:])])
+        return offsets.data.cast("B"), pieces, size
+
+
+def _rebased(offsets: npt.NDArray[np.int32], start: int) -> npt.NDArray[np.int32]:
+    """The same lengths, beginning at `start`."""
+    shift = start - int(offsets[0])
+    return offsets + np.int32(shift) if shift or not offsets.flags.c_contiguous else offsets
+
+
+def _too_large() -> OverflowError:
+    return OverflowError("a batch of the log cannot hold more than 2 GiB in one column")
 
 
 def _even(size: int, rows: int) -> bytes | memoryview:
@@ -239,7 +297,8 @@ def samples() -> list[list[Entry]]:
     control = Control(Kind.SETTLE, "orders", b"{}", bytes(24), 88, 1_700_000_000_000_002)
     later = Control(Kind.BOOT, "", b"{}", b"", 1 << 40, 1_700_000_000_000_003)
     short = Publishes([plain, other], [b"", b"\0\0"], [b"1", b"2"], 89, 5, [NO_ROUTE, 1], [0, 1], [2, 0], [0, 255])
-    return [[few], [many], [control], [few, Group([many, control]), later], [control, short]]
+    packed = Publishes(plain, b"\x10\0\x02", PackedBodies.of([b"dd", b"", b"e"] * 30).part(1, 81), 89, 6, 3)
+    return [[few], [many], [control], [few, Group([many, control]), later], [control, short], [packed], [many, packed]]
 
 
 @cache
@@ -280,8 +339,10 @@ class Encoder:
         columns = _Columns(parts)
         first, last = columns.firsts[0], columns.firsts[-1] + columns.counts[-1] - 1
         if not self.uses_template:
-            return Encoded(first, last, columns.rows, _plain_message(arrow_batch(entries), first, durable, offset))
-        return Encoded(first, last, columns.rows, self._message(columns, first, durable, offset))
+            message = _plain_message(arrow_batch(entries), first, durable, offset)
+            return Encoded(first, last, columns.rows, len(message), message)
+        size, head, rest = self._message(columns, first, durable, offset)
+        return Encoded(first, last, columns.rows, size, head, rest)
 
     def mark(self, lsn: int, durable: int, offset: int = 0) -> bytearray | None:
         """An empty batch: it only claims what is durable.  `lsn` is the next one, STOPPED or SEALED.
@@ -290,10 +351,10 @@ class Encoder:
         """
         if not self.uses_template:
             return None
-        nothing = [b""] * self.layout.n_buffers
-        return self._assemble(nothing, [0] * (2 * self.layout.n_nodes), 0, lsn, durable, offset)
+        nothing = [b""] * (self.layout.n_buffers - 1)
+        return self._assemble(nothing, [], 0, [0] * (2 * self.layout.n_nodes), 0, lsn, durable, offset)[1]
 
-    def _message(self, c: _Columns, lsn: int, durable: int, offset: int) -> bytearray:
+    def _message(self, c: _Columns, lsn: int, durable: int, offset: int) -> _Message:
         rows = c.rows
         no_time, expires, expire_nulls = c.fixed(c.expires_at, "q", 0)
         no_start, starts, start_nulls = c.fixed(c.not_before, "q", 0)
@@ -301,9 +362,9 @@ class Encoder:
         no_route, routes, route_nulls = c.fixed(c.routes, "i", NO_ROUTE)
         name_at, names = c.strings(c.names)
         properties_at, properties = c.binaries(c.properties)
-        bodies = b"".join(c.bodies)
-        if max(len(bodies), len(properties), len(names)) > _I32_MAX:
-            raise OverflowError("a batch of the log cannot hold more than 2 GiB in one column")
+        body_at, bodies, size = c.bodies()
+        if max(len(properties), len(names)) > _I32_MAX:
+            raise _too_large()
         pieces: list[bytes | memoryview] = [
             b"", c.lsns(),
             b"", c.fixed(c.kinds, "b", None)[1],
@@ -315,20 +376,28 @@ class Encoder:
             no_start, starts,
             b"", c.fixed(c.priority, "h", None)[1],
             b"", properties_at, properties,
-            b"", _offsets(c.bodies), bodies,
+            b"", body_at,
         ]  # fmt: skip
         nodes = [
             rows, 0, rows, 0, rows, 0, rows, via_nulls, rows, route_nulls, rows, 0, rows, expire_nulls,
             rows, start_nulls, rows, 0, rows, 0, rows, 0,
         ]  # fmt: skip
-        return self._assemble(pieces, nodes, rows, lsn, durable, offset)
+        return self._assemble(pieces, bodies, size, nodes, rows, lsn, durable, offset)
 
     def _assemble(
-        self, pieces: Sequence[bytes | memoryview], nodes: list[int], rows: int, lsn: int, durable: int, offset: int
-    ) -> bytearray:
+        self,
+        pieces: Sequence[bytes | memoryview],
+        bodies: Sequence[bytes | memoryview],
+        bodies_size: int,
+        nodes: list[int],
+        rows: int,
+        lsn: int,
+        durable: int,
+        offset: int,
+    ) -> _Message:
+        """The message with these buffers, of which the last, the bodies, may come in pieces."""
         layout, header = self.layout, self._header
-        places, out, at = list[int](), list["bytes | bytearray | memoryview"](), 0
-        out.append(header)
+        places, out, at = list[int](), list["bytes | memoryview"](), 0
         for piece in pieces:
             size = len(piece)
             places.append(at)
@@ -339,20 +408,30 @@ class Encoder:
                 if size & 7:
                     out.append(_PAD[size & 7])
                     at += -size & 7
+        places += (at, bodies_size)
+        out += bodies
+        out.append(_PAD[bodies_size & 7])
+        at += bodies_size + (-bodies_size & 7)
         self._number(header, layout.rows, rows)
         self._number(header, layout.body, at)
         self._nodes.pack_into(header, layout.nodes, *nodes)
         self._buffers.pack_into(header, layout.buffers, *places)
         header[layout.lsn : layout.lsn + 16] = b"%016x" % lsn
         header[layout.durable : layout.durable + 16] = b"%016x" % durable
-        message = bytearray().join(out)
-        stamp(message, layout.crc, offset)
-        return message
+        if at < _GATHER:
+            message = bytearray().join([header, *out])
+            stamp(message, layout.crc, offset)
+            return len(message), message, ()
+        head, rest = bytearray(header), [piece for piece in out if len(piece)]
+        stamp(head, layout.crc, offset, rest)
+        return len(head) + at, head, rest
 
-    def move(self, message: bytearray, offset: int) -> None:
+    def move(self, made: Encoded, offset: int) -> None:
         """Have a message lie at another offset than it was made for."""
+        message = made.head
         header = bytes(message[: 8 + int.from_bytes(message[4:8], "little")])
-        stamp(message, self.layout.crc if self.layout.reads(header) else Layout(header).crc, offset)
+        crc_at = self.layout.crc if self.layout.reads(header) else Layout(header).crc
+        stamp(message, crc_at, offset, made.rest)
 
     def agrees(self) -> bool:
         """Whether pyarrow reads from our messages exactly what it would have written, and so does our index."""

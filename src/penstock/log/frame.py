@@ -12,6 +12,8 @@ An Arrow IPC message, little-endian, every part padded to 8 bytes:
                                  file (u64) in the place of these digits.  So a batch that somebody sent as the body
                                  of a message is never taken for a batch of the log
                penstock.durable  16 hex digits: the LSN known to be synced when the batch was written
+               penstock.last     16 hex digits, in files that `log.upkeep` wrote alone: LSN of the last row.  There the
+                                 buffers may be compressed, so that nothing can be read from them with `struct`
     8+H      body: the buffers
 
 For one schema the flatbuffer always has the same length and its numbers stand at the same places.  `Layout` finds them
@@ -23,7 +25,7 @@ Source: Arrow columnar format, "IPC Streaming Format" and `Message.fbs`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -32,7 +34,7 @@ from penstock.ports import File
 
 START = b"\xff\xff\xff\xff"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-KEY_LSN, KEY_CRC, KEY_DURABLE = "penstock.lsn", "penstock.crc", "penstock.durable"
+KEY_LSN, KEY_CRC, KEY_DURABLE, KEY_LAST = "penstock.lsn", "penstock.crc", "penstock.durable", "penstock.last"
 ZERO_CRC = b"00000000"
 STOPPED = 0
 """LSN of a mark that ends a clean stop."""
@@ -41,6 +43,9 @@ SEALED = (1 << 64) - 1
 first four bytes of a torn batch, before zeros, look the same."""
 HEADER_LIMIT = 1 << 16
 """No header of ours comes near; a larger length is not believed."""
+
+_LAYOUTS = 8
+"""Kinds of headers that are remembered; an intact log has three."""
 
 _U16, _I32, _U32, _I64 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<q")
 _RECORD_BATCH = 3  # MessageHeader.RecordBatch
@@ -58,6 +63,8 @@ class Frame(NamedTuple):
     crc: int
     crc_at: int  # where the CRC's digits are, from the start of the message
     buffers: tuple[int, ...]  # offset, length, offset, length ... of each buffer in the body
+    last: int = -1  # LSN of the last row, where the header says it
+    compressed: bool = False
 
 
 class NotAFrame(ValueError):
@@ -87,7 +94,10 @@ def _follow(data: bytes, place: int) -> int:
 class Layout:
     """Where the numbers stand in one kind of header; `header` is the example it was learned from."""
 
-    __slots__ = ("body", "buffers", "crc", "durable", "header", "lsn", "n_buffers", "n_nodes", "nodes", "rows", "still")
+    __slots__ = (
+        "body", "buffers", "compressed", "crc", "durable", "header", "last", "lsn", "n_buffers", "n_nodes", "nodes",
+        "rows", "still",
+    )  # fmt: skip
 
     def __init__(self, header: bytes) -> None:
         """Walk the flatbuffer.  NotAFrame for anything but a record batch with our three metadata values."""
@@ -108,8 +118,9 @@ class Layout:
         self.body = _field(data, message, 3)
         self.rows = _field(data, batch, 0)
         nodes, buffers = _follow(data, _field(data, batch, 1)), _follow(data, _field(data, batch, 2))
-        if not self.body or not self.rows or _field(data, batch, 3):
-            raise NotAFrame("a batch without rows or body, or compressed")
+        self.compressed = bool(_field(data, batch, 3))
+        if not self.body or not self.rows:
+            raise NotAFrame("a batch without rows or body")
         self.n_nodes, self.n_buffers = int(_U32.unpack_from(data, nodes)[0]), int(_U32.unpack_from(data, buffers)[0])
         self.nodes, self.buffers = nodes + 4, buffers + 4
         if self.n_nodes < 2 or self.n_buffers < 4:
@@ -125,6 +136,9 @@ class Layout:
             if values.get(name, (0, 0))[1] != width:
                 raise NotAFrame(f"metadata without {name}")
         self.lsn, self.crc, self.durable = (values[name][0] for name in (KEY_LSN, KEY_CRC, KEY_DURABLE))
+        self.last, width = values.get(KEY_LAST, (0, 0))
+        if self.last and width != 16:
+            raise NotAFrame(f"metadata without {KEY_LAST}")
         changing = sorted(
             [
                 (self.body, 8),
@@ -134,6 +148,7 @@ class Layout:
                 (self.lsn, 16),
                 (self.crc, 8),
                 (self.durable, 16),
+                *([(self.last, 16)] if self.last else []),
             ]
         )
         still, at = list[tuple[slice, bytes]](), 0
@@ -161,26 +176,33 @@ class Layout:
         try:
             lsn, durable = int(header[self.lsn : self.lsn + 16], 16), int(header[self.durable : self.durable + 16], 16)
             crc = int(header[self.crc : self.crc + 8], 16)
+            last = int(header[self.last : self.last + 16], 16) if self.last else -1
         except ValueError:
             raise NotAFrame("metadata that is no number") from None
         buffers = struct.unpack_from(f"<{2 * self.n_buffers}q", header, self.buffers)
-        if not (0 <= buffers[2] <= body - 8 * rows and 0 <= buffers[6] <= body - rows):
+        if self.compressed:
+            if last < 0:
+                raise NotAFrame("compressed, and silent about its last row")
+        elif not (0 <= buffers[2] <= body - 8 * rows and 0 <= buffers[6] <= body - rows):
             raise NotAFrame("columns outside the batch")
-        return Frame(offset, len(header) + body, len(header), rows, lsn, durable, crc, self.crc, buffers)
+        size = len(header)
+        return Frame(offset, size + body, size, rows, lsn, durable, crc, self.crc, buffers, last, self.compressed)
 
 
 class FrameReader:
-    """Reads frames; remembers the layout it met last, since a file has one."""
+    """Reads frames; remembers the layouts it met: a file has one, or two when some of its batches are compressed."""
 
     def __init__(self, layout: Layout | None = None) -> None:
-        self._layout = layout
+        self._layouts = {} if layout is None else {len(layout.header): layout}
 
     def header(self, header: bytes, offset: int) -> Frame:
         """The frame with this whole header (prefix included)."""
-        layout = self._layout
+        layout = self._layouts.get(len(header))
         if layout is None or not layout.reads(header):
             layout = Layout(header)
-            self._layout = layout
+            if len(self._layouts) >= _LAYOUTS:
+                self._layouts.clear()
+            self._layouts[len(header)] = layout
         return layout.frame(header, offset)
 
     def at(self, window: Window, offset: int) -> Frame | None:
@@ -225,17 +247,25 @@ class Window:
         return self._data[at : at + size]
 
 
-def sum_of(message: bytes | bytearray | memoryview, crc_at: int, offset: int) -> int:
-    """CRC-32C of a message that lies at `offset` of its file; the offset counts in the place of the digits."""
+def sum_of(
+    message: bytes | bytearray | memoryview, crc_at: int, offset: int, rest: Iterable[bytes | memoryview] = ()
+) -> int:
+    """CRC-32C of a message that lies at `offset` of its file; the offset counts in the place of the digits.
+
+    `rest`: pieces that belong to the message and follow.
+    """
     view = memoryview(message)
     crc = crc32c(view[:crc_at])
     crc = crc32c(offset.to_bytes(8, "little"), crc)
-    return crc32c(view[crc_at + 8 :], crc)
+    crc = crc32c(view[crc_at + 8 :], crc)
+    for piece in rest:
+        crc = crc32c(piece, crc)
+    return crc
 
 
-def stamp(message: bytearray, crc_at: int, offset: int) -> None:
-    """Write the CRC that a message has at this offset of its file."""
-    message[crc_at : crc_at + 8] = b"%08x" % sum_of(message, crc_at, offset)
+def stamp(message: bytearray, crc_at: int, offset: int, rest: Iterable[bytes | memoryview] = ()) -> None:
+    """Write the CRC that a message, with the pieces that follow it, has at this offset of its file."""
+    message[crc_at : crc_at + 8] = b"%08x" % sum_of(message, crc_at, offset, rest)
 
 
 def sound(frame: Frame, message: bytes | memoryview) -> bool:

@@ -1,27 +1,38 @@
 """Where each batch of the log is: three growing arrays a segment, 24 bytes a commit, and nothing about single rows.
 
 The catalog is changed by one thread (the loop's) and read by any: a batch's LSN is appended last, so whoever finds it
-finds its offset and length too.  It knows files by name; it reads none.
+finds its offset and length too.  Lists of segments are replaced, never shortened: a reader takes one list and stays
+with it, so that it sees either the files before a rewriting or the file after it, never a part of both.
+It knows files by name; it reads none.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
+from penstock.log.files import Shelf, ShelvedFile
 from penstock.log.segment import SegmentHeader
 from penstock.ports import File
 
 
 class Segment:
-    """One segment file and the places of its batches.  `last` is the LSN of its last row (`first - 1` when empty)."""
+    """One segment file and the places of its batches.
 
-    __slots__ = ("checked", "end", "file", "header", "last", "lengths", "lsns", "name", "offsets", "rows", "start")
+    `last` is the LSN of its last row (`first - 1` when empty); in a file that replaced others, the last LSN of those.
+    """
+
+    __slots__ = (
+        "checked", "end", "file", "first", "given_back", "header", "last", "lengths", "lsns", "name", "offsets",
+        "rows", "start",
+    )  # fmt: skip
 
     def __init__(self, name: str, header: SegmentHeader, start: int, file: File) -> None:
         self.name = name
         self.header = header
+        self.first = header.first
         self.start = start  # of the first batch: the size of the schema message
         self.end = start  # of the last batch or mark
         self.file = file
@@ -31,6 +42,7 @@ class Segment:
         self.offsets = array("q")
         self.lengths = array("q")
         self.checked = bytearray()  # 1: the CRC of the batch was found right by this process
+        self.given_back = False  # its pages need not stay in the page cache
 
     def add(self, lsn: int, last: int, offset: int, length: int, rows: int, checked: bool) -> None:
         """A batch with rows, after all others."""
@@ -47,42 +59,83 @@ class Segment:
         return bisect_right(self.lsns, lsn) - 1
 
 
+def _first(segment: Segment) -> int:
+    return segment.first
+
+
+Chosen: TypeAlias = Callable[[Segment], "Sequence[int] | None"]
+"""Ascending numbers of the batches of a segment that are worth reading; None: all."""
+
+
 class Catalog:
     """The segments in order."""
 
     def __init__(self) -> None:
         self.segments = list[Segment]()
-        self._firsts = array("q")
+        self.shelf: Shelf | None = None  # of the files of closed segments
 
     def add(self, segment: Segment) -> None:
-        """A segment after all others."""
+        """A segment after all others.  The one before it is closed: its file goes onto the shelf."""
+        if self.segments and self.shelf is not None and not isinstance(self.segments[-1].file, ShelvedFile):
+            closed = self.segments[-1]
+            closed.file = self.shelf.put(closed.name, closed.file)
         self.segments.append(segment)
-        self._firsts.append(segment.header.first)
 
     def drop_front(self) -> Segment:
-        """Forget the oldest segment.  Lists are replaced, not changed, for the sake of readers in other threads."""
+        """Forget the oldest segment."""
         gone = self.segments[0]
-        self._firsts, self.segments = self._firsts[1:], self.segments[1:]
+        self.segments = self.segments[1:]
         return gone
 
-    def find(self, lsn: int) -> tuple[Segment, int] | None:
-        """The batch that would hold `lsn`; None when it is before the first one kept."""
-        segments = self.segments
-        at = bisect_right([segment.header.first for segment in segments], lsn) - 1
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Have one segment in the place of adjacent ones.  ValueError when those are not all there, side by side."""
+        at = bisect_left(self.segments, old[0].first, key=_first)
+        if self.segments[at : at + len(old)] != list(old):
+            raise ValueError(f"{old[0].name} and the {len(old) - 1} after it are not what the catalog lists")
+        self.segments = [*self.segments[:at], new, *self.segments[at + len(old) :]]
+
+    def find(self, lsn: int, segments: Sequence[Segment] | None = None) -> tuple[Segment, int] | None:
+        """The batch that would hold `lsn`; None when it is before the first one kept.
+
+        `segments`: the list to look in, for who needs several answers that fit together.
+        """
+        found = self.segments if segments is None else segments
+        at = bisect_right(found, lsn, key=_first) - 1
         while at >= 0:
-            segment = segments[at]
+            segment = found[at]
             if (batch := segment.batch_of(lsn)) >= 0:
                 return segment, batch
-            at -= 1  # the segment has not got its first batch
+            at -= 1  # the segment has not got its first batch, or has lost it
         return None
 
-    def batches(self, a: int, b: int) -> Iterator[tuple[Segment, int]]:
-        """Every batch that may have rows in [a, b), in order."""
-        for segment in self.segments:
-            if segment.last < a or segment.header.first >= b:
+    def batches(self, a: int, b: int, chosen: Chosen | None = None) -> Iterator[tuple[Segment, int]]:
+        """Every batch that may have rows in [a, b), in order; `chosen` may leave some out."""
+        segments = self.segments
+        for at in range(max(0, bisect_right(segments, a, key=_first) - 1), len(segments)):
+            segment = segments[at]
+            if segment.first >= b:
+                return
+            if segment.last < a:
                 continue
             lsns = segment.lsns
-            at, n = max(0, segment.batch_of(a)), len(lsns)
-            while at < n and lsns[at] < b:
-                yield segment, at
-                at += 1
+            number, n = max(0, segment.batch_of(a)), len(lsns)
+            some = None if chosen is None else chosen(segment)
+            if some is not None:
+                for worth in some[bisect_left(some, number) :]:
+                    if lsns[worth] >= b:
+                        return
+                    yield segment, worth
+                continue
+            while number < n and lsns[number] < b:
+                yield segment, number
+                number += 1
+
+
+def after(segments: Sequence[Segment], segment: Segment, number: int) -> int:
+    """An LSN that all rows of this batch are below, and all later batches of the list at or above."""
+    if number + 1 < len(segment.lsns):
+        return segment.lsns[number + 1]
+    for at in range(bisect_right(segments, segment.first, key=_first), len(segments)):
+        if len(segments[at].lsns):
+            return segments[at].lsns[0]
+    return 1 << 62

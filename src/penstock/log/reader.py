@@ -17,9 +17,9 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log.arrow import cells, column, micros, nulls, take
+from penstock.log.arrow import cells, column, lengths, micros, nulls, take
 from penstock.log.frame import FrameReader, NotAFrame, sound
-from penstock.log.index import Catalog, Segment
+from penstock.log.index import Catalog, Chosen, Segment, after
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows, Topic
 from penstock.records.kinds import NO_VIA, Kind
@@ -27,6 +27,8 @@ from penstock.records.schema import COLUMNS
 
 _LAST_PUBLISH = int(Kind.PUBLISH_TRANSIENT)
 _TOPICS_KEPT = 1 << 16
+_NO_LIMIT = 1 << 62
+_ROW_COST = 90  # bytes of memory that a row takes beside its header and body, about
 
 
 class _Decoded:
@@ -115,44 +117,50 @@ class Reader:
         self._catalog = catalog
         self._vias = vias
         self._budget = cache
-        self._kept = OrderedDict[tuple[str, int], _Decoded]()
+        self._kept = OrderedDict[tuple[Segment, int], _Decoded]()
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the batches that are kept."""
+        return self._kept_bytes
+
     def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
         """Whether `read` would find everything decoded, and so not touch the disk."""
-        at, n = 0, len(lsns)
+        at, n, segments = 0, len(lsns), self._catalog.segments
         while at < n:
-            place = self._catalog.find(lsns[at])
-            if place is None or (place[0].name, place[1]) not in self._kept:
+            place = self._catalog.find(lsns[at], segments)
+            if place is None or place not in self._kept:
                 return False
-            at = max(bisect_left(lsns, self._next_first(*place), at), at + 1)
+            at = max(bisect_left(lsns, after(segments, *place), at), at + 1)
         return True
 
-    def read(self, lsns: Sequence[int] | Chunk, ahead: int = 0) -> Rows:
+    def read(self, lsns: Sequence[int] | Chunk, ahead: int = 0, most: int = 0) -> Rows:
         """The messages at ascending LSNs.  LSNs that are no durable message are left out.
 
         `ahead`: decode about so many bytes of the batches that follow, for the reads that follow.
+        `most`: bytes after which the answer ends, whatever else was asked for; at least one message.  0: no limit.
         LogDamaged when a batch is not what was written; OSError when the disk cannot read.
         """
         out = Rows([], [], [], [], [], [], [])
-        at, n = 0, len(lsns)
+        at, n, segments = 0, len(lsns), self._catalog.segments
         place: tuple[Segment, int] | None = None
         solid = isinstance(lsns, range) and lsns.step == 1
-        while at < n:
-            place = self._catalog.find(lsns[at])
+        left = most or _NO_LIMIT
+        while at < n and left > 0:
+            place = self._catalog.find(lsns[at], segments)
             if place is None:
                 at += 1
                 continue
             decoded = self._decode(*place)
+            stop = bisect_left(lsns, after(segments, *place), at)
             if solid:
                 low, high = decoded.span(lsns[at], lsns[-1] + 1)
-                stop = bisect_left(lsns, self._next_first(*place), at)
                 if high > low:
-                    self._slice(decoded, low, high, out)
+                    left = self._slice(decoded, low, high, out, left)
             else:
-                stop = bisect_left(lsns, self._next_first(*place), at)
-                self._pick(decoded, lsns[at:stop], out)
+                left = self._pick(decoded, lsns[at:stop], out, left)
             at = max(stop, at + 1)
         if ahead and place is not None:
             self._read_ahead(*place, min(ahead, self._budget // 2))
@@ -164,9 +172,14 @@ class Reader:
             size -= segment.lengths[number]
             self._decode(segment, number)
 
-    def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The durable rows with LSNs in [a, b), control records too, as slices of the batches they were written in."""
-        for segment, number in self._catalog.batches(a, b):
+    def batches(
+        self, a: int, b: int, columns: Sequence[str] | None = None, chosen: Chosen | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The durable rows with LSNs in [a, b), control records too, as slices of the batches they were written in.
+
+        `chosen`: which batches of a segment are worth reading.
+        """
+        for segment, number in self._catalog.batches(a, b, chosen):
             decoded = self._decode(segment, number)
             low, high = decoded.span(a, b)
             if high > low:
@@ -176,27 +189,19 @@ class Reader:
     def forget(self, segment: Segment) -> None:
         """The segment is going away."""
         with self._lock:
-            for key in [key for key in self._kept if key[0] == segment.name]:
+            for key in [key for key in self._kept if key[0] is segment]:
                 self._kept_bytes -= self._kept.pop(key).size
 
-    def _next_first(self, segment: Segment, number: int) -> int:
-        """An LSN that all rows of this batch are below, and all later batches at or above."""
-        if number + 1 < len(segment.lsns):
-            return segment.lsns[number + 1]
-        for other in self._catalog.segments:
-            if other.header.first > segment.header.first and len(other.lsns):
-                return other.lsns[0]
-        return 1 << 62
-
     def _decode(self, segment: Segment, number: int) -> _Decoded:
-        key = (segment.name, number)
+        key = (segment, number)
         with self._lock:
             decoded = self._kept.get(key)
             if decoded is not None:
                 self._kept.move_to_end(key)
                 return decoded
         data = segment.file.pread(segment.lengths[number], segment.offsets[number])
-        decoded = _Decoded(decode(segment, number, data), len(data))
+        batch = decode(segment, number, data)
+        decoded = _Decoded(batch, max(len(data), batch.nbytes) if segment.header.codec else len(data))
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = decoded
@@ -205,13 +210,12 @@ class Reader:
                     self._kept_bytes -= self._kept.popitem(last=False)[1].size
         return decoded
 
-    def _slice(self, decoded: _Decoded, low: int, high: int, out: Rows) -> None:
+    def _slice(self, decoded: _Decoded, low: int, high: int, out: Rows, left: int) -> int:
         if not decoded.messages:
-            self._pick(decoded, cast("list[int]", decoded.lsns[low:high].tolist()), out)
-            return
-        self._add(decoded.batch.slice(low, high - low), out)
+            return self._pick(decoded, cast("list[int]", decoded.lsns[low:high].tolist()), out, left)
+        return self._add(decoded.batch.slice(low, high - low), out, left)
 
-    def _pick(self, decoded: _Decoded, wanted: Sequence[int], out: Rows) -> None:
+    def _pick(self, decoded: _Decoded, wanted: Sequence[int], out: Rows, left: int) -> int:
         """Scattered rows of one batch."""
         asked = np.asarray(wanted, np.int64)
         rows = asked - decoded.first if decoded.dense else np.searchsorted(decoded.lsns, asked)
@@ -222,14 +226,22 @@ class Reader:
             rows = rows[column(decoded.batch, "kind", "<i1")[rows] <= _LAST_PUBLISH]
         n = len(rows)
         if not n:
-            return
+            return left
         if int(rows[-1]) - int(rows[0]) == n - 1:
-            self._add(decoded.batch.slice(int(rows[0]), n), out)
-        else:
-            self._add(take(decoded.batch, rows), out)
+            return self._add(decoded.batch.slice(int(rows[0]), n), out, left)
+        return self._add(take(decoded.batch, rows), out, left)
 
-    def _add(self, batch: pa.RecordBatch, out: Rows) -> None:
-        """Rows of messages, appended."""
+    def _add(self, batch: pa.RecordBatch, out: Rows, left: int) -> int:
+        """Rows of messages, appended as far as `left` bytes reach; the bytes that are left then."""
+        if left < _NO_LIMIT:
+            ends = np.cumsum(lengths(batch, "body") + lengths(batch, "properties") + _ROW_COST)
+            fit = int(np.searchsorted(ends, left, "right"))
+            left -= int(ends[-1])
+            if fit < len(ends):
+                fit = max(fit, 0 if out.lsns else 1)
+                if not fit:
+                    return 0
+                batch, left = batch.slice(0, fit), 0
         names: list[str] = cells(batch, "name")
         vias = None if nulls(batch, "via") == len(names) else cells(batch, "via")
         out.topics += self._vias.topics(vias, names)
@@ -240,6 +252,7 @@ class Reader:
         out.priority += column(batch, "priority", "<i2").tolist()
         never = nulls(batch, "expires_at") == len(names)
         out.expires_at += [0] * len(names) if never else micros(batch, "expires_at")
+        return left
 
 
 def check(segment: Segment, number: int, data: bytes | memoryview) -> None:

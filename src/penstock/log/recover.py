@@ -9,6 +9,10 @@ For each file of `log/`, in LSN order:
 * a last segment that ends with a seal has lost its successor, since the seal is written after the successor;
 * in the last segment every batch's CRC is checked; in others when they are read.
 
+A segment that `log.upkeep` wrote anew covers a range: what starts within that was replaced by it and is removed, and so
+is a file that was still being written when the process ended.  It must be whole, and where rows were left out of it a
+base must stand for them.
+
 The torn tail: a bad batch at LSN x, or zeros, is the end of the log unless a sound batch after it claims that x was
 synced (`durable >= x`); then it is damage.  Bytes of a tail are copied to `cut/`, then overwritten by zeros and synced.
 A segment whose predecessors are gone needs a complete base that covers them (`log.retention`).
@@ -17,9 +21,11 @@ A segment whose predecessors are gone needs a complete base that covers them (`l
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import LogDamaged
+from penstock.log.files import Shelf
 from penstock.log.frame import SEALED, STOPPED, Frame, FrameReader, NotAFrame, Window, candidates, sound
 from penstock.log.index import Catalog, Segment
 from penstock.log.reader import damaged, decode
@@ -31,9 +37,11 @@ from penstock.log.segment import (
     NotASegment,
     SegmentHeader,
     first_lsn,
+    is_rewrite,
     read_header,
     segment_name,
 )
+from penstock.log.watch import Watch, nobody
 from penstock.log.writer import create_segment
 from penstock.ports import Disk, File
 
@@ -58,8 +66,14 @@ class Recovery:
     warnings: list[str] = field(default_factory=list[str])
     checkpoint: int = 0  # LSN of the checkpoint in use; 0: none
     base: int = 0  # floor of the highest complete base; 0: none
+    needs: int = 0  # a base with at least this floor must be there, since rows below it were left out of segments
     base_batches: list[tuple[Segment, int]] = field(default_factory=list[tuple["Segment", int]], repr=False)
     seconds: float = 0.0
+
+    def forget(self, gone: Sequence[Segment]) -> None:
+        """Segments that went: their files must not stay open for the sake of bases in them."""
+        ids = {id(segment) for segment in gone}
+        self.base_batches = [place for place in self.base_batches if id(place[0]) not in ids]
 
 
 @dataclass(slots=True)
@@ -73,23 +87,35 @@ class _Scan:
     claimed: int = 0  # the highest durable LSN that a batch claims
 
 
-def open_segments(disk: Disk, catalog: Catalog, *, origin: int, new_first: int, repair: bool = True) -> Recovery:
+def open_segments(
+    disk: Disk, catalog: Catalog, *, origin: int, new_first: int, repair: bool = True, watch: Watch = nobody
+) -> Recovery:
     """Fill the catalog from the folder and make the last segment writable.
 
     `origin` and `new_first` are for an empty folder.  With `repair` False nothing is changed, a torn tail only found.
+    `watch` is told of each segment.
     Raises LogDamaged, and OSError for a disk that cannot be read or written.
     """
     recovery = Recovery()
-    firsts = list[int]()
+    shelf = catalog.shelf = Shelf(disk)
+    firsts, unfinished = list[int](), list[str]()
     for name in disk.list(FOLDER):
         first = first_lsn(name)
         if first is not None:
             firsts.append(first)
+        elif is_rewrite(name):
+            unfinished.append(f"{FOLDER}/{name}")
         elif f"{FOLDER}/{name}" != RESERVE:
             recovery.warnings.append(f"{FOLDER}/{name} is no segment of the log; left alone")
-    found, torn_roll = list[tuple[SegmentHeader, int, File]](), ""
+    found, torn_roll, replaced = list[tuple[SegmentHeader, int, File]](), "", list[str]()
+    instead = set[int]()  # first LSNs of the segments that stand for them
     for first in firsts:
-        opened = _header(disk, first, first == firsts[-1], repair)
+        if found and first <= found[-1][0].last:
+            if _is_older(disk, first, found[-1][0], recovery):
+                replaced.append(segment_name(first))
+                instead.add(found[-1][0].first)
+            continue
+        opened = _header(disk, shelf, first, first == firsts[-1], repair)
         if opened is None:
             torn_roll = segment_name(first)
         else:
@@ -99,6 +125,7 @@ def open_segments(disk: Disk, catalog: Catalog, *, origin: int, new_first: int, 
     recovery.origin = found[0][0].origin
     frames = FrameReader()
     for at, (header, start, file) in enumerate(found):
+        watch("checking", at, len(found))
         name, last_one = segment_name(header.first), at == len(found) - 1
         if header.origin != recovery.origin:
             raise LogDamaged(f"{name} belongs to another data folder (origin {header.origin}, not {recovery.origin})")
@@ -108,14 +135,19 @@ def open_segments(disk: Disk, catalog: Catalog, *, origin: int, new_first: int, 
             file.close()
             file = _open(disk, name, writable=True)
         segment = Segment(name, header, start, file)
+        recovery.needs = max(recovery.needs, header.floor)
         if last_one:
+            if header.generation:
+                raise LogDamaged(f"{name} is a closed segment, but the next one is missing")
             _open_last(disk, segment, frames, recovery, torn_roll, repair)
         else:
-            scan = _scan(segment, frames, recovery, check=False)
-            if scan.stop and segment.last != found[at + 1][0].previous:
-                raise damaged(name, len(segment.lsns), scan.end, segment.last + 1, scan.stop)
+            # whole before what it replaced is removed: else that is the last copy of its rows
+            _open_closed(segment, frames, recovery, found[at + 1][0], check=header.first in instead)
         catalog.add(segment)
         recovery.records += segment.rows
+    if repair and (replaced or unfinished):
+        _remove(disk, [*unfinished, *replaced])
+    watch("checking", len(found), len(found))
     recovery.segments = len(found)
     last = catalog.segments[-1].last
     recovery.last_lsn = last if recovery.records or found[0][0].previous else 0
@@ -135,11 +167,55 @@ def newest_base(oldest: Segment, recovery: Recovery) -> Base | None:
         if found is not None and (base is None or found.floor >= base.floor):
             base = found
     previous = oldest.header.previous
+    if recovery.needs and (base is None or base.floor < recovery.needs):
+        raise LogDamaged(
+            f"rows below LSN {recovery.needs} were left out of compacted segments, and no base stands for them"
+        )
     if previous and (base is None or base.floor <= previous):
         raise LogDamaged(
             f"segments before {oldest.name} are missing: it follows LSN {previous}, and no base covers that"
         )
     return base
+
+
+def _is_older(disk: Disk, first: int, by: SegmentHeader, recovery: Recovery) -> bool:
+    """Whether the file was replaced by the one that covers it, for certain."""
+    name = segment_name(first)
+    try:
+        file = disk.open(name, readonly=True)
+        try:
+            header, _ = read_header(file)
+        finally:
+            file.close()
+    except (NotASegment, OSError) as error:
+        recovery.warnings.append(f"{name} is within what {segment_name(by.first)} replaced; left alone: {error}")
+        return False
+    if header.origin != by.origin or header.first != first or header.generation >= by.generation:
+        raise LogDamaged(f"{name} and {segment_name(by.first)} hold the same LSNs, and neither replaced the other")
+    return True
+
+
+def _remove(disk: Disk, names: list[str]) -> None:
+    """End a rewriting that a crash cut short."""
+    for name in names:
+        disk.remove(name)
+    disk.sync_folder(FOLDER)
+
+
+def _open_closed(
+    segment: Segment, frames: FrameReader, recovery: Recovery, following: SegmentHeader, *, check: bool
+) -> None:
+    """Index a segment that is not the last one.  LogDamaged when it ends before it should."""
+    scan = _scan(segment, frames, recovery, check=check)
+    header = segment.header
+    if header.generation:
+        if not scan.stop and (segment.rows != header.rows or segment.last > header.last):
+            scan.stop = f"is not the end: {segment.rows} of {header.rows} rows are there"
+        if scan.stop:
+            raise damaged(segment.name, len(segment.lsns), scan.end, segment.last + 1, scan.stop)
+        segment.last = header.last
+    elif scan.stop and segment.last != following.previous:
+        raise damaged(segment.name, len(segment.lsns), scan.end, segment.last + 1, scan.stop)
 
 
 def _create(disk: Disk, catalog: Catalog, recovery: Recovery, torn: str, origin: int, first: int) -> Recovery:
@@ -172,8 +248,10 @@ def _open(disk: Disk, name: str, *, writable: bool) -> File:
         raise LogDamaged(f"{name} cannot be opened for {what}: {error.strerror}") from None
 
 
-def _header(disk: Disk, first: int, last_one: bool, repair: bool) -> tuple[SegmentHeader, int, File] | None:
-    """Header, its size and the open file; None for a last file that never became a segment."""
+def _header(
+    disk: Disk, shelf: Shelf, first: int, last_one: bool, repair: bool
+) -> tuple[SegmentHeader, int, File] | None:
+    """Header, its size and the file; None for a last file that never became a segment."""
     name = segment_name(first)
     file = _open(disk, name, writable=last_one and repair)
     try:
@@ -186,7 +264,7 @@ def _header(disk: Disk, first: int, last_one: bool, repair: bool) -> tuple[Segme
         raise LogDamaged(f"{name} is no segment of this log: {error}") from None
     if header.first != first:
         raise LogDamaged(f"{name} is a copy under another name: its schema says that it starts at LSN {header.first}")
-    return header, size, file
+    return header, size, file if last_one else shelf.put(name, file)
 
 
 def _scan(segment: Segment, frames: FrameReader, recovery: Recovery, *, check: bool) -> _Scan:
@@ -210,11 +288,11 @@ def _scan(segment: Segment, frames: FrameReader, recovery: Recovery, *, check: b
             scan.stop = "is not what was written"
             return scan
         if frame.rows:
-            last = _last_lsn(window, frame)
+            last = frame.last if frame.last >= 0 else _last_lsn(window, frame)
             if last - frame.lsn < frame.rows - 1:
                 scan.stop = "has rows out of order"
                 return scan
-            if frame.rows <= 4096 and _is_base(window, frame):
+            if frame.rows <= 4096 and not frame.compressed and _is_base(window, frame):
                 recovery.base_batches.append((segment, len(segment.lsns)))
             segment.add(frame.lsn, last, at, frame.length, frame.rows, check)
         at += frame.length

@@ -24,7 +24,8 @@ from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
 
 _ROWS = 500_000
-_BLOCK = 16 << 20
+_BLOCK = 4 << 20
+"""Bytes that are read at once.  Blocks of 16 MiB took a fifth more CPU: the system gave fresh pages for each."""
 
 
 class Start(NamedTuple):
@@ -72,6 +73,16 @@ def tables(catalog: Catalog, vias: Vias, after: int) -> Iterator[pa.Table]:
             held, rows = [], 0
     if held:
         yield _learned(pa.concat_tables(held), vias)
+
+
+def rows_after(catalog: Catalog, after: int) -> int:
+    """About how many rows lie above `after`: in the segment that it falls into all batches count as equal."""
+    rows = 0
+    for segment in catalog.segments:
+        if segment.last > after and len(segment.lsns):
+            number, n = max(0, segment.batch_of(after + 1)), len(segment.lsns)
+            rows += -(-segment.rows * (n - number) // n)
+    return rows
 
 
 def _blocks(catalog: Catalog, after: int) -> Iterator[pa.Table]:

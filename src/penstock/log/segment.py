@@ -8,7 +8,18 @@ ahead, and after it was closed a seal and an end-of-stream mark instead of the z
     penstock.first       the LSN in the name: no row of the file has a lower one
     penstock.previous    the last LSN of the segment before; 0 in the first segment of all
     penstock.generation  0; higher in a file that replaced others
-    penstock.check       CRC-32C of the five, so that no flipped digit goes unseen
+    penstock.check       CRC-32C of the numbers, so that no flipped digit goes unseen
+
+and in a file that `log.upkeep` wrote anew (version 2, generation 1 or higher) also
+
+    penstock.last        the last LSN of the files that it replaced, whether that row was kept or not
+    penstock.rows        rows in the file: a file with fewer was cut off
+    penstock.floor       0 when it has all rows of those files, else a base with at least this floor stands for the rest
+    penstock.codec       1: its batches are compressed (zstd), but for bases
+
+So the chain holds over it: the next segment's `previous` is its `last`.  A file whose first LSN lies within the range
+of a file before it was replaced by that one, and is passed over.  An ordinary segment says version 1, as ever, so that
+an older Penstock goes on reading a log that nobody compacted.
 
 All numbers have a fixed width, so a header always has HEADER_BYTES.  A segment is created, given its header and synced,
 then its folder synced, before a batch goes into it; only then is the one before closed.  So a last segment that is
@@ -30,7 +41,13 @@ from penstock.ports import File
 from penstock.records.schema import COLUMNS, LOG_VERSION
 
 FOLDER = "log"
+REWRITTEN = 2
+"""Version of the header of a file that replaced others."""
+_PLAIN_NUMBERS = ("version", "origin", "first", "previous", "generation")
+_MORE_NUMBERS = ("last", "rows", "floor", "codec")
+_WIDTHS = {"version": 5, "generation": 5, "codec": 5}
 _NAME = re.compile(r"([0-9]{20})\.arrows\Z")
+_UNFINISHED = re.compile(r"[0-9]{20}\.rewrite\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +59,23 @@ class SegmentHeader:
     previous: int
     generation: int = 0
     version: int = LOG_VERSION
+    last: int = 0  # of the files it replaced; 0 in an ordinary segment
+    rows: int = 0
+    floor: int = 0
+    codec: int = 0
 
     def encode(self) -> bytes:
         """The schema message, a multiple of 8 bytes long."""
-        return schema_with(
-            {
-                "penstock.version": f"{self.version:05d}",
-                "penstock.origin": f"{self.origin:020d}",
-                "penstock.first": f"{self.first:020d}",
-                "penstock.previous": f"{self.previous:020d}",
-                "penstock.generation": f"{self.generation:05d}",
-                "penstock.check": self.check(),
-            }
-        )
+        said = {f"penstock.{name}": f"{value:0{_WIDTHS.get(name, 20)}d}" for name, value in self._numbers().items()}
+        return schema_with({**said, "penstock.check": self.check()})
 
     def check(self) -> str:
         """The sum over the numbers."""
-        numbers = (self.version, self.origin, self.first, self.previous, self.generation)
-        return f"{crc32c(repr(numbers).encode()):08x}"
+        return f"{crc32c(repr(tuple(self._numbers().values())).encode()):08x}"
+
+    def _numbers(self) -> dict[str, int]:
+        names = _PLAIN_NUMBERS if self.version < REWRITTEN else _PLAIN_NUMBERS + _MORE_NUMBERS
+        return {name: getattr(self, name) for name in names}
 
 
 class NotASegment(ValueError):
@@ -69,6 +85,16 @@ class NotASegment(ValueError):
 def segment_name(first: int) -> str:
     """`log/...arrows` of the segment with this first LSN."""
     return f"{FOLDER}/{first:020d}.arrows"
+
+
+def rewrite_name(first: int) -> str:
+    """`log/...rewrite`, the name of a file that will replace the segment once it is whole."""
+    return f"{FOLDER}/{first:020d}.rewrite"
+
+
+def is_rewrite(name: str) -> bool:
+    """Whether a name (without its folder) is one of `rewrite_name`."""
+    return _UNFINISHED.match(name) is not None
 
 
 def first_lsn(name: str) -> int | None:
@@ -91,20 +117,25 @@ def read_header(file: File) -> tuple[SegmentHeader, int]:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise NotASegment("its Arrow schema cannot be read") from error
     metadata = {key.decode("utf-8", "replace"): value for key, value in (schema.metadata or {}).items()}
-    try:
-        version, origin, first, previous, generation = (
-            int(metadata[f"penstock.{key}"]) for key in ("version", "origin", "first", "previous", "generation")
-        )
-    except (KeyError, ValueError):
-        raise NotASegment("its schema lacks Penstock's metadata") from None
-    if version > LOG_VERSION:
-        raise NotASegment(f"it was written by a newer Penstock (log version {version}, this one reads {LOG_VERSION})")
-    header = SegmentHeader(origin, first, previous, generation, version)
+    header = _said(metadata)
     if metadata.get("penstock.check") != header.check().encode():
         raise NotASegment("its first bytes are not what was written")
     if not schema.equals(COLUMNS, check_metadata=False):
         raise NotASegment("its columns are not those of a Penstock log")
     return header, len(message)
+
+
+def _said(metadata: dict[str, bytes]) -> SegmentHeader:
+    try:
+        numbers = {name: int(metadata[f"penstock.{name}"]) for name in _PLAIN_NUMBERS}
+        if numbers["version"] == REWRITTEN:
+            numbers |= {name: int(metadata[f"penstock.{name}"]) for name in _MORE_NUMBERS}
+    except (KeyError, ValueError):
+        raise NotASegment("its schema lacks Penstock's metadata") from None
+    if numbers["version"] > REWRITTEN:
+        newer = f"log version {numbers['version']}, this one reads {REWRITTEN}"
+        raise NotASegment(f"it was written by a newer Penstock ({newer})")
+    return SegmentHeader(**numbers)
 
 
 HEADER_BYTES = len(SegmentHeader(1, 1, 0).encode())

@@ -7,6 +7,9 @@ from typing import Literal
 
 Sync = Literal["commit", "interval", "off"]
 
+CACHE_MOST = 16 << 20
+"""Bytes of decoded batches that are worth keeping for reading."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
@@ -22,7 +25,7 @@ class LogSettings:
     low_space: int = 32 << 20  # publishes are refused while less than this is free; 0: never asked
     batch_rows: int = 1 << 16  # rows after which a commit goes on in another batch
     batch_bytes: int = 16 << 20  # the same in bytes
-    cache: int = 16 << 20  # bytes of decoded batches kept for reading
+    cache: int = CACHE_MOST  # bytes of decoded batches kept for reading
     first_lsn: int = 1  # of a new folder
     origin: int = 0  # of a new folder; 0: a random one
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import DataFolderInUse
@@ -84,6 +84,10 @@ class SimFile:
         if failure or grows > room:
             raise OSError(failure or errno.ENOSPC, os.strerror(failure or errno.ENOSPC))
 
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        """The pieces one after the other, as one write."""
+        self.pwrite(b"".join(pieces), offset)
+
     def sync(self) -> None:
         """What was written survives; or OSError, and the rest of it is lost without another word."""
         self._alive()
@@ -111,6 +115,9 @@ class SimFile:
             raise OSError(errno.EBADF, "opened for reading")
         _truncate(self._inode.seen, size)
         self._inode.dirty.append((size, None))
+
+    def give_back(self) -> None:
+        """Nothing is kept twice here."""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import LogDamaged
 from penstock.log.index import Catalog, Segment
-from penstock.log.log import SegmentInfo, describe
+from penstock.log.listing import SegmentInfo, describe
 from penstock.log.reader import decode
 from penstock.log.recover import newest_base, open_segments
 from penstock.log.segment import FOLDER, first_lsn

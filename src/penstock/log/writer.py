@@ -2,7 +2,8 @@
 
 `Appender` does the work of one commit, in whichever thread it is called: cut into batches, encode, write, roll to a new
 segment, sync.  `CommitThread` is the thread that does it for the server.  When to commit, and what follows, is decided
-in `log.log`.  Entries are never parted, so a group lies in one batch; a plain run of messages larger than a batch is.
+in `log.committing`.  Entries are never parted, so a group lies in one batch; a plain run of messages larger than a
+batch is.
 """
 
 from __future__ import annotations
@@ -13,17 +14,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
+import numpy as np
+
 from penstock.log.encode import Encoded, Encoder
 from penstock.log.frame import END_OF_STREAM, SEALED
 from penstock.log.index import Segment
 from penstock.log.room import Room, out_of_space
 from penstock.log.segment import FOLDER, SegmentHeader, segment_name
 from penstock.ports import Disk
+from penstock.records.bodies import lengths
+from penstock.records.bodies import size_of as bytes_of
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
 
 Placed: TypeAlias = "tuple[Segment, int, int, int, int, int]"
 """A written batch: segment, first LSN, last LSN, offset, length, rows."""
+
+_ROW = 64
+"""Bytes that a row takes beyond its body and header: the other columns, and its share of frames."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +54,7 @@ class Commit:
 def size_of(entry: Entry) -> int:
     """Bytes that an entry will take in memory and, about, on the disk."""
     if isinstance(entry, Publishes):
-        return (entry.size or _measure(entry)) + 64 * len(entry.bodies)
+        return (entry.size or _measure(entry)) + _ROW * len(entry.bodies)
     if isinstance(entry, Control):
         return len(entry.body) + len(entry.header) + 96
     return sum(map(size_of, entry.entries))
@@ -55,7 +63,7 @@ def size_of(entry: Entry) -> int:
 def _measure(batch: Publishes) -> int:
     properties = batch.properties
     headers = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * len(batch.bodies)
-    return sum(map(len, batch.bodies)) + headers
+    return bytes_of(batch.bodies) + headers
 
 
 def last_of(entry: Entry) -> int:
@@ -75,7 +83,8 @@ def slice_of(batch: Publishes, a: int, b: int) -> Publishes:
 
     names = ("topics", "properties", "routes", "expires_at", "not_before", "priority", "transient")
     changed = {name: cut(getattr(batch, name)) for name in names}
-    return replace(batch, bodies=batch.bodies[a:b], first=batch.first + a, size=0, **changed)  # type: ignore[arg-type]
+    bodies = batch.bodies[a:b] if isinstance(batch.bodies, list) else batch.bodies.part(a, b)
+    return replace(batch, bodies=bodies, first=batch.first + a, size=0, **changed)  # type: ignore[arg-type]
 
 
 def _is_base(entry: Entry) -> bool:
@@ -83,6 +92,23 @@ def _is_base(entry: Entry) -> bool:
     if isinstance(entry, Group):
         entry = entry.entries[0] if entry.entries else entry
     return isinstance(entry, Control) and entry.kind == Kind.BASE
+
+
+def _ends(batch: Publishes, rows: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a long run of messages is cut: the row after each piece, and the bytes of the piece."""
+    weights = lengths(batch.bodies) + _ROW
+    properties = batch.properties
+    if isinstance(properties, list):
+        weights += np.fromiter(map(len, properties), np.int64, len(properties))
+    else:
+        weights += len(properties)
+    sums = weights.cumsum()  # bytes up to and with each row
+    start = before = 0
+    while start < len(sums):
+        end = min(int(np.searchsorted(sums, before + size, "right")), start + rows)
+        end = max(end, start + 1)  # one message may be larger than a batch
+        yield end, int(sums[end - 1]) - before
+        start, before = end, int(sums[end - 1])
 
 
 def cut(entries: Sequence[Entry], rows: int, size: int) -> Iterator[list[Entry]]:
@@ -95,14 +121,12 @@ def cut(entries: Sequence[Entry], rows: int, size: int) -> Iterator[list[Entry]]
             yield batch
             batch, have_rows, have_bytes = [], 0, 0
         if isinstance(entry, Publishes) and (n > rows or weight > size):
-            a, held = 0, 0
-            for at, body in enumerate(entry.bodies):
-                grown = held + len(body) + len(entry.properties_of(at)) + 64
-                if at > a and (at - a >= rows or grown > size):
-                    yield [slice_of(entry, a, at)]
-                    a, grown = at, grown - held
-                held = grown
-            entry, n, weight = slice_of(entry, a, n), n - a, held
+            a = 0
+            for end, weight in _ends(entry, rows, size):  # noqa: B007  the last weight is used below
+                if end < n:
+                    yield [slice_of(entry, a, end)]
+                    a = end
+            entry, n = slice_of(entry, a, n), n - a
         if n:
             batch.append(entry)
             have_rows, have_bytes = have_rows + (rows if base else n), have_bytes + weight
@@ -136,16 +160,16 @@ class Appender:
             batches = [commit.entries] if small else cut(commit.entries, self._rows, self._bytes)
             for entries in batches:
                 made = self.encoder.encode(entries, commit.synced, self._offset)
-                if self._offset + len(made.data) > self._limit and self._offset > self.segment.start:
+                if self._offset + made.size > self._limit and self._offset > self.segment.start:
                     self._roll(made)
-                    self.encoder.move(made.data, self._offset)
-                self._write(made.data)
-                place = (self.segment, made.first, made.last, self._offset, len(made.data), made.rows)
+                    self.encoder.move(made, self._offset)
+                self._write(made.size, made.head, made.rest)
+                place = (self.segment, made.first, made.last, self._offset, made.size, made.rows)
                 commit.placed.append(place)
-                self._offset += len(made.data)
+                self._offset += made.size
                 self._last = made.last
             if commit.mark >= 0 and (mark := self.encoder.mark(commit.mark, commit.synced, self._offset)) is not None:
-                self._write(mark)
+                self._write(len(mark), mark)
                 self._offset += len(mark)
             commit.end = self._offset
             if commit.sync:
@@ -154,11 +178,14 @@ class Appender:
         except BaseException as error:  # noqa: BLE001  the loop decides: whatever failed, nothing after it is confirmed
             commit.error = error
 
-    def _write(self, data: bytearray) -> None:
-        self._room.claim(self._offset + len(data))
+    def _write(self, size: int, head: bytearray, rest: Sequence[bytes | memoryview] = ()) -> None:
+        self._room.claim(self._offset + size)
         while True:
             try:
-                self.segment.file.pwrite(data, self._offset)
+                if rest:
+                    self.segment.file.pwritev([head, *rest], self._offset)
+                else:
+                    self.segment.file.pwrite(head, self._offset)
                 return
             except OSError as error:
                 if not out_of_space(error) or not self._room.give_reserve():

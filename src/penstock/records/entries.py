@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from penstock.records.bodies import Bodies
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 
 
@@ -33,7 +34,7 @@ class Publishes:
 
     topics: Topic | list[Topic]
     properties: bytes | list[bytes]  # AMQP 0-9-1 property flags and list, as published
-    bodies: list[bytes]
+    bodies: Bodies
     first: int = 0
     time: int = 0  # microseconds since the epoch
     routes: int | list[int] = NO_ROUTE
@@ -43,6 +44,8 @@ class Publishes:
     transient: bool | list[bool] = False
     wanted: int = 0  # how many (row, queue) pairs wait for a delivery: when it reaches 0 the bodies may leave memory
     size: int = 0  # bytes of bodies and properties
+    judged: dict[str, dict[int, bool]] | None = None  # what content filters said of rows before: text -> row -> passes
+    routed: object = None  # the core's own: where the rows go, worked out before they are published
 
     def __len__(self) -> int:
         return len(self.bodies)

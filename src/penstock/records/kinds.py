@@ -6,8 +6,8 @@ its particulars as JSON in `properties` (called `header` on a `Control`), and LS
 then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "this queue's own living messages in
 [a, b)".
 
-To add a kind: take the next free number, never reuse one, say here what its columns hold, teach `core.state.fold`, and
-add real old bytes to the tests if an existing kind changes its meaning.
+To add a kind: take the next free number, never reuse one, say here what its columns hold, teach `core.state.objects`,
+and add real old bytes to the tests if an existing kind changes its meaning.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class Kind(IntEnum):
     PLAN_SETTLE = 32  # name: stream; header {"batch"}: batches <= batch are settled (their pairs leave the queue)
     STREAM_RELEASE = 33  # name: stream; header {"batch"?}: planned, unsettled messages go back to the queue
     SINK_COMMIT = 34  # name: query id; header {"batch", "rows"}: the rows of the same group are that batch's output
-    DECIDED = 35  # a group over 64 MiB: header {"key", "parts", "settle"}; its parts follow with key and chunk
+    DECIDED = 35  # name: query id; header {"batch", "parts", "settle"?}: a commit too large for one group.  Of each
+    #   part [stage, rows, bytes, CRC-32C, topic or null, exchange, vhost]; settle: [stream, batch], done in this group
+    CHUNK = 36  # name: query id; header {"batch", "chunk", "rows"}: the messages of the same group are the next chunk
+    #   (from 1) of the decided batch; with it the first `rows` rows of all its parts, in order, are copied
 
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})

@@ -9,6 +9,9 @@ import pyarrow as pa
 LOG_VERSION = 1
 """Raise it when a column changes its meaning; keep the older reader beside the newer, with real old bytes in tests."""
 
+GROUP_BYTES_MAX = 1 << 30
+"""Bytes that a group may have, for it lies in one record batch, whose columns reach 2 GiB; and that a message may."""
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 _FIELDS: list[pa.Field[Any]] = [

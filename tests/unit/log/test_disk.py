@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -37,6 +38,8 @@ def test_files_and_names(tmp_path: Path) -> None:
     file.pwrite(b"hello", 3)
     file.sync()
     assert (file.pread(99, 0), file.size()) == (b"\0\0\0hello", 8)
+    file.pwritev([b"h", bytearray(b"all"), memoryview(b"o!")], 3)
+    assert file.pread(99, 0) == b"\0\0\0hallo!"
     file.truncate(4)
     assert file.pread(10, 3) == b"h"
     file.close()
@@ -47,6 +50,21 @@ def test_files_and_names(tmp_path: Path) -> None:
     disk.remove("log/b")
     assert disk.list("log") == []
     assert disk.free() > 0
+
+
+def test_more_pieces_than_one_call_takes_and_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = OsDisk(tmp_path).open("a", create=True)
+    pieces = [b"%d," % number for number in range(3000)]
+    file.pwritev(pieces, 5)
+    assert file.pread(1 << 20, 5) == b"".join(pieces)
+    whole = os.pwritev
+
+    def short(fd: int, some: list[bytes], offset: int) -> int:
+        return whole(fd, [b"".join(some)[:7]], offset)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    file.pwritev(pieces, 1)
+    assert file.pread(1 << 20, 1)[: sum(map(len, pieces))] == b"".join(pieces)
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:

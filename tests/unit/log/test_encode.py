@@ -94,7 +94,7 @@ def test_a_batch_is_sound_only_where_it_was_written() -> None:
     header = bytes(made.data[: len(ENCODER.layout.header)])
     assert sound(FrameReader().header(header, 4096), made.data)
     assert not sound(FrameReader().header(header, 8192), made.data)
-    ENCODER.move(made.data, 8192)
+    ENCODER.move(made, 8192)
     moved = bytes(made.data[: len(ENCODER.layout.header)])
     assert sound(FrameReader().header(moved, 8192), made.data)
 

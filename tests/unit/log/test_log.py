@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.errors import LogBroken
+from penstock.errors import InvalidArgument, LogBroken
 from penstock.log import Log, SimDisk
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import Kind
@@ -236,3 +236,27 @@ def test_a_segment_that_was_cut_under_the_reader_is_damage() -> None:
     disk.open(FIRST).truncate(1000)
     with pytest.raises(LogDamaged, match="cut off"):
         log.read([1])
+
+
+def test_what_no_batch_can_hold_is_refused_before_it_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.log.gathering.GROUP_BYTES_MAX", 1000)
+    log = opened(SimDisk())
+    commit(log, messages(1, b"a"))
+    with pytest.raises(InvalidArgument, match=r"a group of records has \d+ bytes; the log holds at most 1000"):
+        log.append([messages(2, b"b"), Group([note(3), messages(4, *[b"x" * 100] * 9)])])
+    with pytest.raises(InvalidArgument, match="a message has 1001 bytes; the log holds at most 1000 in one piece"):
+        log.append([messages(2, b"b", b"x" * 1001)])
+    assert log.pending_bytes == 0
+    assert not log.broken
+    many = messages(2, *[b"x" * 900] * 9)  # these may be parted
+    commit(log, many)
+    assert log.durable == 10
+    assert log.read(range(1, 11)).bodies == [b"a", *[b"x" * 900] * 9]
+
+
+def test_a_base_that_no_batch_can_hold_is_refused_before_it_has_a_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.log.log.GROUP_BYTES_MAX", 1000)
+    log = opened(SimDisk())
+    assert log.base_parts(bytes(1000)) == 1
+    with pytest.raises(InvalidArgument, match="a base of 1001 bytes is more than the 1000 of a group"):
+        log.base_parts(bytes(1001))

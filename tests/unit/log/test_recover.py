@@ -262,7 +262,7 @@ def test_checkpoints_without_a_log_are_not_a_new_folder() -> None:
 def test_a_newer_format_is_refused_by_name() -> None:
     from penstock.log.segment import SegmentHeader
 
-    newer = SegmentHeader(7, 1, 0, version=2).encode()
+    newer = SegmentHeader(7, 1, 0, version=3).encode()
     with pytest.raises(LogDamaged, match="newer Penstock"):
         opened(SimDisk({FIRST: newer + bytes(4096)}))
 

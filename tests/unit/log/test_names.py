@@ -1,0 +1,129 @@
+"""The index of a closed segment saves reading and nothing else: without it or with a wrong one answers are the same."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from penstock.errors import LogDamaged
+from penstock.log import Log, SimDisk
+from penstock.log.upkeep import names as module
+from penstock.log.upkeep.names import build, index_name, load
+from penstock.log.upkeep.rewrite import Old, Order, rewrite
+from penstock.records.entries import Topic
+from sim.logkit import SMALL, FakeClock, commit, messages, note, opened
+
+SETTINGS = replace(SMALL, segment=12_000, cache=0)
+TOPICS = [Topic("/", "", name) for name in ("orders", "größe", "a.b", "")]
+
+
+def filled(disk: SimDisk) -> Log:
+    """Commits to one topic each, in turn; notes between."""
+    log = opened(disk, SETTINGS)
+    for at in range(40):
+        first = log.appended + 1
+        commit(log, messages(first, b"%d" % at, b"x", topic=TOPICS[at % 4]), note(first + 2))
+    return log
+
+
+def found(log: Log, wanted: module.Wanted, a: int = 0, b: int = 1 << 60) -> list[tuple[int, str]]:
+    """LSN and name of all rows in the batches that are read."""
+    out = list[tuple[int, str]]()
+    for batch in log.batches(a, b, ["lsn", "kind", "name"], wanted):
+        out += [
+            (lsn, name)
+            for lsn, kind, name in zip(*(batch.column(at).to_pylist() for at in range(3)), strict=True)
+            if kind <= 2
+        ]
+    return out
+
+
+def closed(log: Log) -> list[tuple[int, int]]:
+    return [(one.first, one.generation) for one in log.segments()[:-1]]
+
+
+def index_all(log: Log) -> None:
+    for first in log.unindexed():
+        assert build(log.disk, first)
+
+
+@pytest.mark.parametrize("wanted", ["orders", "größe", "a.b", "", "none", re.compile("^[ao]").search])
+def test_batches_without_a_wanted_name_are_passed_over(wanted: module.Wanted) -> None:
+    log = filled(SimDisk())
+    fits = (lambda name: name == wanted) if isinstance(wanted, str) else lambda name: bool(wanted(name))  # type: ignore[unreachable]
+    whole = [row for row in found(log, wanted) if fits(row[1])]
+    index_all(log)
+    assert log.unindexed() == []
+    last = log.segments()[-1].first
+    now = found(log, wanted)
+    assert [row for row in now if fits(row[1])] == whole
+    assert all(fits(name) for lsn, name in now if lsn < last)
+    if whole:
+        middle = whole[len(whole) // 2][0]
+        assert [row for row in found(log, wanted, middle, middle + 7) if fits(row[1])] == [
+            row for row in whole if middle <= row[0] < middle + 7
+        ]
+
+
+def test_a_missing_or_damaged_index_is_not_used_and_made_again() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    index_all(log)
+    name = index_name(1, 0)
+    whole = [row for row in found(log, "orders") if row[1] == "orders"]
+    header, batches = log._catalog.segments[0].header, len(log._catalog.segments[0].lsns)
+    sound = disk.files()[name]
+    for bit in range(0, 8 * len(sound), 41):
+        disk.flip(name, bit)
+        assert load(disk, header, batches) is None
+        disk.flip(name, bit)
+    assert load(disk, header, batches) is not None
+    for content in (b"", sound[:20], sound[:-4], bytes(len(sound)), disk.files()[index_name(closed(log)[1][0], 0)]):
+        file = disk.open(name)
+        file.truncate(0)
+        file.pwrite(content, 0)
+        again = Log.open(SimDisk(disk.files()), FakeClock(), SETTINGS)
+        for _ in range(2):
+            assert [row for row in found(again, "orders") if row[1] == "orders"] == whole
+        assert again.unindexed() == [1]
+        index_all(again)
+        assert again.disk.open(name).pread(1 << 20, 0) == sound
+
+
+def test_an_index_of_another_generation_is_not_used() -> None:
+    log = filled(SimDisk())
+    index_all(log)
+    one, two = (Old(at.first, at.last, at.generation, at.rows) for at in log.segments()[:2])
+    whole = [row for row in found(log, "a.b") if row[1] == "a.b"]
+    swap = log.swap(rewrite(log.disk, Order((one, two))))
+    swap.prepare()
+    swap.enter()
+    swap.finish()
+    assert [row for row in found(log, "a.b") if row[1] == "a.b"] == whole
+    assert log.unindexed() == [1]
+    assert index_name(1, 0) not in log.disk.list("index")
+    index_all(log)
+    assert sorted(log.disk.list("index")) == sorted(index_name(*key).rpartition("/")[2] for key in closed(log))
+    assert [row for row in found(log, "a.b") if row[1] == "a.b"] == whole
+
+
+def test_a_segment_with_too_many_names_is_read_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NAMES_MAX", 3)
+    log = filled(SimDisk())
+    before = found(log, "orders")
+    index_all(log)
+    assert found(log, "orders") == before
+    assert len(log.disk.open(index_name(1, 0)).pread(1000, 0)) == 48
+
+
+def test_a_damaged_segment_gets_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    disk.flip(log.segments()[0].name, 8 * 3000)
+    with pytest.raises(LogDamaged):
+        build(disk, 1)
+    assert disk.list("index") == []
+    monkeypatch.setattr(module, "GROUP", 1)
+    assert build(disk, closed(log)[1][0], lambda done: True) == 0
