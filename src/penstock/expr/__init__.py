@@ -9,10 +9,13 @@ the same checked tree and is judged by the same tests.  Pure: no disk, no socket
 from penstock.errors import ExpressionError
 from penstock.expr.filter import Filter, Value, compile_filter, compile_value, evaluate, parse
 from penstock.expr.patterns import PatternError, TopicPattern
+from penstock.expr.together import FilterSet, Matcher
 
 __all__ = [
     "ExpressionError",
     "Filter",
+    "FilterSet",
+    "Matcher",
     "PatternError",
     "TopicPattern",
     "Value",

@@ -28,7 +28,7 @@ from typing import assert_never, cast
 import orjson
 
 from penstock.expr import arithmetic, texts, values
-from penstock.expr.fields import NOTHING, header_tables, root, walk
+from penstock.expr.fields import NOTHING, Table, header_tables, root, walk
 from penstock.expr.functions import FUNCTIONS
 from penstock.expr.meter import TooMuchWork, meter
 from penstock.expr.patterns import searcher
@@ -55,6 +55,19 @@ from penstock.expr.tree import (
 Column = OneOf["body", "properties", "topic", "lsn", "time", "now", "size"]
 Run = Callable[
     [Sequence[bytes], Iterable[bytes], Iterable[object], Iterable[object], Iterable[object], object, object],
+    list[object],
+]
+RunParsed = Callable[
+    [
+        Sequence[bytes],
+        Iterable[Table],
+        Iterable[bytes],
+        Iterable[object],
+        Iterable[object],
+        Iterable[object],
+        object,
+        object,
+    ],
     list[object],
 ]
 
@@ -91,6 +104,25 @@ class Program:
     source: str
 
 
+def compile_parsed(tree: Node, metered: bool) -> RunParsed:
+    """As `compile_tree` for a filter, of a function that is also handed the parsed bodies, after the bodies.
+
+    Many filters then share one reading of each body (`parsed`).
+    """
+    writer = _Writer(tree, metered)
+    writer.parsed = True
+    return cast("RunParsed", writer.program("filter").run)
+
+
+def parsed(body: bytes) -> Table:
+    """The fields of a body; none if it is no JSON."""
+    try:
+        record = cast("object", orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return NOTHING
+    return cast("Table", record) if record.__class__ is dict else root(record)
+
+
 def compile_tree(tree: Node, mode: OneOf["filter", "value"], metered: bool) -> Program:
     """A function (bodies, properties, topics, lsns, times, origin, now) -> list, one element a body.
 
@@ -123,6 +155,7 @@ class _Writer:
 
     def __init__(self, tree: Node, metered: bool) -> None:
         self.tree = tree
+        self.parsed = False  # records come beside the bodies
         self.needs = set[Column]()
         self.temporaries = 0
         self.names: dict[str, object] = {
@@ -162,6 +195,7 @@ class _Writer:
         steps: list[str] = []
         if "body" in self.sources:
             self.needs.add("body")
+        if "body" in self.sources and not self.parsed:
             steps += ("try:", "    record = loads(body)", "except NotJSON:", "    record = NOTHING")
             steps += ("if record.__class__ is not dict:", "    record = root(record)")
         if self.sources & {"headers", "properties"} or "properties" in self.needs:
@@ -178,6 +212,8 @@ class _Writer:
         else:
             steps += (*loads, f"append({result})")
         columns = {"bodies": "body"}
+        if self.parsed and "body" in self.sources:
+            columns["records"] = "record"
         for column, plural, one in (
             ("properties", "headers_in", "header"),
             ("topic", "topics", "topic"),
@@ -189,7 +225,7 @@ class _Writer:
         rows = "bodies" if len(columns) == 1 else f"zip({', '.join(columns)})"
         source = "\n".join(
             (
-                "def run(bodies, headers_in, topics, lsns, times, origin, now):",
+                f"def run(bodies, {'records, ' if self.parsed else ''}headers_in, topics, lsns, times, origin, now):",
                 "    out = []",
                 "    append = out.append",
                 f"    for {', '.join(columns.values())} in {rows}:",

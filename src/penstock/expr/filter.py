@@ -12,7 +12,8 @@ from itertools import repeat
 
 from penstock.errors import InvalidArgument
 from penstock.expr.check import Checked, check
-from penstock.expr.compiler import Program, compile_tree
+from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
+from penstock.expr.fields import Table
 from penstock.expr.meter import meter
 from penstock.expr.tree import Node, Scalar
 from penstock.records.entries import Topic
@@ -97,7 +98,47 @@ class _Compiled:
 class Filter(_Compiled):
     """A condition on messages, compiled once and asked about many messages at a time."""
 
-    __slots__ = ()
+    __slots__ = ("_metered", "_run_parsed")
+
+    def __init__(self, text: str, checked: Checked, program: Program) -> None:
+        super().__init__(text, checked, program)
+        self._metered = checked.metered
+        self._run_parsed: RunParsed | None = None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Columns of a message that the answer rests on: body, properties, topic, lsn, time, now, size."""
+        return self._needs
+
+    def matches_parsed(
+        self,
+        bodies: Sequence[bytes],
+        records: Sequence[Table],
+        properties: Properties = EMPTY,
+        topics: Topics = None,
+        *,
+        lsns: Sequence[int] | None = None,
+        times: Sequence[int] | int | None = None,
+        origin: int | None = None,
+        now: int | None = None,
+    ) -> list[bool]:
+        """As `matches`, for bodies that were read before: `records` has what `compiler.parsed` made of each."""
+        if self._run_parsed is None:
+            self._run_parsed = compile_parsed(self.tree, self._metered)
+        seconds = (time.time() if now is None else now / 1_000_000) if "now" in self._needs else None
+        try:
+            return self._run_parsed(  # type: ignore[return-value]
+                bodies,
+                records,
+                repeat(properties) if isinstance(properties, bytes) else properties,
+                repeat(topics) if topics is None or isinstance(topics, Topic) else topics,
+                repeat(None) if lsns is None else lsns,
+                repeat(times) if times is None or isinstance(times, int) else times,
+                origin,
+                seconds,
+            )
+        finally:
+            meter.stop()
 
     def matches(
         self,

@@ -1,0 +1,219 @@
+"""Filters over Arrow batches of the log: the sieve first, the exact evaluation of what it lets through after.
+
+The answer equals `Filter.matches` row by row.  Arrow's own functions run without the interpreter's lock, and exact
+evaluation goes in small slices with a call of `breathe` between them, so that a scan in a thread does not hold up the
+loop beside it.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from penstock.expr.filter import Filter
+from penstock.expr.sieve import ODD_NUMBER, Both, Contains, Either, Outside, Sieve, sieve_of
+from penstock.expr.together import FilterSet, Matcher
+from penstock.records.entries import Topic
+from penstock.records.properties import EMPTY
+
+compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
+
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+Places: TypeAlias = "npt.NDArray[np.int64]"
+Topics: TypeAlias = "Callable[[list[int | None] | None, list[str]], list[Topic]]"
+"""Via ids (None: all of the default exchange) and names to topics."""
+
+SLICE_ROWS = 1_000
+SLICE_BYTES = 256 * 1024
+"""What is evaluated between two breaths: less than a millisecond."""
+
+
+_ALL = frozenset({"body", "properties", "topic", "lsn", "time"})
+_ANY_TOPIC = Topic("", "", "")  # for filters that do not look at it
+
+
+def _nothing() -> None:
+    """No breath."""
+
+
+class Scan:
+    """Filters that look through batches together."""
+
+    def __init__(
+        self, filters: Sequence[Matcher], topics: Topics, *, body_most: int | None = None,
+        breathe: Callable[[], None] = _nothing,
+    ) -> None:  # fmt: skip
+        """`body_most`: bytes of a body beyond which it is not evaluated here but named in `large`."""
+        self._topics = topics
+        self._breathe = breathe
+        self._body_most = body_most
+        self._all = FilterSet(filters)
+        self._alone = [FilterSet([one]) for one in filters] if len(filters) <= 8 else []
+        self._sieves = [sieve_of(one.tree) if isinstance(one, Filter) else None for one in filters]
+        needs = [one.needs if isinstance(one, Filter) else _ALL for one in filters]
+        self._needs = frozenset[str]().union(*needs)
+
+    def run(self, batch: pa.RecordBatch, rows: Places | None = None) -> tuple[list[list[int]], list[int]]:
+        """For each filter the LSNs that it matches, ascending; and those whose bodies are too large to look at here.
+
+        batch    rows of messages with the log's columns; `rows`: look at these places alone
+        """
+        view = _View(batch)
+        wanted = list[Places]()
+        for sieve in self._sieves:
+            mask = None if sieve is None else self._mask(sieve, view)
+            if mask is None:
+                wanted.append(np.arange(len(view)) if rows is None else rows)
+            elif rows is None:
+                wanted.append(np.flatnonzero(mask))
+            else:
+                wanted.append(rows[mask[rows]])
+        out: list[list[int]] = [[] for _ in wanted]
+        large = list[int]()
+        if self._alone and sum(map(len, wanted)) <= 2 * len(view):
+            for slot, places in enumerate(wanted):
+                for part in self._slices(view, places, large):
+                    for found in self._evaluate(self._alone[slot], view, part).values():
+                        out[slot] += found
+        else:
+            every = np.unique(np.concatenate(wanted)) if wanted else np.zeros(0, np.int64)
+            for part in self._slices(view, every, large):
+                for slot, found in self._evaluate(self._all, view, part).items():
+                    out[slot] += found
+        return out, sorted(set(large))
+
+    def _slices(self, view: _View, places: Places, large: list[int]) -> Iterator[Places]:
+        """Places in portions that do not take long; LSNs of bodies that are too large go to `large`."""
+        if not len(places):
+            return
+        sizes = view.sizes[places]
+        most = self._body_most
+        if most is not None and int(sizes.max()) > most:
+            large += view.lsns[places[sizes > most]].tolist()
+            places, sizes = places[sizes <= most], sizes[sizes <= most]
+        ends = np.cumsum(sizes)
+        start, n = 0, len(places)
+        while start < n:
+            before = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, before + SLICE_BYTES, side="right")), start + 1)
+            stop = min(stop, start + SLICE_ROWS)
+            yield places[start:stop]
+            self._breathe()
+            start = stop
+
+    def _evaluate(self, filters: FilterSet, view: _View, places: Places) -> dict[int, list[int]]:
+        needs = self._needs
+        lsns = cast("list[int]", view.lsns[places].tolist())
+        found = filters.matches(
+            view.values("body", places),
+            view.values("properties", places) if "properties" in needs else EMPTY,
+            self._topics(view.vias(places), view.values("name", places)) if "topic" in needs else _ANY_TOPIC,
+            lsns=lsns if "lsn" in needs else None,
+            times=cast("list[int]", view.times[places].tolist()) if "time" in needs else None,
+        )
+        return {slot: [lsns[row] for row in rows] for slot, rows in found.items()}
+
+    def _mask(self, sieve: Sieve, view: _View) -> Mask | None:
+        match sieve:
+            case Contains():
+                return view.contains(sieve)
+            case Outside():
+                return view.outside(sieve, self._topics)
+            case Both():
+                kept = [mask for mask in self._masks(sieve.parts, view) if mask is not None]
+                return cast("Mask", np.logical_and.reduce(kept)) if kept else None
+            case Either():
+                masks = self._masks(sieve.parts, view)
+                some = [mask for mask in masks if mask is not None]
+                return cast("Mask", np.logical_or.reduce(some)) if len(some) == len(masks) else None
+
+    def _masks(self, sieves: Sequence[Sieve], view: _View) -> list[Mask | None]:
+        return [self._mask(sieve, view) for sieve in sieves]
+
+
+class _View:
+    """A batch, and what several filters ask of it, worked out once."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._body: Any = batch.column("body")
+        self._masks = dict[object, Mask]()
+        self.lsns = cast("Places", cast("Any", batch.column("lsn")).to_numpy())
+        self.times = cast("Places", cast("Any", batch.column("time")).cast(pa.int64()).to_numpy())
+        self.sizes = cast("Places", compute.binary_length(self._body).to_numpy(zero_copy_only=False))
+
+    def __len__(self) -> int:
+        return self._batch.num_rows
+
+    def values(self, name: str, places: Places) -> list[Any]:
+        """Some cells of a column."""
+        column: Any = self._batch.column(name)
+        n = len(places)
+        if n and int(places[-1]) - int(places[0]) == n - 1:
+            return cast("list[Any]", column.slice(int(places[0]), n).to_pylist())
+        return cast("list[Any]", column.take(pa.array(places)).to_pylist())
+
+    def vias(self, places: Places) -> list[int | None] | None:
+        """The via ids of some rows; None when all are of the default exchange."""
+        return None if self._batch.column("via").null_count == len(self) else self.values("via", places)
+
+    def contains(self, sieve: Contains) -> Mask:
+        """Rows whose body contains one of the needles, or what makes it unreadable from outside."""
+        masks = [self._substring(needle) for needle in (*sieve.needles, b"\\")]
+        if sieve.odd:
+            masks.append(self._odd())
+        return cast("Mask", np.logical_or.reduce(masks))
+
+    def _substring(self, needle: bytes) -> Mask:
+        mask = self._masks.get(needle)
+        if mask is None:
+            if len(needle) == 1 and not self._has_byte(needle[0]):
+                mask = np.zeros(len(self), np.bool_)
+            else:
+                mask = _flags(compute.match_substring(self._body, pattern=needle))
+            self._masks[needle] = mask
+        return mask
+
+    def _has_byte(self, byte: int) -> bool:
+        """Whether any body has it: one look at all bodies, which is much quicker than one at each."""
+        _, offsets, values = self._body.buffers()
+        if values is None or not len(self):
+            return False
+        start = self._body.offset
+        first, last = np.frombuffer(offsets, "<i4")[[start, start + len(self)]]
+        return bool((np.frombuffer(values, np.uint8)[first:last] == byte).any())
+
+    def _odd(self) -> Mask:
+        mask = self._masks.get(True)
+        if mask is None:
+            mask = self._masks[True] = _flags(compute.match_substring_regex(self._body, pattern=ODD_NUMBER))
+        return mask
+
+    def outside(self, sieve: Outside, topics: Topics) -> Mask:
+        """Rows whose header and topic meet a condition."""
+        headers = compute.dictionary_encode(self._batch.column("properties"))
+        names = compute.dictionary_encode(self._batch.column("name"))
+        vias = compute.dictionary_encode(self._batch.column("via"), null_encoding="encode")
+        codes = headers.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        for part in (names, vias):
+            codes = codes * max(len(part.dictionary), 1) + part.indices.to_numpy(zero_copy_only=False)
+        _, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        order = np.argsort(firsts)
+        places = firsts[order]
+        asked = topics(self.vias(places), self.values("name", places))
+        found = sieve.filter.matches([b""] * len(places), self.values("properties", places), asked)
+        answers = np.zeros(len(places), np.bool_)
+        answers[order] = found
+        return answers[inverse]
+
+
+def _flags(mask: Any) -> Mask:
+    return cast("Mask", compute.fill_null(mask, True).to_numpy(zero_copy_only=False))

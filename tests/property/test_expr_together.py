@@ -1,0 +1,167 @@
+"""Filters asked together, and filters over Arrow batches, give the answers of each filter alone."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from penstock import expr
+from penstock.expr.meter import HandOver, meter
+from penstock.expr.scan import Scan
+from penstock.records.entries import Topic
+from penstock.records.properties import Properties, encode
+from penstock.records.schema import COLUMNS
+from property.test_expr import RECORDS, TREES, spell
+
+HEADERS = [
+    encode(Properties(headers=headers, type=kind))
+    for headers in (None, {"x": 1}, {"x": "a"}, {"x": [1, "b"], "y": True})
+    for kind in (None, "a")
+]
+TOPICS = [(None, "a"), (None, "orders"), (7, "a")]
+SIMPLE = st.one_of(
+    st.sampled_from(
+        [
+            "/a = 'ab'", "'é' = /a", "/a = 2", "/a = 12", "/a = '2'", "/a IN ('a', 'b', 2)", "/a IN ('zebra', NULL)",
+            "/a = 2.0", "/a = TRUE", "/a/b = 'a'", "/a[1] = 'b'", "/b = 10 AND /a = 'ab'", "/a = 'a' AND /c > 1",
+            "/a LIKE 'zeb'", "/a LIKE '^z.*a$'", "/a LIKE '1e'", "/a BEGINS WITH ('zeb', 'ab')", "/b ENDS WITH ('bra')",
+            "/a LIKE '\\\\\\\\'", "/@headers/x = 1", "/@headers/x = 'b' AND /a = 'b'", "/@properties/type = 'a'",
+            "TOPIC_NAME() = 'a'", "TOPIC_NAME() = 'ex/a' OR /a = 'b'", "/@headers/y AND /b = 'zebra'", "/a IS NULL",
+            "/a = '\U0001f600'", "/a = '\uffff'", "MESSAGE_SIZE() > 20 AND /a = 'ab'", "TRUE", "/a = NULL", "1 = 2",
+            "/a = 100000", "/a = -1", "/a = ''", "BOOKMARK() IS NULL AND /c = 'ab'", "LAST_UPDATED() > 3",
+        ]
+    ),
+    TREES.map(spell),
+)  # fmt: skip
+SPELLINGS = st.sampled_from(
+    [
+        b'{"a":1.2e1}', b'{"a":12.0}', b'{"a":0.12E+2}', b'{"a":11.9999999999999999999}', b'{"a":"12"}', b'{"a":1e5}',
+        b'{"a":"\\u0061b"}', b'{"a":"a\\u0062","b":10}', b'{"a":"\\ud83d\\ude00"}', b'{"\\u0061":"ab"}', b'{"a":"+2"}',
+        b'{"a":"\\\\"}', b'{"a":-1}', b'{"a":-1.0}', b'{"a":0.1e1, "b":"zebra"}', b'{"a":["x",["ab",2]]}', b"[]", b"",
+        b'[{"a":"ab"},{"a":"b"}]', b"ab", b"\xff\xfe ab", b'{"a":"ab"', b'{"a":null}', b'{"a":""}', b'{"a":{"b":"a"}}',
+        b'{"a":"2e0"}', b'{"a":1e400}', b'{"a":"\xc3\xa9"}', b'{"a":"\xe9"}', b'{"a":1E1}', b'{"a":10.00,"b":1e1}',
+    ]
+)  # fmt: skip
+BODIES = st.one_of(
+    RECORDS.map(lambda record: json.dumps(record).encode()),
+    RECORDS.map(lambda record: json.dumps(record, ensure_ascii=False).encode()),
+    SPELLINGS,
+    st.binary(max_size=12),
+)
+MESSAGES = st.lists(st.tuples(BODIES, st.sampled_from(HEADERS), st.sampled_from(TOPICS)), min_size=1, max_size=12)
+
+
+def topics_of(vias: list[int | None] | None, names: list[str]) -> list[Topic]:
+    return [
+        Topic("/", "ex" if via else "", name)
+        for via, name in zip(vias or [None] * len(names), names, strict=True)
+    ]  # fmt: skip
+
+
+def batch_of(messages: list[tuple[bytes, bytes, tuple[int | None, str]]]) -> pa.RecordBatch:
+    n = len(messages)
+    columns: dict[str, list[object]] = {name: [None] * n for name in COLUMNS.names}
+    columns["lsn"] = [100 + 2 * row for row in range(n)]
+    columns["kind"] = [1] * n
+    columns["time"] = list(range(0, 1_000_000 * n, 1_000_000))
+    columns["body"] = [body for body, _, _ in messages]
+    columns["properties"] = [header for _, header, _ in messages]
+    columns["via"] = [via for _, _, (via, _) in messages]
+    columns["name"] = [name for _, _, (_, name) in messages]
+    return pa.RecordBatch.from_pydict(columns, schema=COLUMNS)
+
+
+def compiled(texts: list[str]) -> list[expr.Filter]:
+    try:
+        return [expr.compile_filter(text) for text in texts]
+    except expr.ExpressionError:
+        assume(False)
+        raise
+
+
+def alone(filters: list[expr.Filter], messages: list[tuple[bytes, bytes, tuple[int | None, str]]]) -> list[list[int]]:
+    """By filter the rows that it matches, one evaluation each."""
+    topics = [topics_of([via], [name])[0] for _, _, (via, name) in messages]
+    times = [1_000_000 * row for row in range(len(messages))]
+    lsns = [100 + 2 * row for row in range(len(messages))]
+    return [
+        [
+            row
+            for row, yes in enumerate(
+                one.matches(
+                    [body for body, _, _ in messages], [h for _, h, _ in messages], topics, lsns=lsns, times=times
+                )
+            )
+            if yes
+        ]
+        for one in filters
+    ]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(texts=st.lists(SIMPLE, min_size=1, max_size=12), messages=MESSAGES, gone=st.sets(st.integers(0, 11)))
+def test_filters_asked_together_answer_as_each_alone(
+    texts: list[str], messages: list[tuple[bytes, bytes, tuple[int | None, str]]], gone: set[int]
+) -> None:
+    filters = compiled(texts)
+    together = expr.FilterSet()
+    slots = [together.add(one) for one in [*filters, *filters]]
+    for place, slot in enumerate(slots):
+        if place >= len(filters) or place in gone:
+            together.remove(slot)
+    kept = {slot: place for place, slot in enumerate(slots[: len(filters)]) if place not in gone}
+    topics = [topics_of([via], [name])[0] for _, _, (via, name) in messages]
+    found = together.matches(
+        [body for body, _, _ in messages],
+        [header for _, header, _ in messages],
+        topics,
+        lsns=[100 + 2 * row for row in range(len(messages))],
+        times=[1_000_000 * row for row in range(len(messages))],
+    )
+    expected = alone(filters, messages)
+    assert {kept[slot]: rows for slot, rows in found.items()} == {
+        place: expected[place] for place in kept.values() if expected[place]
+    }
+    assert len(together) == len(kept)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    texts=st.lists(SIMPLE, min_size=1, max_size=3), messages=MESSAGES, start=st.integers(0, 3),
+    some=st.none() | st.sets(st.integers(0, 11)),
+)  # fmt: skip
+def test_a_scan_finds_what_the_filter_matches(
+    texts: list[str], messages: list[tuple[bytes, bytes, tuple[int | None, str]]], start: int, some: set[int] | None
+) -> None:
+    import numpy as np
+
+    filters = compiled(texts)
+    batch = batch_of(messages).slice(min(start, len(messages) - 1))
+    first = len(messages) - batch.num_rows
+    rows = None if some is None else np.array(sorted(row for row in some if row < batch.num_rows), np.int64)
+    found, large = Scan(filters, topics_of).run(batch, rows)
+    looked = range(batch.num_rows) if rows is None else rows.tolist()
+    assert found == [
+        [100 + 2 * row for row in expected if row - first in looked] for expected in alone(filters, messages)
+    ]
+    assert not large
+
+
+def test_large_bodies_are_named_instead_of_evaluated() -> None:
+    messages = [(body, HEADERS[0], TOPICS[0]) for body in (b'{"a":"ab"}', b'{"a":"ab","x":"' + b"y" * 500 + b'"}')]
+    found, large = Scan(compiled(["/a = 'ab'"]), topics_of, body_most=100).run(batch_of(messages))
+    assert (found, large) == ([[100]], [102])
+
+
+def test_a_cheap_filter_on_a_huge_array_is_handed_over() -> None:
+    body = b'{"a":[' + b",".join(b"%d" % i for i in range(30_000)) + b"]}"
+    one = expr.compile_filter("/a = 29999")
+    together = expr.FilterSet([one, expr.compile_filter("/a = 5 OR /b = 5")])
+    with meter.bounded(), pytest.raises(HandOver):
+        together.matches([body], HEADERS[0], Topic("/", "", "a"))
+    assert one.matches([body]) == [True]
+    assert together.matches([body], HEADERS[0], Topic("/", "", "a")) == {0: [0], 1: [0]}
