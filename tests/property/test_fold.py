@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from unittest.mock import patch
+
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.core.commands import life
 from penstock.core.effects import Verb
 from penstock.core.queue.consumers import Consumer
 from penstock.core.queue.view import Queue
+from penstock.core.state.capture import Snapshot
 from penstock.core.state.codec import canonical
+from penstock.core.state.decided import DecidedPart
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.topology.topology import table_of
@@ -50,6 +56,7 @@ class History:
         self.consumers: list[Consumer] = []
         self.epochs: dict[str, int] = {}
         self.checkpoint: tuple[int, bytes] | None = None
+        self.saving: tuple[int, Snapshot, Iterator[None]] | None = None
 
     def next(self, below: int) -> int:
         return self.numbers.pop() % below if self.numbers else 0
@@ -71,7 +78,7 @@ class History:
         )
         seldom = (
             self.declare, self.unsubscribe, self.delete_and_redeclare, self.bind, self.bind, self.purge, self.alter,
-            self.restart, self.save, self.sink, self.exchange, self.stream,
+            self.restart, self.save, self.sink, self.exchange, self.stream, self.decide, self.copy, self.copy,
         )  # fmt: skip
         for name in NAMES:
             self.declare(name)
@@ -81,8 +88,12 @@ class History:
                 steps[self.next(len(steps))]()
             except Refused:
                 pass
+            if self.saving is not None and self.next(2):
+                self.go_on_saving()
             if self.next(3):
                 self.world.turn()
+        while self.saving is not None:
+            self.go_on_saving()
         self.world.turn()
 
     def declare(self, name: str = "") -> None:
@@ -202,21 +213,51 @@ class History:
             settle = (stream, self.epochs[stream], world.core.streams.state(stream).planned)
         world.core.sink_commit(world.now, "query", self.next(20), [Publishes(topic, header(), [b"{}", b"1"])], settle)
 
+    def decide(self) -> None:
+        world = self.world
+        stream = f"s{self.next(2)}"
+        settle = None
+        if stream in self.epochs and self.next(2):
+            settle = (stream, self.epochs[stream], world.core.streams.state(stream).planned)
+        parts = [DecidedPart(f"{i}", self.next(3) + 1, 9, 7, NAMES[self.next(3)], "", "/") for i in range(2)]
+        world.core.sink_decide(world.now, f"large{self.next(2)}", self.next(20), parts, settle)
+
+    def copy(self) -> None:
+        """A chunk of what is decided: some rows of the parts, one after the other."""
+        world = self.world
+        for query, state in list(world.core.decided.items()):
+            if self.next(2):
+                topics = [world.core.topic("/", "", str(p.topic)) for p in state.parts for _ in range(p.rows)]
+                rows = topics[state.rows : state.rows + 1 + self.next(3)]
+                world.core.sink_copy(world.now, query, len(rows), [Publishes(rows, header(), [b"{}"] * len(rows))])
+
     def restart(self) -> None:
         if self.next(3) == 0:
             self.consumers, self.epochs = [], {}
+            self.saving = None
             self.world.restart(clean=bool(self.next(2)))
 
     def save(self) -> None:
+        """Begin a checkpoint; `go_on_saving` captures a queue now and then while life goes on."""
         self.world.turn()
-        self.checkpoint = (len(self.world.tables), self.world.core.durable_state().encode())
+        snapshot = self.world.core.snapshot()
+        self.saving = (len(self.world.tables), snapshot, self.world.core.capture(snapshot))
+
+    def go_on_saving(self) -> None:
+        assert self.saving is not None
+        done, snapshot, capture = self.saving
+        if next(capture, self) is self:
+            self.saving = None
+            self.checkpoint = (done, snapshot.encode())
+            self.world.core.captured(snapshot)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.integers(0, 255), min_size=30, max_size=500), st.integers(1, 9))
 def test_fold_equals_life(numbers: list[int], tables: int) -> None:
     history = History(numbers)
-    history.run()
+    with patch.object(life, "CAPTURE_MOST", 1):
+        history.run()
     world = history.world
     live = canonical(world.core.durable_state())
     for queue in world.core.queues():

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.effects import Deliver, Effect, Fetch, Purpose, Verb
+from penstock.core.effects import Deliver, Effect, Fetch, Scan, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import delays, dispatch, filtering, leases, letters, main_order, runs
+from penstock.core.queue import delays, dispatch, filtering, leases, letters, main_order, runs, scattered
 from penstock.core.queue.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
-from penstock.records.entries import Control, Publishes, Rows, Topic
+from penstock.records.entries import Control, Publishes, Topic
 from penstock.records.kinds import Kind
 from penstock.records.settings import QueueSettings, Retry
 from property.queue_model import Model, Worker, matches
@@ -31,10 +31,14 @@ TINY: list[tuple[Any, str, int]] = [
     (main_order, "PIECE", 5),
     (main_order, "HOLES_MOST", 2),
     (delays, "PIECE", 5),
-    (leases, "LOOSE_MOST", 4),
-    (leases, "RUNS_MOST", 2),
+    (leases, "GATHERED_MOST", 3),
+    (scattered, "DEAD_MOST", 1),
+    (leases, "DEAD_MOST", 1),
     (dispatch, "PIECES_MOST", 1),
-    (filtering, "WALK", 3),
+    (filtering, "WALK_FIRST", 2),
+    (filtering, "WALK_MOST", 5),
+    (filtering, "WALK_LEAST", 1),
+    (filtering, "RECHECK", 3),
     (letters, "LETTER", 2),
     (letters, "OPEN", 1),
 ]
@@ -141,7 +145,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.steps = steps
         self.queue = Queue(1, "/", "q", settings)
         self.queue.dispatch_most = steps
-        self.queue.targets.most = most
+        self.queue.sieved().most = most
         self.model = Model(settings)
 
     def teardown(self) -> None:
@@ -170,6 +174,8 @@ class QueueMachine(RuleBasedStateMachine):
                     self.delivered(effect)
                 elif isinstance(effect, Fetch):
                     self.fetch(effect)
+                elif isinstance(effect, Scan):
+                    self.scan(effect)
         for entry in sink.take_journal():
             assert isinstance(entry, Control)
             self.fold.feed(entry)
@@ -200,24 +206,24 @@ class QueueMachine(RuleBasedStateMachine):
         self.sent += [(effect.consumer.tag, lsn, effect.attempt, effect.redelivered) for lsn in effect.chunk]
 
     def fetch(self, effect: Fetch) -> None:
-        if effect.token.purpose is Purpose.LETTER:
-            letter = self.queue.letter(effect.token)
-            assert letter is not None
-            assert list(letter.chunk) == list(effect.chunk)
-            self.sink.record(Kind.EXPIRE, "q", {"reason": letter.reason}, pack_pairs(1, letter.pairs))
-            self.queue.buried(effect.token, self.sink)
-            return
-        for text, targets in self.queue.targets.lists.items():
-            if targets.asked is not None and targets.asked[0] == effect.token.serial:
-                for lsn in effect.chunk:
-                    if lsn in self.model.messages:
-                        self.model.messages[lsn].known.add(text)
-                break
-        lsns = list(effect.chunk)
-        n = len(lsns)
-        bodies = [self.bodies[lsn] for lsn in lsns]
-        rows = Rows(lsns, [TOPIC] * n, [b""] * n, bodies, [0] * n, [0] * n, [0] * n)
-        self.queue.fetched(self.now, effect.token, rows, self.sink)
+        letter = self.queue.letter(effect.token)
+        assert letter is not None
+        assert list(letter.chunk) == list(effect.chunk)
+        self.sink.record(Kind.EXPIRE, "q", {"reason": letter.reason}, pack_pairs(1, letter.pairs))
+        self.queue.buried(effect.token, self.sink)
+
+    def scan(self, effect: Scan) -> None:
+        look = self.queue.targets.asked[effect.token.serial]
+        seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]  # an answer may be for a part
+        found = [[lsn for lsn in seen if matches(one.text, self.bodies[lsn])] for one in effect.filters]
+        self.queue.scanned(self.now, effect.token, found, seen[-1], self.sink)
+        for one in effect.filters:
+            targets = self.queue.targets.lists.get(one.text)
+            if targets is None:
+                continue
+            for lsn in seen:  # a full list stops before what it has no room for
+                if lsn in self.model.messages and (look.recheck or lsn <= targets.walked):
+                    self.model.messages[lsn].known.add(one.text)
         self.model.dispatch(self.clock)
 
     # -- commands
@@ -236,15 +242,22 @@ class QueueMachine(RuleBasedStateMachine):
         bodies = [bytes([body]) for body, _, _, _ in messages]
         own = [self.clock + expiry if expiry else 0 for _, _, expiry, _ in messages]
         later = [self.clock + delay if delay else 0 for _, _, _, delay in messages]
-        walked = {text: targets.walked for text, targets in self.queue.targets.lists.items()}
-        self.queue.arrive(
-            self.now, as_chunk(lsns), self.sink,
-            batch=Publishes(TOPIC, b"", [b"", *bodies]), rows=range(1, len(lsns) + 1),
-            expires_at=own if any(own) else None, not_before=later if any(later) else None,
-        )  # fmt: skip
-        # a full list does not look at what arrives, but walks there later
-        known = {text for text in walked if self.queue.targets.lists[text].walked >= lsns[0]}
+        walked = dict[str, int]()
+        look = filtering.Targets.arrive
+
+        def looked(targets: filtering.Targets, *what: Any) -> None:
+            look(targets, *what)
+            walked.update({text: one.walked for text, one in targets.lists.items()})
+
+        with patch.object(filtering.Targets, "arrive", looked):
+            self.queue.arrive(
+                self.now, as_chunk(lsns), self.sink,
+                batch=Publishes(TOPIC, b"", [b"", *bodies]), rows=range(1, len(lsns) + 1),
+                expires_at=own if any(own) else None, not_before=later if any(later) else None,
+            )  # fmt: skip
         for lsn, body, deadline, not_before in zip(lsns, bodies, own, later, strict=True):
+            # a full list does not look at what arrives, but walks there later
+            known = {text for text, upto in walked.items() if upto >= lsn}
             self.bodies[lsn] = body
             self.fold.arrived(lsn, not_before)
             self.model.arrive(self.clock, lsn, body, deadline, not_before, known)
@@ -444,7 +457,7 @@ class QueueMachine(RuleBasedStateMachine):
         waiting, columns = self.queue.snapshot()
         queue = Queue(1, "/", "q", self.queue.settings)
         queue.dispatch_most = self.steps
-        queue.targets.most = self.most
+        queue.sieved().most = self.most
         queue.load(waiting, columns)
         self.queue = queue
         self.workers.clear()

@@ -6,7 +6,7 @@ allowed, for the log alone says what happened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -15,8 +15,11 @@ from penstock.records.chunks import Chunk
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
+    from penstock.core.publishing.judging import Question
     from penstock.core.queue.consumers import Consumer
     from penstock.core.queue.view import Queue
+    from penstock.expr import Matcher
+    from penstock.records.entries import Publishes
 
 
 class Verb(Enum):
@@ -33,12 +36,12 @@ class Verb(Enum):
 class Purpose(IntEnum):
     """What a `Fetch` is for."""
 
-    WALK = 0  # a filter goes through messages that wait
+    WALK = 0  # filters go through messages that wait
     LETTER = 1  # messages leave without success, and a target or an action wants their bodies
 
 
 class Token(NamedTuple):
-    """Names one `Fetch`: `fetched` brings it back with the bodies."""
+    """Names one `Fetch`, `Scan` or `Judge`: the answer brings it back."""
 
     queue: int  # id
     serial: int
@@ -66,13 +69,35 @@ class Fetch:
 
 
 @dataclass(slots=True, eq=False)
+class Scan:
+    """Look which of these messages the filters want, and tell `scanned` under the same token.
+
+    However many there are, it happens off the loop; the answer may be for the first part of the chunk alone.
+    """
+
+    token: Token
+    filters: tuple[Matcher, ...]
+    chunk: Chunk
+
+
+@dataclass(slots=True, eq=False)
+class Judge:
+    """Evaluate content filters for rows of these batches off the loop, put the answers on the batches, and tell
+    `judged` under the same token.
+    """
+
+    token: Token
+    asked: Sequence[tuple[Publishes, Sequence[Question]]]
+
+
+@dataclass(slots=True, eq=False)
 class Cancelled:
     """The queue is gone under this consumer."""
 
     consumer: Consumer
 
 
-Effect: TypeAlias = "Deliver | Fetch | Cancelled"
+Effect: TypeAlias = "Deliver | Fetch | Scan | Judge | Cancelled"
 
 
 class Sink(Protocol):

@@ -11,13 +11,17 @@ from heapq import heappop, heappush
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
 
+_NEVER: tuple[int | None, int | None] = (None, None)
+
 
 class Timers:
     """The next deadlines of all queues."""
 
-    def __init__(self) -> None:
+    def __init__(self, moved: set[Queue]) -> None:
+        """moved: gets every queue that was touched, too; somebody else empties it."""
+        self._moved = moved
         self.touched: set[Queue] = set()
-        self._known: dict[int, tuple[int | None, int | None]] = {}  # queue id -> its next deadlines as of the last look
+        self._known: dict[int, tuple[int | None, int | None]] = {}  # queue id -> its next deadlines, if it has any
         self._wall: list[tuple[int, int]] = []  # (time, queue id)
         self._mono: list[tuple[int, int]] = []
 
@@ -51,12 +55,16 @@ class Timers:
         return sorted(out)
 
     def _look(self) -> None:
+        self._moved |= self.touched
         for queue in self.touched:
             wall, mono = queue.next_deadline()
-            known = self._known.get(queue.id, (None, None))
+            known = self._known.get(queue.id, _NEVER)
             if wall is not None and wall != known[0]:
                 heappush(self._wall, (wall, queue.id))
             if mono is not None and mono != known[1]:
                 heappush(self._mono, (mono, queue.id))
-            self._known[queue.id] = (wall, mono)
+            if wall is not None or mono is not None:
+                self._known[queue.id] = (wall, mono)
+            elif known != _NEVER:
+                del self._known[queue.id]
         self.touched.clear()

@@ -7,6 +7,7 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.state.codec import canonical
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.bodies import PackedBodies
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from unit.core.world import DURABLE, START, World, header
@@ -154,6 +155,24 @@ def test_publisher_sequences(world: World) -> None:
     assert send(3, b"3", b"4") == (1, 1)
     with pytest.raises(InvalidArgument):
         world.core.publish(world.now, Publishes(topic, DURABLE, [b""]), publisher="p")
+
+
+def test_packed_bodies_go_every_way_that_a_list_goes(world: World) -> None:
+    orders = world.declare("orders")
+    large = world.declare("large", underlying_topic="orders", filter="/total > 5")
+    also = world.declare("also", underlying_topic="orders", filter="/total < 3")
+    topic, bodies = world.core.topic("/", "", "orders"), [b'{"total": %d}' % total for total in range(10)]
+    packed = Publishes(topic, DURABLE, PackedBodies.of(bodies))
+    world.core.publish(world.now, packed, publisher="p", sequence=1)
+    world.turn()
+    assert world.contents(orders) == bodies
+    assert (world.contents(large), world.contents(also)) == (bodies[6:], bodies[:3])
+    again = world.core.publish(
+        world.now, Publishes(topic, DURABLE, PackedBodies.of([*bodies[8:], b'{"total": 7}'])), publisher="p", sequence=9
+    )
+    world.turn()
+    assert (again.duplicates, again.stored) == (2, 1)
+    assert world.contents(orders)[10:] == [b'{"total": 7}']
 
 
 def test_boot_ends_what_belongs_to_a_process(world: World) -> None:

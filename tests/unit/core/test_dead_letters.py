@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
-from penstock.core.effects import Verb
+from penstock.core.commands import deliveries
+from penstock.core.effects import Fetch, Verb
+from penstock.core.queue.letters import portions
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.errors import InvalidArgument
-from penstock.records.entries import Control
+from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
 from penstock.records.properties import decode
 from penstock.records.settings import Action, Retry
@@ -237,3 +240,30 @@ def test_dying_messages_die_after_a_crash_too(world: World) -> None:
     world.advance(0)
     assert world.contents(world.core.queue("/", "dead")) == [b"x"]
     assert world.contents(world.core.queue("/", "q")) == []
+
+
+def test_letters_too_large_for_one_group_leave_in_several(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message goes with its letter; no group grows beyond what a batch of the log may hold."""
+    monkeypatch.setattr(deliveries, "portions", partial(portions, most=10))
+    work = world.declare("work", message_ttl=1_000_000, dead_letter_exchange="", dead_letter_routing_key="dead")
+    dead = world.declare("dead")
+    bodies = [b"aaaaaa", b"bbb", b"c" * 30, b"", b"dd", b"eeeeeeee", b"f"]
+    world.publish("work", *bodies)
+    world.wall += 2_000_000
+    world.core.tick(world.now)
+    while not world.core.journal:
+        for effect in world.core.take_effects():
+            assert isinstance(effect, Fetch)
+            world.core.fetched(world.now, effect.token, world.read(effect.chunk))
+    groups = [entry for entry in world.core.journal if isinstance(entry, Group)]
+    assert len(groups) == len(world.core.journal) == 4
+    for group in groups:
+        published = [part for part in group.entries if isinstance(part, Publishes)]
+        expired = [part for part in group.entries if isinstance(part, Control) and part.kind is Kind.EXPIRE]
+        assert len(published) == len(expired) == 1
+        assert sum(map(len, published[0].bodies)) <= 10 or len(published[0]) == 1
+    world.turn()
+    assert world.contents(dead) == bodies
+    assert world.contents(work) == []
+    work.check()
+    assert canonical(world.core.durable_state()) == world.folded()

@@ -131,7 +131,7 @@ def test_marks() -> None:
     assert marks.pairs.tolist() == [5, 11, 20, 21]
     assert [lsn for lsn in range(30) if marks.has(lsn)] == [*range(5, 11), 20]
     marks.reset(np.array([6, 20]))
-    assert marks.column(np.array([5, 6, 20, 21])).tolist() == [0, 1, 1, 0]
+    assert marks.among(np.array([5, 6, 20, 21])).tolist() == [False, True, True, False]
     assert ints(marks.pairs).tolist() == [6, 7, 20, 21]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.state.codec import canonical
+from penstock.core.state.decided import DecidedPart
 from penstock.core.streams.streams import Plan
-from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
-from penstock.records.entries import Group, Publishes
+from penstock.errors import Fenced, InvalidArgument, LogDamaged, NotFound, PreconditionFailed
+from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
-from unit.core.world import DURABLE, World
+from unit.core.world import DURABLE, World, to_table
 
 
 @pytest.fixture
@@ -248,3 +250,122 @@ def test_a_refused_settlement_leaves_nothing_of_the_commit(world: World) -> None
         commit(world, 0, b"x", settle=("s", epoch, 1))
     assert world.core.last_lsn == before
     assert world.core.sink_state("query") is None
+
+
+# decided batches
+
+
+def parts(*rows: int) -> list[DecidedPart]:
+    return [DecidedPart(f"{i:032x}", count, 100 * count, i, "out", "", "/") for i, count in enumerate(rows)]
+
+
+def copied(world: World, *rows: bytes) -> int:
+    topic = world.core.topic("/", "", "out")
+    answer = world.core.sink_copy(world.now, "query", len(rows), [Publishes(topic, DURABLE, list(rows))])
+    world.turn()
+    return answer.stored
+
+
+def test_a_decided_batch_is_committed_and_its_rows_follow(world: World) -> None:
+    world.declare("out")
+    epoch = opened(world)
+    plan(world, epoch, 0)
+    assert world.core.sink_decide(world.now, "query", 3, parts(2, 0, 1), ("s", epoch, 1)).already is False
+    [group] = world.core.journal
+    assert isinstance(group, Group)
+    kinds = [entry.kind for entry in group.entries if not isinstance(entry, Publishes)]
+    assert kinds[0] is Kind.DECIDED
+    assert {Kind.PLAN_SETTLE, Kind.SETTLE} <= set(kinds)
+    world.turn()
+    assert world.core.queue("/", "q").leased == 0
+    assert world.core.sink_state("query") == 3
+    assert world.contents(world.core.queue("/", "out")) == []
+    assert copied(world, b"1") == 1
+    world.restart(clean=False)
+    assert [(state.batch, state.chunks, state.rows) for state in world.core.decided.values()] == [(3, 1, 1)]
+    assert world.core.decided["query"].settle == ("s", 1)
+    assert copied(world, b"2", b"3") == 2
+    assert world.core.decided == {}
+    assert canonical(world.core.durable_state()) == world.folded()
+    assert world.contents(world.core.queue("/", "out")) == [b"1", b"2", b"3"]
+
+
+def test_a_chunk_and_its_record_are_one_group(world: World) -> None:
+    world.declare("out")
+    world.core.sink_decide(world.now, "query", 0, parts(2))
+    world.turn()
+    topic = world.core.topic("/", "", "out")
+    world.core.sink_copy(world.now, "query", 2, [Publishes(topic, DURABLE, [b"1", b"2"])])
+    [group] = world.core.journal
+    assert isinstance(group, Group)
+    assert [entry.kind if not isinstance(entry, Publishes) else len(entry) for entry in group.entries][::2] == [
+        Kind.CHUNK,
+        2,
+    ]
+
+
+def test_while_a_batch_is_copied_its_query_commits_no_other(world: World) -> None:
+    world.declare("out")
+    world.core.sink_decide(world.now, "query", 1, parts(3))
+    assert copied(world, b"a") == 1
+    assert commit(world, 1, b"again") is True
+    assert world.core.sink_decide(world.now, "query", 1, parts(9)).already is True
+    before = world.core.last_lsn
+    with pytest.raises(PreconditionFailed, match="has decided batch 1, and 1 of its 3 rows are written; batch 2"):
+        commit(world, 2, b"b")
+    with pytest.raises(PreconditionFailed, match="batch 2 comes after them"):
+        world.core.sink_decide(world.now, "query", 2, parts(1))
+    with pytest.raises(PreconditionFailed, match="comes too late"):
+        world.core.sink_decide(world.now, "query", 0, parts(1))
+    with pytest.raises(InvalidArgument, match="no rows"):
+        world.core.sink_decide(world.now, "other", 0, parts(0))
+    assert world.core.last_lsn == before
+    copied(world, b"b", b"c")
+    assert commit(world, 2, b"d") is False
+    assert world.contents(world.core.queue("/", "out")) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_refused_settlement_decides_nothing(world: World) -> None:
+    epoch = opened(world)
+    before = world.core.last_lsn
+    with pytest.raises(Fenced):
+        world.core.sink_decide(world.now, "query", 0, parts(1), ("s", epoch - 1, 0))
+    assert world.core.last_lsn == before
+    assert world.core.decided == {}
+    assert world.core.sink_state("query") is None
+
+
+def test_a_chunk_counts_every_row_and_stores_what_somebody_wants(world: World) -> None:
+    world.core.sink_decide(world.now, "query", 0, parts(2, 2))
+    assert copied(world, b"nobody", b"wants", b"these") == 0
+    world.declare("out")
+    with pytest.raises(ValueError, match="chunk 2 of batch 0 up to row 5 follows chunk 1 of batch 0 up to row 3 of 4"):
+        copied(world, b"x", b"one too many")
+    assert copied(world, b"x") == 1
+    assert world.contents(world.core.queue("/", "out")) == [b"x"]
+
+
+@pytest.mark.parametrize("header", [
+    {"batch": 0, "chunk": 2, "rows": 1}, {"batch": 1, "chunk": 1, "rows": 1}, {"batch": 0, "chunk": 1, "rows": 4},
+    {"batch": 0, "chunk": 1, "rows": 0},
+])  # fmt: skip
+def test_a_chunk_that_does_not_follow_is_damage(world: World, header: dict[str, int]) -> None:
+    world.core.sink_decide(world.now, "query", 0, parts(3))
+    world.turn()
+    lsn = world.core.last_lsn + 1
+    world.tables.append(to_table([Control(Kind.CHUNK, "query", orjson.dumps(header), b"", lsn)]))
+    with pytest.raises(LogDamaged, match=f"the CHUNK record at LSN {lsn} cannot be read"):
+        world.folded()
+
+
+def test_a_commit_that_no_group_can_hold_is_refused_before_anything_is_written(world: World) -> None:
+    topic = world.core.topic("/", "", "out")
+    huge = Publishes(topic, DURABLE, [b"as it says"], size=(1 << 30) + 1)
+    before = world.core.last_lsn
+    with pytest.raises(InvalidArgument, match="has 1073741825 bytes, a group at most 1073741824"):
+        world.core.sink_commit(world.now, "query", 0, [huge])
+    with pytest.raises(InvalidArgument, match="a batch has 1073741825 bytes"):
+        world.core.publish(world.now, huge, publisher="p", sequence=1)
+    assert world.core.last_lsn == before
+    assert world.core.sink_state("query") is None
+    assert world.core.publishers == {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from penstock.core.broker import Core
-from penstock.core.effects import Cancelled, Deliver, Fetch
+from penstock.core.effects import Cancelled, Deliver, Fetch, Scan
 from penstock.core.publishing.publishing import Published
 from penstock.core.queue.consumers import Consumer
 from penstock.core.queue.view import Queue
@@ -20,6 +20,7 @@ from penstock.records.properties import Properties, encode
 from penstock.records.schema import COLUMNS
 from penstock.records.settings import Action, QueueSettings
 from penstock.records.tables import FieldValue
+from penstock.server.scanning import matching
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
@@ -112,6 +113,9 @@ class World:
                         self.inbox.setdefault(effect.consumer, []).extend(effect.chunk)
                     case Fetch():
                         self.core.fetched(self.now, effect.token, self.read(effect.chunk))
+                    case Scan():
+                        found = matching(effect.filters, self.read(effect.chunk))
+                        self.core.scanned(self.now, effect.token, found, effect.chunk[-1])
                     case Cancelled():
                         self.cancelled.append(effect.consumer)
 

@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.core.effects import Cancelled, Deliver, Effect, Fetch, Purpose, Verb
+from penstock.core.effects import Cancelled, Deliver, Effect, Fetch, Purpose, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused
-from penstock.records.chunks import Chunk, Now, unpack_pairs
+from penstock.records.chunks import Chunk, Now, as_chunk, unpack_pairs
 from penstock.records.entries import Control, Publishes, Rows, Topic
 from penstock.records.kinds import Kind
 from penstock.records.settings import Action, QueueSettings, Retry
@@ -374,20 +374,40 @@ def test_leases_end_in_time_beside_one_that_was_given_without_end() -> None:
         assert q.sent(to=worker) == [lsn]
 
 
-def test_leases_are_runs_while_acks_come_in_order_and_a_dict_only_until_it_is_empty() -> None:
+def test_leases_end_in_any_order() -> None:
     q = Bench()
     worker = q.worker()
     lsns = q.publish(1_000)
     q.settle(lsns[:10], by=worker)
-    assert not worker.leases.loose
     q.settle(lsns[20:21], by=worker)
-    assert len(worker.leases.loose) == 989
     more = q.publish(500)
-    q.settle(lsns, by=worker)
-    assert not worker.leases.loose
+    assert q.settle(lsns, by=worker) == 989
     assert len(worker.leases.runs) == 1
     q.settle(more, by=worker)
+    assert not worker.leases.runs
     q.queue.check()
+
+
+def test_single_grants_are_gathered() -> None:
+    q = Bench()
+    worker = q.worker()
+    for gap in (0, 1) * 2_000:
+        q.publish(1, gap=gap)
+    assert len(worker.leases.runs) <= 4
+    held = [lsn for run in worker.leases.held() for lsn in run.chunk]
+    assert held == sorted(q.sent())
+    q.settle(as_chunk(held[1_000:3_000]), by=worker)
+    assert [lsn for run in worker.leases.held() for lsn in run.chunk] == held[:1_000] + held[3_000:]
+    q.queue.check()
+
+
+def test_one_settlement_of_a_span_reaches_leases_on_both_sides_of_one_that_stands_apart() -> None:
+    q = Bench()
+    worker = q.worker(max_backlog=5)
+    lsns = q.publish(5)
+    q.settle(array("q", [lsns[0], lsns[1], lsns[3], lsns[4]]), Verb.RELEASE, by=worker)  # granted again, together
+    assert q.settle(range(lsns[0] - 3, lsns[-1] + 4), by=worker) == 5
+    assert worker.outstanding == 0
 
 
 def test_acks_out_of_order_among_very_many_leases() -> None:
@@ -582,9 +602,9 @@ def test_a_message_nobody_wants_blocks_nobody_and_costs_nothing() -> None:
     q = Bench()
     q.publish(body=b"stuck")
     worker = q.worker(filter=First("good"))
-    [fetch] = q.sink.take_effects()
-    assert isinstance(fetch, Fetch)
-    q.queue.fetched(q.now, fetch.token, rows(fetch.chunk, b"stuck"), q.sink)
+    [scan] = q.sink.take_effects()
+    assert isinstance(scan, Scan)
+    q.queue.scanned(q.now, scan.token, [[]], scan.chunk[-1], q.sink)
     for _ in range(200):
         lsns = q.publish(100, body=b"good")
         assert q.sent() == list(lsns)
@@ -607,7 +627,7 @@ def test_equal_filters_are_evaluated_once() -> None:
 
 def test_a_list_is_bounded_and_its_walk_resumes_as_it_empties() -> None:
     q = Bench()
-    q.queue.targets.most = 10
+    q.queue.sieved().most = 10
     worker = q.worker(filter=First("x"), max_backlog=5)
     for _ in range(10):
         q.publish(10, body=b"x")
@@ -617,8 +637,8 @@ def test_a_list_is_bounded_and_its_walk_resumes_as_it_empties() -> None:
     while lsns := q.sent(to=worker):
         done += q.settle(lsns_chunk(lsns), by=worker)
         for effect in q.sink.take_effects():
-            if isinstance(effect, Fetch):
-                q.queue.fetched(q.now, effect.token, rows(effect.chunk, b"x"), q.sink)
+            if isinstance(effect, Scan):
+                q.queue.scanned(q.now, effect.token, [list(effect.chunk)], effect.chunk[-1], q.sink)
             else:
                 q.sink.effect(effect)
     assert done == 100
@@ -636,9 +656,9 @@ def test_a_returned_message_is_looked_at_again() -> None:
     worker = q.worker(filter=First("x"))
     q.sink.take_effects()
     q.settle(range(lsn, lsn + 1), Verb.RELEASE, by=other)
-    [fetch] = q.sink.take_effects()
-    assert isinstance(fetch, Fetch)
-    q.queue.fetched(q.now, fetch.token, rows(fetch.chunk, b"x"), q.sink)
+    [scan] = q.sink.take_effects()
+    assert isinstance(scan, Scan)
+    q.queue.scanned(q.now, scan.token, [list(scan.chunk)], scan.chunk[-1], q.sink)
     assert q.sent(to=worker) == [lsn]
 
 
@@ -667,3 +687,47 @@ def test_five_million_waiting_messages_come_and_go_by_ranges() -> None:
     waiting, columns = q.queue.snapshot()
     assert [len(chunk) for chunk in waiting] == [5_000_000]
     assert columns == {}
+
+
+def test_who_never_acknowledges_has_nothing_outstanding_in_a_batch_either() -> None:
+    batch, singles = Bench(fairness_model="proportional"), Bench(fairness_model="proportional")
+    for bench in (batch, singles):
+        bench.worker(no_ack=True)
+        bench.worker()
+    batch.publish(5)
+    for _ in range(5):
+        singles.publish(1)
+    shares = [[(effect.consumer.tag, len(effect.chunk)) for effect in bench.deliveries()] for bench in (batch, singles)]
+    assert shares == [[("c1", 5)], [("c1", 1)] * 5]
+
+
+def test_a_purge_names_what_is_ready_in_few_words() -> None:
+    q = Bench()
+    q.publish(10_000, gap=1)
+    q.worker(max_backlog=500)
+    q.publish(10_000, gap=3)
+    [held] = {id(e.consumer): e.consumer for e in q.deliveries()}.values()
+    leased = [lsn for run in held.leases.held() for lsn in run.chunk]
+    q.settle(as_chunk(leased[::2]), Verb.RELEASE, by=held)  # every other one is ready again
+    q.log()
+    assert q.queue.purge(q.now, q.sink) == 20_000 - 500
+    [(kind, _, pairs)] = q.log()
+    assert kind is Kind.PURGE
+    assert len(pairs) <= 4
+    assert q.queue.ready == 0
+    q.queue.check()
+
+
+def test_parts_that_queues_share_while_empty_stay_empty() -> None:
+    busy, idle = Bench(lease_period=10, retry=Retry(5, attempts=9), expiration=1_000), Bench()
+    worker = busy.worker(shared=Credit(100), filter=First("a"))
+    busy.publish(50, body=b"a", not_before=[0] * 40 + [2_000] * 10)
+    busy.sink.take_effects()
+    busy.settle(range(100, 110), Verb.CANCEL, by=worker)
+    busy.advance(1)
+    busy.queue.purge(busy.now, busy.sink)
+    assert not (idle.queue.returned.count or idle.queue.delays.count or idle.queue.letters.count)
+    assert idle.queue.expiry.empty
+    assert not (idle.queue.consumers or idle.queue.targets.lists or list(idle.queue.holders()))
+    assert not idle.queue.main.segments
+    assert not idle.queue.main.holes

@@ -14,7 +14,7 @@ fold but the reading of columns, so that the two can be held against each other.
     at most once    such a queue leases nothing: the removal is on record before the message is sent
     dead letters    one cause each, removed by the record of the same group
     stream batches  one after another, disjoint, settled once, gone when settled
-    sinks           a query's batches are committed once, in order
+    sinks           a query's batches are committed once, in order, each with all its chunks before the next
     publishers      sequences rise
     counts          what waits is what the fold says
 """
@@ -42,6 +42,7 @@ from penstock.core.audit.queues import (
     groups,
     spans,
 )
+from penstock.core.audit.sinks import SinkAudit
 from penstock.core.audit.streams import StreamAudit
 from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pick, texts
 from penstock.core.state.durable import DurableState, Ints, flat, spread
@@ -102,7 +103,7 @@ class Audit:
         self._queues: dict[int, AuditedQueue] = {}
         self._streams = StreamAudit(self._queues, self._find)
         self._routes: dict[int, tuple[int, tuple[int, ...]]] = {}  # number -> (LSN, queues)
-        self._sinks: dict[str, int] = {}
+        self._sinks = SinkAudit(self._find)
         self._publishers: dict[str, int] = {}
         self._took: list[tuple[int, Ints]] = []  # (queue, flat pairs) of this window
         self._held: list[pa.RecordBatch] = []
@@ -116,7 +117,8 @@ class Audit:
         self._last = self._skip = state.last_lsn
         self._begun = True
         self._routes = {number: (0, queues) for number, queues in state.routes.items()}
-        self._publishers, self._sinks = dict(state.publishers), dict(state.sinks)
+        self._publishers = dict(state.publishers)
+        self._sinks.load(state)
         for number, told in state.queues.items():
             once = told.settings.semantics == "at-most-once"
             queue = self._queues[number] = AuditedQueue(number, told.name, told.durable, told.exclusive, [(0, once)])
@@ -154,6 +156,8 @@ class Audit:
             self._compare(folded)
         counts["queues"] = len(self._queues)
         counts["stream batches"] = self._streams.planned
+        if self._sinks.committed:
+            counts["sink batches"] = self._sinks.committed
         findings = [
             Finding(guarantee, np.unique(np.concatenate(lsns))[:LSNS_MOST].tolist(), text)
             for (guarantee, text), lsns in self._findings.items()
@@ -286,13 +290,8 @@ class Audit:
                         text = f"publisher '{publisher}' goes back from sequence {highest} to {sequence}"
                         self._find("publishers", np.array([lsn]), text)
                     self._publishers[publisher] = sequence
-            case Kind.SINK_COMMIT:
-                batch, highest = cast(int, load(header)["batch"]), self._sinks.get(name, -1)
-                self._counts["sink batches"] += 1
-                if batch <= highest:
-                    text = f"query '{name}' committed batch {batch} after batch {highest}"
-                    self._find("sinks", np.array([lsn]), text)
-                self._sinks[name] = max(batch, highest)
+            case Kind.SINK_COMMIT | Kind.DECIDED | Kind.CHUNK:
+                self._sinks.record(kind, lsn, name, load(header))
             case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:
                 self._streams.record(kind, lsn, name, load(header), values, time)
             case _:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.actions import Actions, Expired
 from penstock.core.publishing.deaths import REJECTED, Death, after_death, amqp_reason, is_cycle
+from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.publishing.traits import read_traits
@@ -37,6 +39,26 @@ class _Letters:
     bodies: list[bytes]
     banned: dict[int, frozenset[str]]  # row -> names of queues that would make a cycle
 
+    def prepared(self, *, carbon: bool) -> Prepared:
+        """As a batch."""
+        size = sum(map(len, self.bodies)) + sum(map(len, self.properties))
+        batch = Publishes(self.topics, self.properties, self.bodies, size=size)
+        return Prepared(batch, self.causes, self.banned, carbon)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """New rows that are not written yet."""
+
+    batch: Publishes
+    causes: list[int]  # by row
+    banned: dict[int, frozenset[str]]
+    carbon: bool  # CC and BCC count
+
+
+Buried: TypeAlias = "tuple[Letter, list[Prepared]]"
+"""Messages that end together, and what they become."""
+
 
 class DeadLetters:
     """Writes the group that ends messages of a queue."""
@@ -58,16 +80,34 @@ class DeadLetters:
         self._instance = instance
         self.letters = Marks()  # rows that the server wrote as dead letters
 
-    def write(self, now: Now, queue: Queue, rows: Rows, letter: Letter) -> None:
-        """The group that ends these messages, in the order they died; the caller opens and closes it."""
-        now = self._outbox.at(now)
+    def prepare(self, now: Now, queue: Queue, rows: Rows, letter: Letter) -> list[Prepared]:
+        """What these messages become, in the order they died; nothing is written yet."""
+        self._outbox.at(now)
         at = {lsn: row for row, lsn in enumerate(rows.lsns)}
         order = [at[lsn] for run in letter.runs for lsn in run.chunk if lsn in at]
-        dead = list[tuple[int, int]]()
+        out = list[Prepared]()
         if queue.settings.dead_letter_exchange is not None:
-            dead += self._to_exchange(now, queue, rows, order, letter.reason)
+            out.append(self._to_exchange(queue, rows, order, letter.reason))
         if queue.actions:
-            dead += self._to_actions(now, queue, rows, order, letter.reason)
+            out.append(self._to_actions(queue, rows, order, letter.reason))
+        return [one for one in out if one.causes]
+
+    def unjudged(self, prepared: Sequence[Prepared]) -> list[tuple[Publishes, list[Question]]]:
+        """What content filters have to judge of them off the loop, before they are written."""
+        return [
+            (one.batch, questions)
+            for one in prepared
+            if (
+                questions := self._publisher.unjudged(
+                    one.batch, trusted=True, carbon=one.carbon, banned=one.banned or None
+                )
+            )
+        ]
+
+    def write(self, now: Now, queue: Queue, prepared: Sequence[Prepared], letter: Letter) -> None:
+        """The group that ends these messages; the caller opens and closes it."""
+        now = self._outbox.at(now)
+        dead = [pair for one in prepared for pair in self._publish(now, one)]
         header: dict[str, object] = {"reason": letter.reason}
         if letter.by:
             header["by"] = letter.by
@@ -75,7 +115,7 @@ class DeadLetters:
             header["dead"] = dead
         self._outbox.record(Kind.EXPIRE, queue.name, header, pack_pairs(queue.id, letter.pairs))
 
-    def _to_exchange(self, now: Now, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> list[tuple[int, int]]:
+    def _to_exchange(self, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> Prepared:
         settings = queue.settings
         exchange, key = settings.dead_letter_exchange or "", settings.dead_letter_routing_key
         letters = _Letters([], [], [], [], {})
@@ -95,9 +135,9 @@ class DeadLetters:
             letters.topics.append(topic)
             letters.properties.append(header)
             letters.bodies.append(rows.bodies[i])
-        return self._publish(now, letters, carbon=key is None)
+        return letters.prepared(carbon=key is None)
 
-    def _to_actions(self, now: Now, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> list[tuple[int, int]]:
+    def _to_actions(self, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> Prepared:
         letters = _Letters([], [], [], [], {})
         reasons = tuple(why.split(","))
         actions = self._actions.of(queue.vhost, queue.name, reasons)
@@ -113,20 +153,15 @@ class DeadLetters:
                 letters.topics.append(topic)
                 letters.properties.append(_PERSISTENT_HEADER)
                 letters.bodies.append(template.render(expired))
-        return self._publish(now, letters, carbon=False)
+        return letters.prepared(carbon=False)
 
-    def _publish(self, now: Now, letters: _Letters, *, carbon: bool) -> list[tuple[int, int]]:
+    def _publish(self, now: Now, one: Prepared) -> list[tuple[int, int]]:
         """Write the rows that some queue or topic wants; returns (cause, new) pairs."""
-        if not letters.causes:
-            return []
-        size = sum(map(len, letters.bodies)) + sum(map(len, letters.properties))
-        batch = Publishes(letters.topics, letters.properties, letters.bodies, size=size)
-        count = len(letters.causes)
-        published = self._publisher.publish(now, batch, trusted=True, carbon=carbon, banned=letters.banned)
+        published = self._publisher.publish(now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned)
         if not published.stored:
             return []
         unwanted = {*published.unroutable, *(row for row, _ in published.refused)}
-        causes = [letters.causes[row] for row in range(count) if row not in unwanted]
+        causes = [cause for row, cause in enumerate(one.causes) if row not in unwanted]
         first = published.first
         self.letters.part()
         self.letters.add(first, first + len(causes))

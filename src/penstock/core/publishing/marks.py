@@ -1,7 +1,7 @@
 """A property that some messages have, whatever queue they wait in: LSN spans that grow at the end.
 
 Used for what only a later start or a later death needs to know (transient, written as a dead letter), so that queues do
-not carry it.  Spans of messages that are gone are forgotten when the durable state is taken.
+not carry it.  Spans of which no message waits any more are forgotten when the durable state is taken.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from penstock.core.state.durable import Ints, chunked, spread
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.state.durable import Ints, chunked, ints, to_array
 from penstock.records.chunks import pairs_of
 
 
@@ -50,12 +53,18 @@ class Marks:
         """Whether this message has it."""
         return bisect_right(self.pairs, lsn) % 2 == 1
 
-    def column(self, lsns: Ints) -> Ints:
-        """1 for each of the ascending LSNs that has it, else 0."""
-        pairs = self.pairs
-        return spread(
-            lsns, array("q", [value for i in range(0, len(pairs), 2) for value in (pairs[i], pairs[i + 1], 1)])
-        )
+    def among(self, lsns: Ints) -> npt.NDArray[np.bool_]:
+        """Which of the ascending LSNs have it."""
+        return (np.searchsorted(ints(self.pairs), lsns, side="right") & 1).astype(bool)
+
+    def retain(self, used: npt.NDArray[np.bool_], upto: int) -> None:
+        """Forget those of the first spans that nobody needs, if they end at `upto` or before."""
+        held = ints(self.pairs).reshape(-1, 2)
+        count = min(len(used), int(np.searchsorted(held[:, 1], upto + 1, side="right")))
+        if not used[:count].all():
+            keep = np.ones(len(held), dtype=bool)
+            keep[:count] = used[:count]
+            self.pairs = to_array(held[keep].reshape(-1))
 
     def reset(self, lsns: Ints) -> None:
         """Of the messages published so far these alone matter any more; ascending."""

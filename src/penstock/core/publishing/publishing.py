@@ -10,17 +10,27 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import cast
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
+from penstock.core.publishing.judging import Asking, Question, takers
 from penstock.core.publishing.marks import Marks
+from penstock.core.publishing.shared_credit import Share, share_out
 from penstock.core.publishing.traits import Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router
+from penstock.records.bodies import listed, size_of
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
+
+_SHARING = attrgetter("sharing")
+
+QUIET_BYTES = 8_192
+"""A batch of no more bytes than this is evaluated as it is published: it cannot take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +48,10 @@ class Published:
 class _Mixed:
     """A batch whose rows differ: what each row becomes, gathered before anything is written."""
 
-    __slots__ = ("headers", "kept", "queues", "refused", "routes", "takers", "topics", "traits", "unroutable")
+    __slots__ = ("asking", "kept", "refused", "routes", "takers", "unroutable")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, asking: Asking | None = None) -> None:
+        self.asking = asking  # whether, and what, may be asked instead of evaluated
         self.routes = [NO_ROUTE] * size
         self.kept = [False] * size
         self.takers: dict[Queue, list[int]] = {}  # rows that each queue takes
@@ -57,7 +68,6 @@ class Publisher:
         self._outbox = outbox
         self.traits = TraitsMemo()
         self.transient = Marks()
-        self.arrived: dict[int, int] = {}  # messages that each queue took since the start
         self.touched: set[Queue] = set()  # queues that took something since the core looked
         self._plans: dict[tuple[Topic, bytes, bool], Plan] = {}  # topics whose way depends on headers or extra keys
         self._plans_version = -1
@@ -92,6 +102,44 @@ class Publisher:
                     return self._uniform(now, batch, plan, traits, persistent, trusted)
         return self._mixed(now, batch, skip, persistent, trusted, carbon, banned)
 
+    def unjudged(
+        self,
+        batch: Publishes,
+        *,
+        skip: int = 0,
+        trusted: bool = False,
+        carbon: bool = True,
+        banned: Mapping[int, frozenset[str]] | None = None,
+    ) -> list[Question]:
+        """What has to be evaluated off the loop before this batch can be published without holding the loop up.
+
+        Parameters as in `publish`.  When nothing has to, the work that was done is kept on the batch.
+        """
+        batch.routed = None
+        if not self._router.filtering or size_of(batch.bodies) <= QUIET_BYTES:
+            return []
+        topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
+        if not any(plan.filtered or plan.by_headers or carbon for plan in map(self._plan, topics)):
+            return []
+        size = len(batch.bodies)
+        data = batch.properties
+        traits = [self.traits[data]] * size if isinstance(data, bytes) else [self.traits[one] for one in data]
+        asking = Asking()
+        mixed = _Mixed(size, asking)
+        version = self._router.version
+        self._route_rows(batch, traits, skip, mixed, trusted, carbon, banned)
+        if not asking.questions and not banned:
+            batch.routed = ((version, skip, trusted, carbon), mixed)
+        return list(asking.questions.values())
+
+    def _taken_up(self, batch: Publishes, skip: int, trusted: bool, carbon: bool) -> _Mixed | None:
+        """What `unjudged` has worked out for this batch, if it still holds."""
+        routed, batch.routed = batch.routed, None
+        if not isinstance(routed, tuple):
+            return None
+        key, mixed = cast("tuple[tuple[int, int, bool, bool], _Mixed]", routed)
+        return mixed if key == (self._router.version, skip, trusted, carbon) else None
+
     # one topic, one header, no filter: nothing is done row by row
 
     def _uniform(
@@ -110,8 +158,12 @@ class Publisher:
         batch.transient = traits.transient if persistent is None else not persistent
         first = self._store(batch, [(queue, None) for queue in plan.queues] if plan.route == NO_ROUTE else ())
         chunk = range(first, first + size)
-        for queue in plan.queues:
-            self._arrive(now, queue, chunk, batch, range(size))
+        queues = plan.queues
+        if len(queues) > 1 and any(map(_SHARING, queues)):
+            self._share_out(now, [Share(queue, chunk, range(size)) for queue in queues], batch)
+        else:
+            for queue in queues:
+                self._arrive(now, queue, chunk, batch, range(size))
         return Published(first, first + size - 1, stored=size)
 
     # many topics, but nothing else to look at: a few steps for each topic, two list comprehensions for the rows
@@ -161,6 +213,7 @@ class Publisher:
         batch.transient = kinds.pop() if len(kinds) == 1 else [one.transient for one in traits]
         size = len(traits)
         first = self._store(batch, ())
+        apart = list[Share]() if len(takers) > 1 and any(map(_SHARING, takers)) else None
         for queue, rows in takers.items():
             if queue in shared:
                 rows.sort()
@@ -170,7 +223,12 @@ class Publisher:
                 chunk = range(first + rows[0], first + rows[-1] + 1)
             else:
                 chunk = array("q", [first + row for row in rows])
-            self._arrive(now, queue, chunk, batch, rows)
+            if apart is None:
+                self._arrive(now, queue, chunk, batch, rows)
+            else:
+                apart.append(Share(queue, chunk, rows))
+        if apart is not None:
+            self._share_out(now, apart, batch)
         return Published(first, first + size - 1, stored=size)
 
     # anything else
@@ -195,8 +253,10 @@ class Publisher:
             published = self._by_topic(now, batch, traits, persistent)
             if published is not None:
                 return published
-        mixed = _Mixed(size)
-        self._route_rows(batch, traits, skip, mixed, trusted, carbon, banned)
+        mixed = None if banned else self._taken_up(batch, skip, trusted, carbon)
+        if mixed is None:
+            mixed = _Mixed(size)
+            self._route_rows(batch, traits, skip, mixed, trusted, carbon, banned)
         if not all(traits_of.plain for traits_of in set(traits)) and not trusted:
             self._times(batch, traits)
         mode = [one.transient for one in traits] if persistent is None else [not persistent]
@@ -229,13 +289,19 @@ class Publisher:
         if self._interning.full and NO_ROUTE in routes:
             unnamed = [(queue, [row for row in taken if routes[row] == NO_ROUTE]) for queue, taken in takers]
         first = self._store(stored, unnamed)
+        apart = list[Share]() if len(takers) > 1 and any(queue.sharing for queue, _ in takers) else None
         for queue, taken in takers:
             chunk: Chunk
             if len(taken) == len(rows):
                 chunk = range(first, first + len(rows))
             else:
                 chunk = as_chunk(array("q", [first + row for row in taken]))
-            self._arrive(now, queue, chunk, stored, taken)
+            if apart is None:
+                self._arrive(now, queue, chunk, stored, taken)
+            else:
+                apart.append(Share(queue, chunk, taken))
+        if apart is not None:
+            self._share_out(now, apart, stored)
         return Published(first, first + len(rows) - 1, *outcome, stored=len(rows))
 
     def _route_rows(
@@ -290,18 +356,9 @@ class Publisher:
             else:
                 mixed.unroutable += rows
             return
-        bodies = [batch.bodies[row] for row in rows]
-        properties: bytes | list[bytes] = batch.properties
-        if isinstance(properties, list):
-            properties = [properties[row] for row in rows]
-        wanted = [0] * len(rows)  # bit i: the plan's queue i takes the row
-        for i, one in enumerate(plan.filters):
-            bit = 1 << i
-            if one is None:
-                wanted = [bits | bit for bits in wanted]
-            else:
-                passed = one.matches(bodies, properties, topic)
-                wanted = [bits | bit if ok else bits for bits, ok in zip(wanted, passed, strict=True)]
+        wanted = takers(batch, rows, topic, plan, mixed.asking)
+        if mixed.asking is not None and mixed.asking.questions:
+            return  # nothing is decided before they are answered
         alike: dict[int, list[int]] = {}
         for row, bits in zip(rows, wanted, strict=True):
             alike.setdefault(bits, []).append(row)
@@ -378,13 +435,19 @@ class Publisher:
             self.transient.add_rows(first, batch.transient)
         return first
 
+    def _share_out(self, now: Now, shares: list[Share], batch: Publishes) -> None:
+        def give(queue: Queue, chunk: Chunk, rows: Sequence[int]) -> None:
+            self._arrive(now, queue, chunk, batch, rows)
+
+        share_out(now, shares, self._outbox, self._outbox.effects, give)
+
     def _arrive(self, now: Now, queue: Queue, chunk: Chunk, batch: Publishes, rows: Sequence[int]) -> None:
         expires_at, not_before, priority = batch.expires_at, batch.not_before, batch.priority
         if len(rows) < len(batch.bodies):
             expires_at = None if expires_at is None else [expires_at[row] for row in rows]
             not_before = None if not_before is None else [not_before[row] for row in rows]
             priority = None if priority is None else [priority[row] for row in rows]
-        self.arrived[queue.id] = self.arrived.get(queue.id, 0) + len(rows)
+        queue.arrived += len(rows)
         self.touched.add(queue)
         queue.arrive(
             now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before,
@@ -408,7 +471,8 @@ def _select(batch: Publishes, rows: list[int]) -> Publishes:
     def some(column: list[int] | None) -> list[int] | None:
         return None if column is None else [column[row] for row in rows]
 
-    bodies = [batch.bodies[row] for row in rows]
+    whole = listed(batch.bodies)
+    bodies = [whole[row] for row in rows]
     properties = batch.properties if isinstance(batch.properties, bytes) else [batch.properties[row] for row in rows]
     return Publishes(
         batch.topics if isinstance(batch.topics, Topic) else [batch.topics[row] for row in rows],

@@ -26,7 +26,7 @@ def divert(queue: Queue, now: Now, chunk: Chunk, not_before: Sequence[int]) -> C
     later = [(lsn, when) for lsn, when in zip(chunk, not_before, strict=True) if when > now.wall]
     if not later:
         return None
-    queue.delays.schedule([lsn for lsn, _ in later], [when for _, when in later])
+    queue.late().schedule([lsn for lsn, _ in later], [when for _, when in later])
     queue.delayed += len(later)
     return as_chunk([lsn for lsn, _ in later])
 
@@ -42,16 +42,17 @@ def set_deadlines(
         own = np.array(expires_at, dtype=np.int64)
     if own is None:
         if not common:
-            queue.expiry.part()
+            if not queue.expiry.empty:
+                queue.expiry.part()
             return None
-        queue.expiry.add(chunk, common)
+        queue.timed().add(chunk, common)
         return None
     times = deadlines(queue.settings, now.wall, own)
     lsns = view(chunk)
     past = (times > 0) & (times < now.wall)
     if elsewhere is not None:
         past &= ~np.isin(lsns, view(elsewhere), assume_unique=True)
-    queue.expiry.add_each(lsns[~past], times[~past], common)
+    queue.timed().add_each(lsns[~past], times[~past], common)
     return packed(lsns[past]) if past.any() else None
 
 

@@ -122,21 +122,26 @@ class Consumer:
 class Roster:
     """The consumers of a queue that are pushed to, by priority and order of subscription."""
 
-    __slots__ = ("all", "levels", "turn")
+    __slots__ = ("all", "levels", "plain", "turn")
 
     def __init__(self) -> None:
         self.all: list[Consumer] = []
+        self.plain: list[Consumer] = []  # those without a filter
         self.levels: list[list[Consumer]] = []  # highest priority first
         self.turn = 0  # serial of the one that was served last
 
     def add(self, consumer: Consumer) -> None:
         """A new subscription, the last of its priority."""
         self.all.append(consumer)
+        if consumer.targets is None:
+            self.plain.append(consumer)
         self._sort()
 
     def remove(self, consumer: Consumer) -> None:
         """A subscription has ended."""
         self.all.remove(consumer)
+        if consumer.targets is None:
+            self.plain.remove(consumer)
         self._sort()
 
     def _sort(self) -> None:

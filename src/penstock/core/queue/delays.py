@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from penstock.core.queue.returned import RunHeap
 from penstock.core.queue.runs import NEVER, PIECE, Key, Run, packed, view
+from penstock.core.state.durable import to_array
 from penstock.records.chunks import Chunk
 
 Ints = npt.NDArray[np.int64]
@@ -22,11 +23,28 @@ Ints = npt.NDArray[np.int64]
 class Block:
     """Messages with a time each, ascending LSNs; 16 bytes a message."""
 
-    __slots__ = ("lsns", "times")
+    __slots__ = ("_asked", "_due", "lsns", "times")
 
     def __init__(self, lsns: array[int], times: array[int]) -> None:
         self.lsns = lsns
         self.times = times
+        self._asked = NEVER  # `_due` is the first time after this moment; NEVER: not known
+        self._due = NEVER
+
+    def extend(self, lsns: Sequence[int], times: Sequence[int]) -> None:
+        """More messages, newer than those here."""
+        self.lsns.extend(lsns)
+        self.times.extend(times)
+        self._asked = NEVER
+
+    def due_after(self, moment: int) -> int:
+        """The earliest time later than `moment`, `NEVER` without one; looked for only when it has changed."""
+        if not self._asked <= moment < self._due:
+            times = self.columns()[1]
+            later = times[times > moment]
+            self._due = int(later.min()) if len(later) else NEVER
+            self._asked = moment
+        return self._due
 
     def columns(self) -> tuple[Ints, Ints]:
         """Views as numpy; drop them before the block grows."""
@@ -46,26 +64,21 @@ class Timetable:
         """New messages; all newer than those here."""
         self.count += len(lsns)
         if self.blocks and len(self.blocks[-1].lsns) < PIECE:
-            self.blocks[-1].lsns.extend(lsns)
-            self.blocks[-1].times.extend(times)
+            self.blocks[-1].extend(lsns, times)
         else:
             self.blocks.append(Block(array("q", lsns), array("q", times)))
 
     def next_after(self, moment: int) -> int:
         """The earliest time later than `moment`; `NEVER` without one."""
-        best = NEVER
-        for block in self.blocks:
-            times = block.columns()[1]
-            later = times[times > moment]
-            if len(later):
-                best = min(best, int(later.min()))
-        return best
+        return min([block.due_after(moment) for block in self.blocks], default=NEVER)
 
     def between(self, past: int, now: int) -> tuple[Ints, Ints]:
         """Messages with `past < time <= now`, ascending, and their times; they stay."""
         lsns = [np.zeros(0, dtype=np.int64)]
         moments = [np.zeros(0, dtype=np.int64)]
         for block in self.blocks:
+            if block.due_after(past) > now:
+                continue
             held, times = block.columns()
             chosen = (times > past) & (times <= now)
             if chosen.any():
@@ -81,9 +94,10 @@ class Timetable:
             held, times = block.columns()
             if not len(lsns) or held[-1] < lsns[0] or held[0] > lsns[-1]:
                 continue
-            at = np.minimum(np.searchsorted(held, lsns), len(held) - 1)
-            found = held[at] == lsns
-            out[found] = times[at[found]]
+            low, high = np.searchsorted(lsns, (held[0], held[-1] + 1)).tolist()
+            at = np.searchsorted(held, lsns[low:high])
+            found = held[at] == lsns[low:high]
+            out[low:high][found] = times[at[found]]
         return out
 
     def remove(self, wanted: Chunk) -> tuple[Ints, Ints]:
@@ -91,6 +105,7 @@ class Timetable:
         lsns = [np.zeros(0, dtype=np.int64)]
         moments = [np.zeros(0, dtype=np.int64)]
         kept = list[Block]()
+        asked = np.zeros(0, dtype=np.int64) if isinstance(wanted, range) else view(wanted)
         for block in self.blocks:
             if block.lsns[-1] < wanted[0] or block.lsns[0] > wanted[-1]:
                 kept.append(block)
@@ -99,22 +114,32 @@ class Timetable:
             if isinstance(wanted, range):
                 chosen = (held >= wanted.start) & (held < wanted.stop)
             else:
-                chosen = np.isin(held, view(wanted), assume_unique=True)
+                part = asked[slice(*np.searchsorted(asked, (held[0], held[-1] + 1)).tolist())]
+                at = np.searchsorted(held, part)
+                chosen = np.zeros(len(held), dtype=bool)
+                chosen[at[held[at] == part]] = True
             if not chosen.any():
                 kept.append(block)
                 continue
             lsns.append(held[chosen])
             moments.append(times[chosen])
             if not chosen.all():
-                kept.append(Block(array("q", held[~chosen].tolist()), array("q", times[~chosen].tolist())))
+                kept.append(Block(to_array(held[~chosen]), to_array(times[~chosen])))
         self.blocks = kept
         gone = np.concatenate(lsns)
         self.count -= len(gone)
         return gone, np.concatenate(moments)
 
     def items(self) -> Iterator[tuple[array[int], array[int]]]:
-        """LSNs and times, block by block, as copies."""
-        return ((block.lsns[:], block.times[:]) for block in self.blocks)
+        """LSNs and times, block by block; they will not change."""
+        return ((block.lsns, block.times) for block in self.copy().blocks)
+
+    def copy(self) -> Timetable:
+        """As it is now; blocks that are full are shared, for only the last one grows."""
+        out = Timetable()
+        out.blocks, out.count = self.blocks[:-1], self.count
+        out.blocks += (Block(block.lsns[:], block.times[:]) for block in self.blocks[-1:])
+        return out
 
 
 class Retries(RunHeap):

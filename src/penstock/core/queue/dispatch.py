@@ -2,11 +2,12 @@
 
 The definition: again and again, the oldest ready message that some consumer with room wants goes to one of those that
 want it, of the highest consumer priority, picked by the fairness model.  Without filters a whole slice is dealt at
-once; with filters, or where consumers of this queue share credit among themselves, it goes message by message.
+once; with filters `matched` looks at those that match.  Where consumers share credit it goes message by message.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.attempts import delivered
 from penstock.core.queue.fairness import deal, pick
 from penstock.core.queue.leases import SLOT
+from penstock.core.queue.matched import dispatch_matched
 from penstock.core.queue.runs import Key, Run, packed, view
 from penstock.records.chunks import Now, as_chunk, pack_pairs
 from penstock.records.kinds import Kind
@@ -37,8 +39,12 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     if not queue.ready or not roster.all:
         return
     budget = queue.dispatch_most
-    if queue.targets.lists or _tangled(queue):
-        _one_by_one(queue, now, sink, budget)
+    if queue.sharing or (queue.settings.max_backlog and any(consumer.no_ack for consumer in roster.all)):
+        if queue.targets.lists or _tangled(queue):
+            _one_by_one(queue, now, sink, budget)
+            return
+    elif queue.targets.lists:
+        dispatch_matched(queue, now, sink, budget, grant)
         return
     for level in roster.levels:
         free = [consumer for consumer in level if not consumer.paused and consumer.room > 0]
@@ -86,7 +92,8 @@ def _deal(queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], runs: li
         return
     held = [consumer.leases.count for consumer in free]
     rooms = [consumer.room for consumer in free]
-    who = deal(model, rooms, held, [consumer.weight for consumer in free], first, count)
+    weights = [math.inf if consumer.no_ack else consumer.weight for consumer in free]  # it never holds anything
+    who = deal(model, rooms, held, weights, first, count)
     shares: list[list[Run]] = [[] for _ in free]
     done = 0
     for run in runs:

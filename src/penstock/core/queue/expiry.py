@@ -179,6 +179,13 @@ class Expiry:
         self._firsts.frombytes(lsns[starts].tobytes())
         self._lasts.frombytes(lsns[ends].tobytes())
 
+    def copy(self) -> Expiry:
+        """The deadlines as they are now, to be asked and not changed; blocks that are full are shared."""
+        out = Expiry()
+        out._ends, out._firsts, out._lasts = self._ends[:], self._firsts[:], self._lasts[:]
+        out.own = self.own.copy()
+        return out
+
     def bulky(self) -> bool:
         """Whether so much has passed that `trim` is worth its walk."""
         return bisect_right(self._ends, self.past) > 1024 or len(self.own.blocks) > 8

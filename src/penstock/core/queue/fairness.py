@@ -42,14 +42,14 @@ def deal(
     model: FairnessModel,
     rooms: Sequence[int],
     outstanding: Sequence[int],
-    weights: Sequence[int],
+    weights: Sequence[float],
     first: int,
     count: int,
 ) -> Ints:
     """For each of `count` messages the index of its consumer.
 
     rooms         how many more each may take; they add up to `count` at least
-    outstanding, weights    for `proportional`
+    outstanding, weights    for `proportional`; a weight without end: nothing of it is ever outstanding
     first         the index whose turn it is, for `round-robin`
     """
     n = len(rooms)
@@ -86,7 +86,7 @@ def _rotate(rooms: Sequence[int], first: int, count: int) -> Ints:
     return np.concatenate(out)
 
 
-def _proportional(rooms: Sequence[int], outstanding: Sequence[int], weights: Sequence[int], count: int) -> Ints:
+def _proportional(rooms: Sequence[int], outstanding: Sequence[int], weights: Sequence[float], count: int) -> Ints:
     n = len(rooms)
     if count >= 64 and n * count <= 200_000:
         shares = [min(room, count) for room in rooms]

@@ -4,65 +4,50 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.queue.attempts import FRESH, Tally
 from penstock.core.queue.leases import SLOT
-from penstock.core.queue.runs import Run, packed, tidy
-from penstock.core.state.durable import flat, runs_of, spread
+from penstock.core.queue.runs import Run, tidy
+from penstock.core.state.capture import Contained
+from penstock.core.state.durable import flat, spread
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.contents import Contents
 
 
-def snapshot(queue: Queue) -> tuple[list[Chunk], dict[str, array[int]]]:
-    """What waits, in any state, and what is remembered of it: `waiting` and `columns` of a `QueueState`.
-
-    The chunks may come in any order; they and the columns will not change.  Of the columns `transient` is not known
-    here.
-    """
-    waiting = list(queue.main.chunks())
-    counts: dict[str, array[int]] = {name: array("q") for name in ("deliveries", "failures", "cancels", "place")}
-    for run in queue.runs():
-        if not len(run.chunk):
-            continue
-        waiting.append(run.chunk)
-        values = (*run.tally, run.place)
-        if any(values):
-            pairs = run.pairs()
-            for column, value in zip(counts.values(), values, strict=True):
-                if value:
-                    for i in range(0, len(pairs), 2):
-                        column.extend((pairs[i], pairs[i + 1], value))
-    columns = {name: column for name, column in counts.items() if column}
-    due = array("q")
-    for run in queue.delays.retries.runs():
-        pairs = run.pairs()
-        for i in range(0, len(pairs), 2):
-            due.extend((pairs[i], pairs[i + 1], run.deadline))
-    for lsns, times in queue.delays.scheduled.items():
-        waiting.append(lsns)
-        for lsn, time in zip(lsns, times, strict=True):
-            due.extend((lsn, lsn + 1, time))
-    if due:
-        columns["not_before"] = due
+def capture(queue: Contents) -> Contained:
+    """What waits, in any state, and what is remembered of it.  Costs a reference a chunk; nothing of it will change."""
+    out = Contained(list(queue.main.chunks()))
+    out.retries = [_copy(run) for run in queue.delays.retries.runs()]
+    out.runs = [_copy(run) for run in queue.runs_held() if len(run.chunk)] + out.retries
+    out.scheduled = list(queue.delays.scheduled.items())
     if not queue.expiry.empty:
-        everything = flat(waiting)
-        columns["expires_at"] = runs_of(everything, queue.expiry.deadlines_of(packed(everything)))
-    return waiting, columns
+        out.expiry = queue.expiry.copy()
+    return out
 
 
-def load(queue: Queue, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
+def _copy(run: Run) -> Run:
+    return Run(run.chunk, run.solid, run.tally, run.place, run.deadline)
+
+
+def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
+    if not columns and all(a[-1] < b[0] for a, b in pairwise(waiting)):
+        for chunk in waiting:
+            queue.main.append(chunk)
+        queue.ready = queue.main.count
+        return
     lsns = flat(waiting)
     if not len(lsns):
         return
     queue.ready = len(lsns)
     if "expires_at" in columns:
-        queue.expiry.load(lsns, spread(lsns, columns["expires_at"]))
+        queue.timed().load(lsns, spread(lsns, columns["expires_at"]))
     told = [
         spread(lsns, columns.get(name, array("q")))
         for name in ("deliveries", "failures", "cancels", "place", "not_before")
@@ -96,15 +81,15 @@ def load(queue: Queue, waiting: Sequence[Chunk], columns: Mapping[str, array[int
         for chunk, _ in tidy(mine):
             run = Run(chunk, False, tally if tally != FRESH else FRESH, place, due)
             if due:
-                queue.delays.retry(run)
+                queue.late().retry(run)
             else:
-                queue.returned.push(run)
+                queue.coming_back().push(run)
     if fresh:
         fresh.sort()
-        queue.delays.schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
+        queue.late().schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
 
 
-def check(queue: Queue) -> None:
+def check(queue: Contents) -> None:
     """Recount everything; AssertionError names what is off."""
     main = sum(map(len, queue.main.chunks()))
     assert main == queue.main.count, f"{queue!r}: main {main}, counted {queue.main.count}"
@@ -123,7 +108,7 @@ def check(queue: Queue) -> None:
         leased += sum(len(run.chunk) for run in held if run.place != SLOT)
     assert leased == queue.leased, f"{queue!r}: {leased} are leased"
     assert outstanding == queue.outstanding, f"{queue!r}: {outstanding} outstanding, counted {queue.outstanding}"
-    everything = flat(snapshot(queue)[0])
+    everything = flat(capture(queue).waiting())
     assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
     solid = [(segment.chunk, "main") for segment in queue.main.segments if segment.solid]
     solid += ((run.chunk, "a run") for run in queue.runs() if run.solid and len(run.chunk))

@@ -1,8 +1,7 @@
 """What one consumer holds, and until when.
 
 Grants are runs in the order they were given.  While acks come in that order they only cut the front: nothing is kept
-per message.  The first ack out of order turns what is held into a dict; later grants start a new row of runs, and the
-dict is gone when its last message is.  Whatever is in the dict was granted before whatever is in the runs.
+per message.  The first ack out of order lets the runs be found by LSN too (`scattered`), until nothing is held.
 
 All leases of a queue are as long, so deadlines leave in the order of the grants; `in_order=False` is for the time after
 a change of the setting.
@@ -10,67 +9,98 @@ a change of the setting.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from penstock.core.queue.runs import Run, sift, sorted_chunk
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.core.queue.runs import NEVER, SMALL, Run, sift, sorted_chunk
+from penstock.core.queue.scattered import DEAD_MOST, Lanes, Lease
+from penstock.records.chunks import Chunk
 
 SLOT = -1
 """The place of what is no longer in the queue: delivered at most once, it only fills the consumer's backlog."""
 
-LOOSE_MOST = 65_536
-"""More messages than this stay in runs even when acks come out of order, while the runs are few."""
-RUNS_MOST = 256
+GATHERED_MOST = 2048
+"""Messages that came in small grants are gathered in runs of up to so many."""
 
 
 class Leases:
     """The runs that one consumer holds."""
 
-    __slots__ = ("count", "loose", "runs")
+    __slots__ = ("_dead", "_gathering", "_lanes", "count", "runs")
 
     def __init__(self) -> None:
-        self.runs: deque[Run] = deque()  # in order of grant
-        self.loose: dict[int, Run] = {}  # in order of grant; the run it was granted in (its chunk means nothing here)
+        self.runs: deque[Run] = deque()  # in order of grant; shells of which nothing is left may stand among them
         self.count = 0
+        self._gathering: array[int] | None = None  # the chunk of the last run, if it was made here
+        self._lanes: Lanes | None = None  # the runs by LSN, all of them `Lease`s then
+        self._dead = 0  # empty shells in `runs`
 
     def add(self, run: Run) -> None:
         """A new grant."""
-        self.runs.append(run)
         self.count += len(run.chunk)
+        if self._lanes is not None:
+            run = Lease(run)
+            self._lanes.add(run)
+        elif len(run.chunk) < SMALL and self.runs and self._gather(self.runs[-1], run):
+            return
+        self.runs.append(run)
+        self._gathering = None
+
+    def _gather(self, last: Run, run: Run) -> bool:
+        """Join small grants of one kind, so that a million of single messages are no million runs."""
+        held, chunk = last.chunk, run.chunk
+        if (
+            last.deadline != run.deadline
+            or last.tally != run.tally
+            or last.place != run.place
+            or held[-1] >= chunk[0]
+            or len(held) >= GATHERED_MOST
+        ):
+            return False
+        if isinstance(held, range) and isinstance(chunk, range) and held.stop == chunk.start:
+            last.chunk = range(held.start, chunk.stop)
+            return True
+        if self._gathering is None or self._gathering is not held:
+            if len(held) >= SMALL:
+                return False
+            last.chunk = self._gathering = array("q", held)  # others may hold the array that it was
+        self._gathering.extend(chunk)
+        last.solid = False
+        return True
 
     def take(self, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
         """Remove those of the chunk (ascending) that are held here; (the runs they were, the chunks not held)."""
         out = list[Run]()
-        if self.loose:
-            left = self._take_loose(chunk, out)
-        else:
-            rest = self._take_front(chunk, out)
-            if rest is None:
-                return out, []
-            left = [rest]
-        missing = list[Chunk]()
-        for part in left:
-            rest = self._take_front(part, out)
-            if rest is None:
-                continue
+        rest = self._take_front(chunk, out)
+        if rest is None:
+            if self._lanes is not None:
+                self._sweep()
+            return out, []
+        if self._lanes is None:
             if not self._touches(rest):
-                missing.append(rest)
-            elif self.count > LOOSE_MOST and len(self.runs) <= RUNS_MOST:
-                missing += self._take_from_runs(rest, out)
-            else:
-                self._loosen()
-                missing += self._take_loose(rest, out)
+                return out, [rest]
+            self._scatter()
+        lanes = self._lanes
+        assert lanes is not None
+        before = len(out)
+        missing = lanes.take(rest, out)
+        if len(out) > before:
+            self.count -= sum([len(run.chunk) for run in out[before:]])
+            self._sweep()
         return out, missing
 
     def _take_front(self, chunk: Chunk, out: list[Run]) -> Chunk | None:
         """Cut the chunk from the front of the runs as far as it is the same; returns what is left of it."""
         runs = self.runs
+        scattered = self._lanes is not None
         while runs:
             front = runs[0]
             held = front.chunk
             n, m = len(chunk), len(held)
+            if scattered and isinstance(front, Lease) and (front.gone is not None or n < m):
+                break
             if n < m:
                 if chunk != held[:n]:
                     break
@@ -82,59 +112,54 @@ class Leases:
                 break
             runs.popleft()
             self.count -= m
-            out.append(front)
+            out.append(self._ended_run(front) if scattered else front)
             if n == m:
                 return None
             chunk = chunk[m:]
         return chunk
 
-    def _take_loose(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
-        """Take those of the chunk that are in the dict; returns the others."""
-        loose = self.loose
-        if len(chunk) > 2 * len(loose):
-            wanted = chunk if isinstance(chunk, range) else set(chunk)
-            found = sorted(lsn for lsn in loose if lsn in wanted)
-        else:
-            found = [lsn for lsn in chunk if lsn in loose]
-        if not found:
-            return [chunk]
-        out += grouped([(lsn, loose.pop(lsn)) for lsn in found])
-        self.count -= len(found)
-        return [] if len(found) == len(chunk) else sift(chunk, as_chunk(found))[1]
+    def _ended_run(self, run: Run) -> Run:
+        """A run that left `runs` as a whole; what stands in the lanes of it is a shell."""
+        return run.end() if isinstance(run, Lease) else run
 
     def _touches(self, chunk: Chunk) -> bool:
         """Whether the chunk and some run overlap by their ends."""
         first, last = chunk[0], chunk[-1]
         return any(run.chunk[0] <= last and first <= run.chunk[-1] for run in self.runs)
 
-    def _take_from_runs(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
-        kept: deque[Run] = deque()
-        found = list[Chunk]()
-        for run in self.runs:
-            inside, outside, slices = sift(run.chunk, chunk)
-            if inside is None:
-                kept.append(run)
-                continue
-            found.append(inside)
-            out.append(run.part(inside, slices))
-            self.count -= len(inside)
-            kept.extend(run.part(part, slices) for part in outside)
-        self.runs = kept
-        return sift(chunk, sorted_chunk(found))[1] if found else [chunk]
+    def _scatter(self) -> None:
+        lanes = self._lanes = Lanes()
+        leases = [Lease(run) for run in self.runs]
+        for lease in leases:
+            lanes.add(lease)
+        self.runs = deque[Run](leases)
+        self._gathering = None
 
-    def _loosen(self) -> None:
-        loose = self.loose
-        for run in self.runs:
-            for lsn in run.chunk:
-                loose[lsn] = run
-        self.runs.clear()
+    def _sweep(self) -> None:
+        """Let go of shells: at the front at once, elsewhere when they are many."""
+        if not self.count:
+            self.runs.clear()
+            self._lanes = None
+            return
+        runs = self.runs
+        while isinstance(front := runs[0], Lease) and not front.left:
+            runs.popleft()
+        self._dead += 1
+        if self._dead > max(DEAD_MOST, len(runs) // 2) and self._lanes is not None:
+            self._dead = 0
+            if any(isinstance(run, Lease) and not run.left for run in runs):
+                self.runs = deque([run for run in runs if not isinstance(run, Lease) or run.left])
+            self._lanes.sweep()
 
     def holding(self, chunk: Chunk, deliveries: int) -> Chunk:
         """Those of the chunk that are held here since the delivery with this number."""
-        kept = [lsn for lsn in chunk if (run := self.loose.get(lsn)) is not None and run.tally.deliveries == deliveries]
-        found: list[Chunk] = [as_chunk(kept)] if kept else []
+        found = list[Chunk]()
         for run in self.runs:
-            if run.tally.deliveries == deliveries:
+            if run.tally.deliveries == deliveries and run.chunk[0] <= chunk[-1] and chunk[0] <= run.chunk[-1]:
+                if isinstance(run, Lease):
+                    if not run.left:
+                        continue
+                    run = run.living()
                 start = bisect_left(run.chunk, chunk[0])
                 if run.chunk[start : start + len(chunk)] == chunk:  # nothing happened meanwhile: the usual case
                     return chunk
@@ -145,71 +170,69 @@ class Leases:
 
     def oldest(self) -> Chunk:
         """The first unsettled delivery, alone; empty without one."""
-        if self.loose:
-            lsn = next(iter(self.loose))
-            return range(lsn, lsn + 1)
-        return self.runs[0].chunk[:1] if self.runs else range(0)
+        for run in self.runs:
+            if not isinstance(run, Lease):
+                return run.chunk[:1]
+            if run.left:
+                lsn = run.first()
+                return range(lsn, lsn + 1)
+        return range(0)
+
+    def lowest(self) -> int:
+        """No message of the queue that is held here is older."""
+        return min(
+            (
+                run.first() if isinstance(run, Lease) else run.chunk[0]
+                for run in self.runs
+                if run.place != SLOT and not (isinstance(run, Lease) and not run.left)
+            ),
+            default=NEVER,
+        )
 
     def clear(self) -> list[Run]:
         """Remove everything."""
-        out = grouped(sorted(self.loose.items(), key=_by_lsn)) if self.loose else []
-        out += self.runs
-        self.loose = {}
+        out = list(self.held())
         self.runs.clear()
         self.count = 0
+        self._lanes, self._gathering, self._dead = None, None, 0
         return out
 
     def ended(self, mono: int, in_order: bool = True) -> list[Run]:
         """Remove what has a deadline at or before `mono`."""
         out = list[Run]()
-        if self.loose:
-            due = list[int]()
-            for lsn, run in self.loose.items():
-                if 0 < run.deadline <= mono:
-                    due.append(lsn)
-                elif in_order:
-                    break
-            out += grouped((lsn, self.loose.pop(lsn)) for lsn in sorted(due))
-        if in_order:
-            while self.runs and 0 < self.runs[0].deadline <= mono:
-                out.append(self.runs.popleft())
-        else:
-            out += (run for run in self.runs if 0 < run.deadline <= mono)
-            self.runs = deque(run for run in self.runs if not 0 < run.deadline <= mono)
-        self.count -= sum(len(run.chunk) for run in out)
+        kept: deque[Run] = deque()
+        runs = self.runs
+        while runs:
+            run = runs[0]
+            if isinstance(run, Lease) and not run.left:
+                runs.popleft()
+            elif 0 < run.deadline <= mono:
+                out.append(self._ended_run(runs.popleft()))
+            elif in_order:
+                break
+            else:
+                kept.append(runs.popleft())
+        if not in_order:
+            self.runs = kept
+        if out:
+            self._gathering = None
+            self.count -= sum(len(run.chunk) for run in out)
+            if self._lanes is not None:
+                self._sweep()
         return out
 
     def next_deadline(self, in_order: bool = True) -> int:
         """The earliest deadline; 0 without one."""
+        living = (run for run in self.runs if not isinstance(run, Lease) or run.left)
         if in_order:
-            if self.loose:
-                return next(iter(self.loose.values())).deadline
-            return self.runs[0].deadline if self.runs else 0
-        deadlines = [run.deadline for run in self.held() if run.deadline]
-        return min(deadlines, default=0)
+            first = next(living, None)
+            return first.deadline if first is not None else 0
+        return min((run.deadline for run in living if run.deadline), default=0)
 
     def held(self) -> Iterator[Run]:
-        """Everything held, oldest grant first; loose ones grouped."""
-        yield from grouped(sorted(self.loose.items(), key=_by_lsn))
-        yield from self.runs
-
-
-def _by_lsn(item: tuple[int, Run]) -> int:
-    return item[0]
-
-
-def grouped(items: Iterator[tuple[int, Run]] | Sequence[tuple[int, Run]]) -> list[Run]:
-    """Single messages, ascending, as runs: one for each tally, place and deadline."""
-    groups: dict[tuple[object, int, int], list[int]] = {}
-    first: dict[tuple[object, int, int], Run] = {}
-    for lsn, run in items:
-        key = (run.tally, run.place, run.deadline)
-        if key in groups:
-            groups[key].append(lsn)
-        else:
-            groups[key] = [lsn]
-            first[key] = run
-    return [
-        Run(as_chunk(lsns), False, first[key].tally, first[key].place, first[key].deadline)
-        for key, lsns in groups.items()
-    ]
+        """Everything held, oldest grant first.  The chunks will not change."""
+        for run in self.runs:
+            if not isinstance(run, Lease):
+                yield run if run.chunk is not self._gathering else run.part(run.chunk[:], False)
+            elif run.left:
+                yield run.living()

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from penstock.core.effects import Fetch, Purpose, Sink, Token
 from penstock.core.queue.runs import Run, sorted_chunk
 from penstock.records.chunks import Chunk
+from penstock.records.entries import Rows
 
 LETTER = 1000
 """Messages in one fetch at most."""
+PORTION = 64 << 20
+"""Bytes of bodies whose removal and dead letters are one group."""
 OPEN = 4
 """Fetches under way at once; the others wait their turn."""
 
@@ -37,6 +40,31 @@ class Letter:
     def deliveries(self) -> dict[int, int]:
         """How often each message was sent."""
         return {lsn: run.tally.deliveries for run in self.runs for lsn in run.chunk}
+
+
+def portions(letter: Letter, rows: Rows, most: int = PORTION) -> Iterator[Letter]:
+    """A letter in parts whose messages have at most `most` bytes together, or one message: each is a group of its own.
+
+    `rows`: what was fetched; a message that is not there weighs nothing.
+    """
+    weights = {lsn: len(body) for lsn, body in zip(rows.lsns, rows.bodies, strict=True)}
+    if sum(weights.values()) <= most:
+        yield letter
+        return
+    runs: list[Run] = []
+    size = 0
+    for run in letter.runs:
+        start = 0
+        for at, lsn in enumerate(run.chunk):
+            weight = weights.get(lsn, 0)
+            if size and size + weight > most:
+                if at > start:
+                    runs.append(run.part(run.chunk[start:at], True))
+                yield Letter(runs, letter.reason, letter.by)
+                runs, size, start = [], 0, at
+            size += weight
+        runs.append(run.part(run.chunk[start:], True))
+    yield Letter(runs, letter.reason, letter.by)
 
 
 class Letters:

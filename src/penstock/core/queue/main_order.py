@@ -9,13 +9,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.core.queue.runs import NEVER, PIECE, SMALL, Run, sift
 from penstock.records.chunks import Chunk, as_chunk
 
 HOLES_MOST = 4096
 """More holes than this are cut out of the segments."""
+STRETCH = 65_536
+"""Messages of several segments that `stretch` puts together: half a megabyte, and a few milliseconds."""
 
 
 class Segment:
@@ -28,15 +30,20 @@ class Segment:
         self.solid = solid
 
 
+_NO_SEGMENTS: deque[Segment] = deque()
+_NO_HOLES = set[int]()
+"""Shared by all that are empty; nobody adds to these."""
+
+
 class Main:
     """Messages never delivered, in LSN order, taken from the head by a cursor and from the middle by holes."""
 
     __slots__ = ("_barrier", "count", "cursor", "holes", "segments")
 
     def __init__(self) -> None:
-        self.segments: deque[Segment] = deque()
+        self.segments: deque[Segment] = _NO_SEGMENTS
         self.cursor = 0  # index of the head in the first segment
-        self.holes: set[int] = set()  # in a segment, not before the cursor, and gone
+        self.holes: set[int] = _NO_HOLES  # in a segment, not before the cursor, and gone
         self.count = 0
         self._barrier = 0  # the newest message that went elsewhere, from the middle or past this order
 
@@ -64,6 +71,8 @@ class Main:
             ):
                 held.extend(chunk)
                 return
+        else:
+            self.segments = deque()
         self.segments.append(Segment(chunk if isinstance(chunk, range) else chunk[:], solid))
 
     def seal(self, lsn: int) -> None:
@@ -133,7 +142,23 @@ class Main:
             out.append(Run(part, solid))
             count -= len(part)
             self.count -= len(part)
+        if not segments:
+            self.segments = _NO_SEGMENTS
         return out
+
+    def begins_with(self, wanted: Sequence[int]) -> bool:
+        """Whether these are the oldest, all of one segment."""
+        if self.holes:
+            self._skip()
+        if not self.count or self.holes or not wanted:
+            return False
+        chunk = self.segments[0].chunk
+        end = self.cursor + len(wanted)
+        return end <= len(chunk) and chunk[end - 1] == wanted[-1] and list(chunk[self.cursor : end]) == list(wanted)
+
+    def take_if_first(self, wanted: Sequence[int]) -> list[Run]:
+        """Take these if they are the oldest, all of one segment; else nothing."""
+        return self.take(len(wanted)) if self.begins_with(wanted) else []
 
     def has(self, lsn: int) -> bool:
         """Whether this message is here."""
@@ -150,6 +175,8 @@ class Main:
         """Take one message that is here."""
         if self.head() == lsn:
             return self.take(1)[0]
+        if self.holes is _NO_HOLES:
+            self.holes = set()
         self.holes.add(lsn)
         self.seal(lsn)
         self.count -= 1
@@ -189,7 +216,7 @@ class Main:
             return
         self._skip()
         holes = as_chunk(sorted(self.holes))
-        self.holes.clear()
+        self.holes = _NO_HOLES
         if not len(holes):
             return
         kept: deque[Segment] = deque()
@@ -211,10 +238,8 @@ class Main:
     def after(self, lsn: int, count: int) -> Chunk:
         """Up to `count` messages that stand after `lsn`, ascending; they stay."""
         out = array("q")
-        for index, segment in enumerate(self.segments):
-            chunk = segment.chunk
-            if chunk[-1] <= lsn:
-                continue
+        for index in range(bisect_left(self.segments, lsn + 1, key=_last_of), len(self.segments)):
+            chunk = self.segments[index].chunk
             start = bisect_left(chunk, lsn + 1, self.cursor if index == 0 else 0)
             while start < len(chunk) and len(out) < count:
                 part = chunk[start : start + count - len(out)]
@@ -224,9 +249,28 @@ class Main:
                 break
         return as_chunk(out)
 
-    def clear(self) -> list[Run]:
-        """Take everything."""
-        return self.take(self.count)
+    def stretch(self, lsn: int, count: int) -> Chunk:
+        """Some of what follows `lsn`, ascending, nothing left out: `count` at most, and as many as cost little.
+
+        For who only looks: messages that were taken from the middle are among them.
+        """
+        out = array("q")
+        for index in range(bisect_left(self.segments, lsn + 1, key=_last_of), len(self.segments)):
+            chunk = self.segments[index].chunk
+            start = bisect_left(chunk, lsn + 1, self.cursor if index == 0 else 0)
+            part = chunk[start : start + count - len(out)]
+            if isinstance(part, range) and not out and len(part) >= min(count, STRETCH):
+                return part
+            out.extend(part[:STRETCH])
+            if len(out) >= min(count, STRETCH):
+                break
+        return as_chunk(out)
+
+    def whole(self) -> Iterator[Chunk]:
+        """What is here, in order; to be looked at before anything changes."""
+        self.compact()
+        for index, segment in enumerate(self.segments):
+            yield segment.chunk[self.cursor :] if index == 0 and self.cursor else segment.chunk
 
     def chunks(self) -> Iterator[Chunk]:
         """What is here, as chunks that will not change."""

@@ -69,13 +69,6 @@ class RunHeap:
             out.sort(key=self.key)
         return out
 
-    def clear(self) -> list[Run]:
-        """Take everything, in the order of the keys."""
-        runs = [entry[3] for entry in sorted(self._heap)]
-        self._heap.clear()
-        self.count = 0
-        return runs
-
     def runs(self) -> Iterator[Run]:
         """What is here, in no order."""
         return (entry[3] for entry in self._heap)

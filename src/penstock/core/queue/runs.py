@@ -9,6 +9,7 @@ in the log.  A range is solid whatever the flag says, for it has no gaps.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -59,6 +60,17 @@ class Run:
             return pairs
         return pairs_of(self.chunk, self.solid)
 
+    def pair_bytes(self) -> bytes:
+        """Its LSN pairs as they stand in a record."""
+        chunk = self.chunk
+        if isinstance(chunk, range) or self.solid or len(chunk) < SMALL:
+            pairs = self.pairs()
+            return struct.pack(f"<{len(pairs)}q", *pairs)
+        lsns = view(chunk)
+        last = np.append(np.diff(lsns) != 1, True)
+        starts = lsns[np.concatenate((last[-1:], last[:-1]))]
+        return np.stack((starts, lsns[last] + 1), axis=1).astype("<i8").tobytes()
+
     def below(self, limit: Key) -> int:
         """How many of its messages, from the first on, stand before `limit`."""
         if not self.place:
@@ -69,6 +81,11 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.chunk!r}, solid={self.solid}, {self.tally}, place={self.place}, deadline={self.deadline})"
+
+
+def pairs_body(queue: int, runs: Iterable[Run]) -> bytes:
+    """The body of a record about these messages: the queue's id, then the LSN pairs of each run."""
+    return b"".join([struct.pack("<q", queue), *(run.pair_bytes() for run in runs)])
 
 
 def view(chunk: Chunk) -> npt.NDArray[np.int64]:

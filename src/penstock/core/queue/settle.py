@@ -187,7 +187,7 @@ def give_back(
         for part in kept:
             if due:
                 part.deadline = due
-                queue.delays.retry(part)
+                queue.late().retry(part)
                 queue.delayed += len(part.chunk)
             else:
                 part.deadline = 0

@@ -13,94 +13,31 @@ knows no exchange, no topic, no other queue but those that share credit with it,
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from penstock.core.effects import Cancelled, Sink, Token, Verb
-from penstock.core.queue import lasting
 from penstock.core.queue.arrival import append_rest, divert, set_deadlines
-from penstock.core.queue.consumers import Consumer, Credit, Roster
-from penstock.core.queue.delays import Delays
-from penstock.core.queue.dispatch import DISPATCH_MOST, dispatch, grant
+from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.contents import NO_CREDIT, Contents
+from penstock.core.queue.dispatch import dispatch, grant
 from penstock.core.queue.due import end_delays, end_leases, expire_due, expire_overspent
-from penstock.core.queue.expiry import Expiry
-from penstock.core.queue.filtering import Matcher, Targets
+from penstock.core.queue.filtering import Matcher
 from penstock.core.queue.leases import SLOT
-from penstock.core.queue.letters import Letter, Letters
-from penstock.core.queue.main_order import Main
-from penstock.core.queue.returned import Returned
-from penstock.core.queue.runs import NEVER, Key, Run
+from penstock.core.queue.letters import Letter
+from penstock.core.queue.purge import ready_pairs
+from penstock.core.queue.runs import NEVER, Run
 from penstock.core.queue.settle import give_back, pairs_in, settle
 from penstock.errors import AccessRefused
 from penstock.records.chunks import Chunk, Now, pack_pairs
-from penstock.records.entries import Publishes, Rows
+from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
-from penstock.records.settings import Action, QueueSettings
+from penstock.records.settings import QueueSettings
 
 
-class Queue:
+class Queue(Contents):
     """One queue.  Commands take `now` first and the sink last; each leaves nothing undone that is due at `now`."""
 
-    __slots__ = (
-        "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "auto_delete", "delayed", "delays",
-        "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry", "hungry", "id",
-        "lease_due", "leased", "leases_in_order", "letters", "main", "name", "outstanding", "overspent", "ready",
-        "redelivered_below", "returned", "roster", "settings", "sharing", "stale", "targets", "vhost",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        id: int,
-        vhost: str,
-        name: str,
-        settings: QueueSettings,
-        durable: bool = True,
-        exclusive_to: object | None = None,
-        auto_delete: bool = False,
-        arguments: Mapping[str, object] | None = None,
-        actions: Sequence[Action] = (),
-    ) -> None:
-        self.id = id
-        self.vhost = vhost
-        self.name = name
-        self.settings = settings
-        self.durable = durable
-        self.exclusive_to = exclusive_to
-        self.auto_delete = auto_delete
-        self.arguments = dict(arguments or {})
-        self.actions = tuple(actions)  # those on this queue's expired messages
-        self.redelivered_below = 0  # what is older may have been seen before an unclean stop
-        # positions
-        self.main = Main()
-        self.returned = Returned()
-        self.delays: Delays = Delays()
-        self.expiry = Expiry()
-        self.letters = Letters(id)
-        # consumers
-        self.roster = Roster()  # open ones that are pushed to
-        self._consumers: dict[Consumer, None] = {}  # open ones, and closed ones that still hold something
-        self.targets = Targets(id)
-        self.sharing = 0  # consumers with shared credit
-        self._free_credit = list[Credit]()  # shared credit that came free in this command
-        self._serial = 0
-        self.lease_due = NEVER  # no lease ends before this (mono)
-        self.leases_in_order = True
-        self.hungry = False  # a step stopped at its bound: more can be granted at once
-        self.dispatch_most = DISPATCH_MOST
-        self.overspent = False  # restored messages may be over their limits
-        # counts, changed beside what they count; `check` recounts them
-        self.ready = 0
-        self.leased = 0
-        self.delayed = 0
-        self.outstanding = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
-        self.delivered = 0  # since the start, as those below
-        self.acked = 0
-        self.stale = 0
-        self.expired_leases = 0
-
-    def __repr__(self) -> str:
-        counts = f"ready={self.ready}, leased={self.leased}, delayed={self.delayed}, dying={self.dying}"
-        return f"Queue({self.name!r}, {counts})"
+    __slots__ = ()
 
     # -- arrival
 
@@ -188,13 +125,13 @@ class Queue:
             filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive,
         )  # fmt: skip
         consumer.paused = paused
-        self._consumers[consumer] = None
         if shared is not None:
             self.sharing += 1
         if filter is not None:
-            consumer.targets = self.targets.join(consumer, filter, self.main, self.returned)
-        if not passive:
-            self.roster.add(consumer)
+            consumer.targets = self.sieved().join(consumer, filter, self.main, self.returned)
+        self._enlist(consumer)
+        if not passive and consumer.targets is not None:
+            consumer.targets.wake(consumer)
         self._go_on(now, sink)
         return consumer
 
@@ -229,14 +166,6 @@ class Queue:
             self.roster.remove(consumer)
         self.targets.leave(consumer)
 
-    def _drop_if_done(self, consumer: Consumer) -> None:
-        """Forget a closed consumer that holds nothing any more."""
-        if consumer.closed and not consumer.leases.count and consumer in self._consumers:
-            del self._consumers[consumer]
-            if consumer.shared is not None:
-                self.sharing -= 1
-                consumer.shared.consumers.remove(consumer)
-
     def pause(self, consumer: Consumer) -> None:
         """Its connection takes no more bytes now."""
         consumer.paused = True
@@ -244,6 +173,8 @@ class Queue:
     def resume(self, now: Now, consumer: Consumer, sink: Sink) -> None:
         """Its connection takes bytes again."""
         consumer.paused = False
+        if consumer.targets is not None:
+            consumer.targets.wake(consumer)
         if self.is_due(now):
             self.tick(now, sink)
         self._go_on(now, sink)
@@ -332,7 +263,7 @@ class Queue:
     def _go_on(self, now: Now, sink: Sink) -> None:
         """Dispatch; where shared credit came free, also on the other queues that it serves, in turn."""
         if self._free_credit:
-            credits, self._free_credit = self._free_credit, []
+            credits, self._free_credit = self._free_credit, NO_CREDIT
             for queue in dict.fromkeys(queue for credit in credits for queue in credit.queues()):
                 if queue is not self and queue.is_due(now):
                     queue.tick(now, sink)
@@ -359,18 +290,20 @@ class Queue:
         self.settings = settings
         for consumer in self._consumers:
             consumer.set_limit()
+            if consumer.targets is not None:
+                consumer.targets.wake(consumer)
         self._go_on(now, sink)
 
     def purge(self, now: Now, sink: Sink) -> int:
         """Drop everything that is ready; returns how much that was."""
         if self.is_due(now):
             self.tick(now, sink)
-        runs = self.main.clear() + self.returned.clear()
+        count = self.ready
+        if count:
+            sink.record(Kind.PURGE, self.name, None, pack_pairs(self.id, ready_pairs(self)))
+            self._drop_ready()
         self.targets.forget()
-        count, self.ready = self.ready, 0
         self.hungry = False
-        if runs:
-            sink.record(Kind.PURGE, self.name, None, pack_pairs(self.id, pairs_in(runs)))
         if self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
         return count
@@ -384,9 +317,7 @@ class Queue:
             self.freed(consumer, consumer.leases.clear())
             self._drop_if_done(consumer)
         count = self.ready
-        self.main, self.returned, self.delays, self.expiry = Main(), Returned(), Delays(), Expiry()
-        self.letters = Letters(self.id)
-        self.ready = self.leased = self.delayed = 0
+        self._bury()
         self.lease_due = NEVER
         self.hungry = self.overspent = False
         self._go_on(now, sink)
@@ -399,11 +330,11 @@ class Queue:
 
     # -- bodies
 
-    def fetched(self, now: Now, token: Token, rows: Rows, sink: Sink) -> None:
-        """The bodies that a filter asked for.  (Those of `Purpose.LETTER` are the caller's: see `letter`.)"""
+    def scanned(self, now: Now, token: Token, found: Sequence[Sequence[int]], upto: int, sink: Sink) -> None:
+        """The answer to a `Scan`: for each of its filters the LSNs that match, of those up to `upto`."""
         if self.is_due(now):
             self.tick(now, sink)
-        self.targets.fetched(token, rows, self.main, self.returned)
+        self.targets.scanned(token, found, upto, self.main, self.returned)
         self._go_on(now, sink)
 
     def letter(self, token: Token) -> Letter | None:
@@ -426,149 +357,12 @@ class Queue:
         if not runs:
             return
         if self.wants_letter(reason):
-            self.letters.add(runs, reason, by, sink)
+            self.mourned().add(runs, reason, by, sink)
             return
         header: dict[str, object] = {"reason": reason}
         if by:
             header["by"] = by
         sink.record(Kind.EXPIRE, self.name, header, pack_pairs(self.id, pairs_in(runs)))
-
-    # -- parts that dispatch and settlement use
-
-    @property
-    def room(self) -> int:
-        """How many more the whole queue may have outstanding."""
-        limit = self.settings.max_backlog
-        return limit - self.outstanding if limit else NEVER
-
-    def head(self) -> Key | None:
-        """Where the oldest ready message stands."""
-        if not self.main.count:
-            return self.returned.head() if self.returned.count else None
-        first = self.main.head()
-        return min((first, first), self.returned.head()) if self.returned.count else (first, first)
-
-    def take_ready(self, count: int) -> list[Run]:
-        """Up to `count` of the oldest ready messages, in order."""
-        main, returned = self.main, self.returned
-        if not returned.count:
-            self.ready -= min(main.count, count)
-            return main.take(count)
-        out = list[Run]()
-        while count and (main.count or returned.count):
-            first = main.head() if main.count else NEVER
-            if returned.count and returned.head() < (first, first):
-                part = returned.take(count, (first, first))
-                if self.targets.lists:
-                    self.targets.left(part[0].chunk)
-            else:
-                part = main.take(count, returned.head()[0] if returned.count else NEVER)
-            taken = sum(len(run.chunk) for run in part)
-            count -= taken
-            self.ready -= taken
-            out += part
-        return out
-
-    def take_one(self, key: Key) -> Run:
-        """The ready message that stands there."""
-        self.ready -= 1
-        place, lsn = key
-        if place == lsn and self.main.has(lsn):
-            return self.main.punch(lsn)
-        one = range(lsn, lsn + 1)
-        self.targets.left(one)
-        return self.returned.extract(one)[0]
-
-    def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that are ready or delayed, wherever they stand."""
-        out = self.main.extract(wanted)
-        back = self.returned.extract(wanted)
-        if back:
-            if self.targets.lists:
-                for run in back:
-                    self.targets.left(run.chunk)
-            out += back
-        self.ready -= sum(len(run.chunk) for run in out)
-        if self.delayed:
-            late = self.delays.extract(wanted)
-            self.delayed -= sum(len(run.chunk) for run in late)
-            out += late
-        return out
-
-    def put_back(self, run: Run) -> None:
-        """A run is ready again, at its place."""
-        self.returned.push(run)
-        self.ready += len(run.chunk)
-        if self.targets.lists:
-            self.targets.came_back(run.chunk)
-
-    def freed(self, consumer: Consumer, runs: Sequence[Run]) -> tuple[int, int]:
-        """The consumer holds these no longer; (how many, how many of them were no longer in the queue)."""
-        count = slots = 0
-        for run in runs:
-            count += len(run.chunk)
-            if run.place == SLOT:
-                slots += len(run.chunk)
-        self.outstanding -= count
-        self.leased -= count - slots
-        shared = consumer.shared
-        if shared is not None and count:
-            shared.used -= count
-            if shared not in self._free_credit:
-                self._free_credit.append(shared)
-        if consumer.closed:
-            self._drop_if_done(consumer)
-        return count, slots
-
-    def leased_until(self, deadline: int) -> None:
-        """A lease was given that ends then; 0: never."""
-        if deadline and deadline < self.lease_due:
-            self.lease_due = deadline
-
-    def holders(self) -> Iterator[Consumer]:
-        """Consumers that hold something."""
-        return (consumer for consumer in self._consumers if consumer.leases.count)
-
-    @property
-    def dying(self) -> int:
-        """Messages that leave without success as soon as their bodies were fetched."""
-        return self.letters.count
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Open consumers that are pushed to, in order of subscription."""
-        return self.roster.all
-
-    def floor(self) -> int:
-        """No living message is older than this."""
-        floor = self.main.head() if self.main.count else NEVER
-        for run in self.runs():
-            floor = min(floor, run.chunk[0])
-        for block in self.delays.scheduled.blocks:
-            floor = min(floor, block.lsns[0])
-        return floor
-
-    def runs(self) -> Iterator[Run]:
-        """All runs of living messages, but the main order and what is scheduled."""
-        yield from self.returned.runs()
-        yield from self.delays.retries.runs()
-        for consumer in self._consumers:
-            yield from (run for run in consumer.leases.held() if run.place != SLOT)
-        yield from self.letters.runs()
-
-    # -- what lasts
-
-    def snapshot(self) -> tuple[list[Chunk], dict[str, array[int]]]:
-        """What waits, in any state, and what is remembered of it: see `lasting.snapshot`."""
-        return lasting.snapshot(self)
-
-    def load(self, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
-        """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due since."""
-        lasting.load(self, waiting, columns)
-
-    def check(self) -> None:
-        """Recount everything; AssertionError names what is off."""
-        lasting.check(self)
 
 
 __all__ = ["Letter", "Queue"]

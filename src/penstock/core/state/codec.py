@@ -23,9 +23,11 @@ from typing import cast
 import numpy as np
 import orjson
 
+from penstock.core.state.decided import dump_decided, load_decided
 from penstock.core.state.durable import (
     CHUNK,
     COLUMNS,
+    LONG_RUN,
     Binding,
     DurableState,
     ExchangeState,
@@ -40,7 +42,8 @@ from penstock.core.state.durable import (
     to_array,
 )
 from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.settings import QueueSettings
 
 MAGIC = b"PENSTATE"
 VERSION = 1
@@ -54,31 +57,41 @@ def canonical(state: DurableState) -> DurableState:
     queues = {number: canonical_queue(queue) for number, queue in sorted(state.queues.items())}
     return DurableState(
         state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.routes,
-        state.next_route, state.publishers, state.streams, state.sinks,
+        state.next_route, state.publishers, state.streams, state.sinks, state.decided,
     )  # fmt: skip
 
 
 def canonical_queue(queue: QueueState) -> QueueState:
     """One queue in canonical form: ascending chunks, and columns only where something waits."""
-    lsns = flat(queue.waiting)
     if not queue.columns:
-        waiting, columns = chunked(lsns), dict[str, "array[int]"]()
+        columns = dict[str, "array[int]"]()
+        if len(queue.waiting) == 1 and len(queue.waiting[0]) < LONG_RUN:
+            waiting = [as_chunk(queue.waiting[0])]
+        else:
+            waiting = chunked(flat(queue.waiting)) if queue.waiting else []
     else:
+        lsns = flat(queue.waiting)
         waiting = chunked(lsns)
         columns = {name: runs_of(lsns, spread(lsns, queue.columns[name])) for name in COLUMNS if name in queue.columns}
     return QueueState(
         queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive, queue.auto_delete,
-        queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)},
+        queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)}, queue.since,
     )  # fmt: skip
 
 
-def encode(state: DurableState) -> bytes:
-    """The state as bytes; equal states give equal bytes."""
-    state = canonical(state)
+def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -> bytes:
+    """The state as bytes; equal states give equal bytes.
+
+    queues_of: its queues by id, instead of those in the state: one is unfolded at a time.
+    """
     blobs = list[bytes]()
+    settings: dict[QueueSettings, object] = {}  # many queues are declared alike
     queues = list[dict[str, object]]()
-    for queue in state.queues.values():
+    for plain in queues_of if queues_of is not None else (queue for _, queue in sorted(state.queues.items())):
+        queue = canonical_queue(plain)
         packed = list(_pack_all(queue.waiting))
+        if queue.settings not in settings:
+            settings[queue.settings] = dump_settings(queue.settings)
         blobs += packed
         blobs += (column.tobytes() for column in queue.columns.values())
         queues.append(
@@ -86,13 +99,14 @@ def encode(state: DurableState) -> bytes:
                 "id": queue.id,
                 "vhost": queue.vhost,
                 "name": queue.name,
-                "settings": dump_settings(queue.settings),
+                "settings": settings[queue.settings],
                 "durable": queue.durable,
                 "exclusive": queue.exclusive,
                 "auto_delete": queue.auto_delete,
                 "arguments": wrap(queue.arguments),
                 "chunks": len(packed),
                 "columns": {name: len(values) for name, values in queue.columns.items()},
+                **({"since": queue.since} if queue.since else {}),
             }
         )
     head = {
@@ -123,6 +137,7 @@ def encode(state: DurableState) -> bytes:
             for name, s in sorted(state.streams.items())
         },
         "sinks": dict(sorted(state.sinks.items())),
+        "decided": dump_decided(state.decided),
     }
     text = orjson.dumps(head)
     return b"".join((_HEAD.pack(MAGIC, VERSION, len(text)), text, *blobs))
@@ -158,6 +173,7 @@ def _decode(data: bytes) -> DurableState:
     state.next_route = cast(int, head["next_route"])
     state.publishers = dict(cast("dict[str, int]", head["publishers"]))
     state.sinks = dict(cast("dict[str, int]", head["sinks"]))
+    state.decided = load_decided(head.get("decided", {}))  # absent in states written before there were any
     for name, s in cast("dict[str, dict[str, object]]", head["streams"]).items():
         plans = {batch: array("q", pairs) for batch, pairs in cast("list[tuple[int, list[int]]]", s["plans"])}
         numbers = cast("dict[str, int]", s)
@@ -167,7 +183,7 @@ def _decode(data: bytes) -> DurableState:
     for q in cast("list[dict[str, object]]", head["queues"]):
         queue = QueueState(
             cast(int, q["id"]), str(q["vhost"]), str(q["name"]), load_settings(q["settings"]), bool(q["durable"]),
-            bool(q["exclusive"]), bool(q["auto_delete"]), as_table(q["arguments"]),
+            bool(q["exclusive"]), bool(q["auto_delete"]), as_table(q["arguments"]), since=cast(int, q.get("since", 0)),
         )  # fmt: skip
         for _ in range(cast(int, q["chunks"])):
             chunk, place = _unpack(data, place)

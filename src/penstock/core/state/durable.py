@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.state.decided import DecidedState
 from penstock.records.chunks import Chunk
 from penstock.records.settings import QueueSettings
 
@@ -75,7 +76,7 @@ def chunked(lsns: Ints) -> list[Chunk]:
     ends = np.concatenate((breaks, [n]))
     out: list[Chunk] = []
     done = 0
-    for k in np.flatnonzero(ends - starts >= _LONG_RUN).tolist():
+    for k in np.flatnonzero(ends - starts >= LONG_RUN).tolist():
         start, end = int(starts[k]), int(ends[k])
         out += (to_array(lsns[i : min(i + CHUNK, start)]) for i in range(done, start, CHUNK))
         out.append(range(int(lsns[start]), int(lsns[start]) + end - start))
@@ -84,7 +85,8 @@ def chunked(lsns: Ints) -> list[Chunk]:
     return out
 
 
-_LONG_RUN = 4096
+LONG_RUN = 4096
+"""Adjacent LSNs from so many on are a range of their own in a chunked state."""
 
 
 def runs_of(lsns: Ints, values: Ints) -> array[int]:
@@ -138,6 +140,7 @@ class QueueState:
     columns: dict[str, array[int]] = field(
         default_factory=dict[str, "array[int]"]
     )  # name of COLUMNS -> runs; none empty
+    since: int = 0  # it knows what the log says of it up to this LSN, where that is beyond the state's `last_lsn`
 
     @property
     def count(self) -> int:
@@ -219,6 +222,7 @@ class DurableState:
     publishers: dict[str, int] = field(default_factory=dict[str, int])  # highest sequence each
     streams: dict[str, StreamState] = field(default_factory=dict[str, StreamState])
     sinks: dict[str, int] = field(default_factory=dict[str, int])  # query id -> highest committed batch
+    decided: dict[str, DecidedState] = field(default_factory=dict[str, DecidedState])  # query id -> what is unfinished
 
     def encode(self) -> bytes:
         """For a checkpoint or a `BASE` group."""

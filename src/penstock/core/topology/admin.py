@@ -25,6 +25,10 @@ from penstock.records.tables import Timestamp
 _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
+SETTINGS_MOST = 1024
+"""Different settings that are remembered, so that queues declared alike share one object."""
+
+
 class Admin:
     """The register of queues, and the commands that change the topology."""
 
@@ -43,20 +47,25 @@ class Admin:
         self._interning = interning
         self._on_delete = on_delete  # ends its consumers, streams and timers; returns how much was ready
         self._actions = actions
-        self.queues: dict[tuple[str, str], Queue] = {}
-        self.by_id: dict[int, Queue] = {}
+        self.queues = router.queues  # the one register by (vhost, name)
+        self.by_id: dict[int, Queue] = {}  # ascending
+        self.exclusive: dict[object, dict[int, Queue]] = {}  # by connection
+        self._settings: dict[QueueSettings, QueueSettings] = {}  # equal ones are one object
 
     # queues
 
     def make(self, state: QueueState, exclusive_to: object | None) -> Queue:
         """The queue of a state, without messages, in the register; its record is written already."""
         actions = [a for a in self._actions if a.queue == state.name and a.vhost == state.vhost]
+        if len(self._settings) >= SETTINGS_MOST:
+            self._settings.clear()
         queue = Queue(
-            state.id, state.vhost, state.name, state.settings, state.durable, exclusive_to, state.auto_delete,
-            state.arguments, actions,
+            state.id, state.vhost, state.name, self._settings.setdefault(state.settings, state.settings), state.durable,
+            exclusive_to, state.auto_delete, state.arguments, actions,
         )  # fmt: skip
-        self.queues[queue.vhost, queue.name] = queue
         self.by_id[queue.id] = queue
+        if exclusive_to is not None:
+            self.exclusive.setdefault(exclusive_to, {})[queue.id] = queue
         self._topology.version += 1
         self._router.add(queue)
         return queue
@@ -146,8 +155,11 @@ class Admin:
     def forget(self, queue: Queue) -> None:
         """Take a queue out of the register and of routing."""
         self._router.remove(queue)
-        self.queues.pop((queue.vhost, queue.name), None)
         self.by_id.pop(queue.id, None)
+        if (own := self.exclusive.get(queue.exclusive_to)) is not None:
+            own.pop(queue.id, None)
+            if not own:
+                del self.exclusive[queue.exclusive_to]
         self._interning.forget_queue(queue.id)
         self._topology.version += 1
 

@@ -28,6 +28,7 @@ class Interning:
         self._outbox = outbox
         self._routes_max = routes_max
         self._routes: dict[tuple[int, ...], int] = {}
+        self._queues: dict[int, tuple[int, ...]] = {}  # the same the other way round
         self._vias: dict[tuple[str, str], int] = {}
         self._by_queue: dict[int, set[tuple[int, ...]]] = {}
         self._next_route = 0
@@ -49,8 +50,13 @@ class Interning:
             self._outbox.record(Kind.ROUTE, body=struct.pack(f"<{len(queues)}q", *queues), route=number)
         return number
 
+    def queues_of(self, number: int) -> tuple[int, ...]:
+        """The ids of the queues that a route names; none for `NO_ROUTE`, and for one that is not in use any more."""
+        return self._queues.get(number, ())
+
     def _add_route(self, queues: tuple[int, ...], number: int) -> None:
         self._routes[queues] = number
+        self._queues[number] = queues
         self._next_route = max(self._next_route, number + 1)
         for queue in queues:
             self._by_queue.setdefault(queue, set()).add(queues)
@@ -58,7 +64,7 @@ class Interning:
     def forget_queue(self, queue: int) -> None:
         """A queue is gone: combinations with it will not be used again."""
         for queues in self._by_queue.pop(queue, ()):
-            self._routes.pop(queues, None)
+            self._queues.pop(self._routes.pop(queues, NO_ROUTE), None)
             for other in queues:
                 if other != queue:
                     self._by_queue[other].discard(queues)

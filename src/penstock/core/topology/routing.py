@@ -15,7 +15,7 @@ from typing import TypeAlias
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import Binding
 from penstock.core.topology.topology import DEFAULT, Topology, table_of
-from penstock.expr import Filter, TopicPattern, compile_filter
+from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.tables import FieldValue
 
 Headers: TypeAlias = "Mapping[str, FieldValue]"
@@ -33,6 +33,14 @@ class Plan:
     by_headers: bool  # a headers exchange is on the way: `queues` holds for messages without headers only
     filtered: bool
     route: int = -1  # interned id of `queues`; -1 until the first message is stored
+    _together: FilterSet | None = None
+
+    @property
+    def together(self) -> FilterSet:
+        """The filters that there are, as a set: slots are their places among those."""
+        if self._together is None:
+            self._together = FilterSet([one for one in self.filters if one is not None])
+        return self._together
 
     def without(self, names: frozenset[str]) -> Plan:
         """The same plan without the queues of these names."""
@@ -149,7 +157,7 @@ class Views:
     __slots__ = ("literal", "patterns")
 
     def __init__(self) -> None:
-        self.literal: dict[str, dict[Queue, None]] = {}
+        self.literal: dict[str, tuple[Queue, ...]] = {}
         self.patterns: dict[Queue, TopicPattern] = {}
 
     def find(self, key: str) -> Iterator[Queue]:
@@ -165,7 +173,7 @@ class Router:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._queues: dict[tuple[str, str], Queue] = {}
+        self.queues: dict[tuple[str, str], Queue] = {}
         self._views: dict[tuple[str, str], Views] = {}
         self._indexes: dict[tuple[str, str], ExchangeIndex] = {}
         self._filters: dict[int, Filter] = {}
@@ -178,28 +186,34 @@ class Router:
     def add(self, queue: Queue) -> None:
         """A queue was declared, or its settings have changed (call `remove` first)."""
         settings = queue.settings
-        self._queues[queue.vhost, queue.name] = queue
-        views = self._views.setdefault((queue.vhost, settings.exchange), Views())
-        pattern = TopicPattern(settings.underlying_topic) if settings.underlying_topic else None
-        if pattern is None or pattern.literal:
-            views.literal.setdefault(settings.underlying_topic or queue.name, {})[queue] = None
-        else:
-            views.patterns[queue] = pattern
+        self.queues[queue.vhost, queue.name] = queue
+        name = settings.underlying_topic
+        if name:
+            views = self._views.setdefault((queue.vhost, settings.exchange), Views())
+            pattern = TopicPattern(name)
+            if pattern.literal:
+                views.literal[name] = (*views.literal.get(name, ()), queue)
+            else:
+                views.patterns[queue] = pattern
         if settings.filter:
             self._filters[queue.id] = compile_filter(settings.filter)
 
     def remove(self, queue: Queue) -> None:
         """A queue is gone, or its settings are about to change."""
         settings = queue.settings
-        self._queues.pop((queue.vhost, queue.name), None)
+        self.queues.pop((queue.vhost, queue.name), None)
         self._filters.pop(queue.id, None)
+        name = settings.underlying_topic
+        if not name:
+            return
         key = (queue.vhost, settings.exchange)
         views = self._views[key]
         views.patterns.pop(queue, None)
-        name = settings.underlying_topic or queue.name
         if (same := views.literal.get(name)) is not None:
-            same.pop(queue, None)
-            if not same:
+            rest = tuple([other for other in same if other is not queue])
+            if rest:
+                views.literal[name] = rest
+            else:
                 del views.literal[name]
         if not views.patterns and not views.literal:
             del self._views[key]
@@ -210,7 +224,7 @@ class Router:
         The name of a queue whose underlying topic is another one stands for its `default_publish_target`.
         """
         if exchange == DEFAULT:
-            queue = self._queues.get((vhost, key))
+            queue = self.queues.get((vhost, key))
             if queue is not None and queue.settings.underlying_topic:
                 settings = queue.settings
                 return settings.exchange, settings.default_publish_target or settings.underlying_topic or key
@@ -236,6 +250,9 @@ class Router:
         by_headers = False
         visited = {exchange}
         todo = [exchange]
+        named = self.queues.get((vhost, key))  # most queues see their own name, and need no entry for that
+        if named is not None and not named.settings.underlying_topic and named.settings.exchange == exchange:
+            found[named] = None
         if (views := self._views.get((vhost, exchange))) is not None:
             found.update(dict.fromkeys(views.find(key)))
         while todo:
@@ -249,7 +266,7 @@ class Router:
                     if destination not in visited:
                         visited.add(destination)
                         todo.append(destination)
-                elif (queue := self._queues.get((vhost, destination))) is not None:
+                elif (queue := self.queues.get((vhost, destination))) is not None:
                     found[queue] = None
         return by_headers
 
@@ -279,6 +296,11 @@ class Router:
         filters = tuple(self._filters.get(queue.id) for queue in queues)
         filtered = any(one is not None for one in filters)
         return Plan(self._topology.version, queues, filters, keep, by_headers, filtered)
+
+    @property
+    def filtering(self) -> bool:
+        """Whether any queue has a content filter."""
+        return bool(self._filters)
 
     def filter_of(self, queue: Queue) -> Filter | None:
         """The content filter of a queue."""

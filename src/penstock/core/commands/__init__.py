@@ -1,0 +1,1 @@
+"""The commands of the core, by what they are about; `core.broker` joins them."""

@@ -1,0 +1,161 @@
+"""Commands about deliveries: who consumes, what is granted and settled, what time does to it.
+
+It knows queues and their consumers; what a delivery looks like on a wire is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.commands.queues import QueueCommands
+from penstock.core.effects import Judge, Token, Verb
+from penstock.core.publishing.dead_letters import Buried
+from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.letters import portions
+from penstock.core.queue.view import Queue
+from penstock.expr import Filter
+from penstock.records.chunks import Chunk, Now
+from penstock.records.entries import Rows
+
+
+class DeliveryCommands(QueueCommands):
+    """Consumers, grants, settlement, time."""
+
+    # -- consumers
+
+    def subscribe(
+        self,
+        now: Now,
+        queue: Queue,
+        *,
+        tag: str,
+        holder: object,
+        client: str = "",
+        no_ack: bool = False,
+        exclusive: bool = False,
+        filter: Filter | None = None,
+        max_backlog: int | None = None,
+        shared: Credit | None = None,
+        priority: int = 0,
+        passive: bool = False,
+        paused: bool = False,
+    ) -> Consumer:
+        """A new consumer, served at once.  Errors: AccessRefused when somebody has the queue for himself."""
+        consumer = queue.subscribe(
+            self._at(now), self._out, tag=tag, holder=holder, client=client, no_ack=no_ack, exclusive=exclusive,
+            filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive, paused=paused,
+        )  # fmt: skip
+        self._touch(queue, shared)
+        return consumer
+
+    def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
+        """End a consumer.  requeue: what it holds goes back; lost: as its connection did, so its oldest failed."""
+        now = self._at(now)
+        queue = consumer.queue
+        if self._admin.by_id.get(queue.id) is not queue:
+            return
+        was_open = not consumer.closed
+        queue.unsubscribe(now, consumer, self._out, requeue=requeue, lost=lost)
+        self._touch(queue, consumer.shared)
+        if queue.auto_delete and was_open and not consumer.passive and not queue.consumers:
+            self.delete_queue(now, queue)
+
+    def pull(self, now: Now, consumer: Consumer, count: int) -> int:
+        """Grant up to `count` messages to a consumer that gets only what it asks for; returns how many."""
+        if count < 1:
+            return 0
+        granted = consumer.queue.pull(self._at(now), consumer, count, self._out)
+        self._touch(consumer.queue, consumer.shared)
+        return granted
+
+    def pause(self, consumer: Consumer) -> None:
+        """A consumer's connection takes no more bytes now."""
+        consumer.queue.pause(consumer)
+
+    def resume(self, now: Now, consumer: Consumer) -> None:
+        """A consumer's connection takes bytes again."""
+        consumer.queue.resume(self._at(now), consumer, self._out)
+        self._touch(consumer.queue, consumer.shared)
+
+    def settle(
+        self,
+        now: Now,
+        queue: Queue,
+        chunks: Sequence[Chunk],
+        verb: Verb,
+        *,
+        by: Consumer | None = None,
+        client: str = "",
+        delay: int | None = None,
+        reason: str | None = None,
+    ) -> int:
+        """End deliveries; returns how many it affected.  Stale ones are counted, never an error."""
+        if self._admin.by_id.get(queue.id) is not queue:
+            return 0
+        affected = queue.settle(
+            self._at(now), chunks, verb, self._out, by=by, client=client, delay=delay, reason=reason
+        )
+        if verb is Verb.CANCEL:
+            self._cancelled[queue.id] = self._cancelled.get(queue.id, 0) + affected
+        self._touch(queue, by.shared if by is not None else None)
+        return affected
+
+    # -- time and bodies
+
+    def tick(self, now: Now) -> None:
+        """Do what is due."""
+        now = self._at(now)
+        for number in self._timers.due(now):
+            queue = self._admin.by_id.get(number)
+            if queue is not None:
+                queue.tick(now, self._out)
+                self._touch(queue)
+
+    def next_deadline(self) -> tuple[int | None, int | None]:
+        """When to `tick` next: (wall, monotonic) microseconds, None for never; 0 is at once."""
+        return self._timers.next()
+
+    def takers(self, route: int) -> list[Queue]:
+        """The queues of today that a row's route names."""
+        queues = [self._admin.by_id.get(number) for number in self._interning.queues_of(route)]
+        return [queue for queue in queues if queue is not None]
+
+    def scanned(self, now: Now, token: Token, found: Sequence[Sequence[int]], upto: int) -> None:
+        """The answer to a `Scan` effect: for each of its filters the LSNs that match, of those up to `upto`."""
+        queue = self._admin.by_id.get(token.queue)
+        if queue is not None:
+            queue.scanned(self._at(now), token, found, upto, self._out)
+            self._touch(queue)
+
+    def judged(self, now: Now, token: Token) -> None:
+        """The answer to a `Judge` effect is on its batches."""
+        parts = self._buried.pop(token, None)
+        queue = self._admin.by_id.get(token.queue)
+        if queue is not None and parts is not None and queue.letter(token) is not None:
+            self._bury(self._at(now), queue, token, parts)
+            self._touch(queue)
+
+    def _bury(self, now: Now, queue: Queue, token: Token, parts: list[Buried]) -> None:
+        """Write dead letters, each part a group, or first have them judged where that would hold the loop."""
+        asked = [one for _, prepared in parts for one in self._letters.unjudged(prepared)]
+        if asked:
+            self._buried[token] = parts
+            self._out.effect(Judge(token, asked))
+            return
+        for part, prepared in parts:
+            self._out.begin()
+            self._letters.write(now, queue, prepared, part)
+            self._out.end()
+        queue.buried(token, self._out)
+
+    def fetched(self, now: Now, token: Token, rows: Rows) -> None:
+        """The bodies that a `Fetch` effect asked for."""
+        now = self._at(now)
+        queue = self._admin.by_id.get(token.queue)
+        if queue is None:
+            return
+        letter = queue.letter(token)
+        if letter is not None:
+            parts = [(part, self._letters.prepare(now, queue, rows, part)) for part in portions(letter, rows)]
+            self._bury(now, queue, token, parts)
+        self._touch(queue)

@@ -1,0 +1,185 @@
+"""The life of the state: restored at a start, begun with a boot record, taken for checkpoints and bases.
+
+It decides nothing that a client asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+import numpy as np
+
+from penstock.core.commands.parts import Parts
+from penstock.core.queue.runs import packed
+from penstock.core.queue.view import Queue
+from penstock.core.state.capture import Captured, Marked, Snapshot
+from penstock.core.state.decided import copies
+from penstock.core.state.durable import DurableState, Ints, QueueState, StreamState, flat, spread
+from penstock.errors import InvalidArgument
+from penstock.records.chunks import Now
+from penstock.records.entries import Group
+from penstock.records.kinds import Kind
+from penstock.records.schema import LOG_VERSION
+from penstock.records.settings import Action
+
+_GONE = object()
+"""Who holds an exclusive queue whose connection ended with an earlier process."""
+
+CAPTURE_MOST = 8192
+"""What one step of `capture` does at most, in chunks about; then others have their turn."""
+
+_NO_LSNS: Ints = np.zeros(0, dtype=np.int64)
+
+
+class Life(Parts):
+    """Start and state."""
+
+    @classmethod
+    def restore(
+        cls,
+        state: DurableState,
+        *,
+        origin: int,
+        seed: int = 0,
+        actions: Sequence[Action] = (),
+        instance: str = "penstock-1",
+        now: Now,
+    ) -> Self:
+        """A core with this durable state and no session.  `boot` comes next."""
+        core = cls(origin, state.last_lsn + 1, seed, actions, instance)
+        now = core._out.at(now)
+        core._topology.load(state)
+        core._interning.load(state)
+        for number, queue_state in sorted(state.queues.items()):
+            queue = core._admin.make(queue_state, _GONE if queue_state.exclusive else None)
+            queue.redelivered_below = state.unclean
+            queue.load(queue_state.waiting, queue_state.columns)
+            core._timers.touched.add(queue)
+            assert queue.id == number
+        for name, marks in core._marks():
+            marked = [
+                lsns[spread(lsns, one.columns[name]) > 0]
+                for one in state.queues.values()
+                if name in one.columns
+                for lsns in (flat(one.waiting),)
+            ]
+            marks.reset(np.unique(np.concatenate(marked)) if marked else _NO_LSNS)
+        core.streams.states = {
+            name: StreamState(s.queue, s.epoch, s.mode, s.floor, s.planned, dict(s.plans))
+            for name, s in state.streams.items()
+        }
+        core._sinks.batches = dict(state.sinks)
+        core._sinks.decided = copies(state.decided)
+        core.publishers = dict(state.publishers)
+        core._unclean = state.unclean
+        for number, queue in core._admin.by_id.items():
+            for name, chunks in core.streams.held(number).items():
+                core._holdings.restore(now, queue, name, chunks)
+        return core
+
+    def boot(self, now: Now, *, clean: bool, next_lsn: int) -> None:
+        """Begin a run: the BOOT record, what ends with a process, then whatever fell due meanwhile.
+
+        next_lsn: after a clean stop the next one; after an unclean one the recovered end + 2**32.
+        """
+        if next_lsn < self._out.next_lsn:
+            raise InvalidArgument(f"LSN {next_lsn} was given before; the next is {self._out.next_lsn}")
+        self._out.next_lsn = next_lsn
+        now = self._at(now)
+        lsn = self._out.record(Kind.BOOT, "", {"clean": clean, "instance": self.instance, "version": LOG_VERSION})
+        if not clean:
+            self._unclean = lsn
+        for queue in list(self._admin.by_id.values()):
+            if queue.exclusive_to is not None or not queue.durable:
+                self._forget(now, queue)
+                self._topology.queue_gone(queue.vhost, queue.name)
+                continue
+            transient = self._publisher.transient
+            contained = queue.capture() if transient else None
+            if contained is not None:
+                lsns = flat(contained.waiting())
+                gone = packed(lsns[transient.among(lsns)])
+                if len(gone):
+                    self._holdings.forget(queue, gone)
+                    queue.forget(gone)
+            if not clean:
+                queue.redelivered_below = lsn
+        self._publisher.transient.reset(_NO_LSNS)
+        self._topology.boot()
+        for queue in self._admin.by_id.values():
+            queue.tick(now, self._out)
+            self._timers.touched.add(queue)
+
+    def durable_state(self) -> DurableState:
+        """What a fold of everything journalled so far gives."""
+        snapshot = self.snapshot()
+        for _ in self.capture(snapshot):
+            pass
+        state = snapshot.state()
+        self.captured(snapshot)
+        return state
+
+    def snapshot(self) -> Snapshot:
+        """Begin to take the durable state: everything but the queues, as copies.  `capture` goes on."""
+        state = DurableState(self._out.last_lsn, self._unclean)
+        self._topology.save(state)
+        self._interning.save(state)
+        state.streams = {
+            name: StreamState(s.queue, s.epoch, s.mode, s.floor, s.planned, dict(s.plans))
+            for name, s in self.streams.states.items()
+        }
+        state.sinks = dict(self._sinks.batches)
+        state.decided = copies(self._sinks.decided)
+        state.publishers = dict(self.publishers)
+        return Snapshot(state)
+
+    def capture(self, snapshot: Snapshot) -> Iterator[None]:
+        """Capture the queues that there are now, at the cut; other commands may come between two steps.
+
+        What the log says up to the last LSN at the end must be durable before the snapshot is of use.
+        """
+        return self._captures(snapshot, list(self._admin.by_id.values()))
+
+    def _captures(self, snapshot: Snapshot, queues: list[Queue]) -> Iterator[None]:
+        effort = 0
+        for queue in queues:
+            if effort >= CAPTURE_MOST:
+                effort = 0
+                yield
+            living = self._admin.by_id.get(queue.id) is queue
+            blank = QueueState(
+                queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive_to is not None,
+                queue.auto_delete, queue.arguments,
+            )  # fmt: skip
+            blank.since = self._out.last_lsn if self._out.last_lsn > snapshot.cut else 0
+            contained = queue.capture() if living else None
+            snapshot.captured.append(Captured(blank, contained))
+            effort += 8 if contained is None else 32 + len(contained.main) + len(contained.runs)
+        snapshot.marks = [Marked(name, some.pairs[:]) for name, some in self._marks()]
+
+    def captured(self, snapshot: Snapshot) -> None:
+        """The snapshot was encoded: forget what nothing needed."""
+        for mark, (_, some) in zip(snapshot.marks, self._marks(), strict=True):
+            some.retain(mark.used, snapshot.cut)
+
+    def look_for_floor(self, most: int) -> bool:
+        """Ask up to so many queues that moved for their oldest message; whether some are left for `floor` to ask."""
+        self._timers.next()  # names those that were touched
+        return self._floors.look(most)
+
+    def floor(self) -> int:
+        """No message below this LSN is in a queue, and no stream may ask for one again."""
+        self.look_for_floor(len(self._admin.by_id))
+        floor = self._floors.lowest()
+        for stream in self.streams.states.values():
+            floor = min([floor, *(pairs[0] for pairs in stream.plans.values() if pairs)])
+        return min(floor, self._out.next_lsn)
+
+    def write_base(self, now: Now, parts: int, build: Callable[[int, int], Group]) -> int:
+        """Write a base of so many records, built from its first LSN and time; returns its last LSN."""
+        self._at(now)
+        first = self._out.next_lsn
+        self._out.next_lsn = first + parts
+        self._out.journal.append(build(first, self._out.time))
+        return first + parts - 1

@@ -1,0 +1,175 @@
+"""The parts that all commands share: the outbox, the topology, the publisher, the timers; and how they are joined.
+
+It owns no command.  What the commands are about stands beside it: `life`, `topology`, `queues`, `deliveries`, and
+publishing in `core.broker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from penstock.core.effects import Effect, Token
+from penstock.core.floors import Floors
+from penstock.core.outbox import Outbox
+from penstock.core.publishing.actions import Actions
+from penstock.core.publishing.dead_letters import Buried, DeadLetters
+from penstock.core.publishing.marks import Marks
+from penstock.core.publishing.publishing import Publisher
+from penstock.core.queue.consumers import Credit
+from penstock.core.queue.view import Queue
+from penstock.core.streams.holding import Holdings
+from penstock.core.streams.sinks import Sinks
+from penstock.core.streams.streams import Streams
+from penstock.core.timers import Timers
+from penstock.core.topology.admin import Admin
+from penstock.core.topology.interning import Interning
+from penstock.core.topology.routing import Router
+from penstock.core.topology.topology import Topology
+from penstock.records.chunks import Now
+from penstock.records.entries import Entry, Topic
+from penstock.records.settings import Action
+
+TOPICS_MAX = 65_536
+"""Topics interned in one generation; two generations are kept."""
+
+NO_TABLE: Mapping[str, object] = {}
+
+
+class Parts:
+    """What one instance consists of."""
+
+    def __init__(
+        self,
+        origin: int,
+        next_lsn: int = 1,
+        seed: int = 0,
+        actions: Sequence[Action] = (),
+        instance: str = "penstock-1",
+    ) -> None:
+        """origin: the data folder's own number, part of every bookmark.  seed: of whatever chance a rule needs."""
+        self.origin = origin
+        self.instance = instance
+        self.seed = seed
+        self._actions = tuple(actions)
+        self._out: Outbox[Effect] = Outbox(next_lsn)
+        self._topology = Topology()
+        self._router = Router(self._topology)
+        self._interning = Interning(self._out)
+        self._publisher = Publisher(self._router, self._interning, self._out)
+        self._floors = Floors()
+        self._timers = Timers(self._floors.moved)
+        self._holdings = Holdings(self._out, self._timers.touched)
+        self.streams = Streams(self._out, self._holdings, self._by_id)
+        self._admin = Admin(self._out, self._topology, self._router, self._interning, self._ending, self._actions)
+        self._letters = DeadLetters(
+            self._out, self._publisher, Actions(self._actions), self._letter_topic, origin, instance
+        )
+        self._buried: dict[Token, list[Buried]] = {}  # dead letters whose rows are being judged
+        self._sinks = Sinks(self._out, self._publisher, self.streams)
+        self._publisher.touched = self._timers.touched
+        self._topics: dict[tuple[str, str, str], Topic] = {}
+        self._older_topics: dict[tuple[str, str, str], Topic] = {}
+        self._topics_version = -1
+        self.publishers: dict[str, int] = {}  # highest sequence of each
+        self._unclean = 0
+        self._cancelled: dict[int, int] = {}  # by queue id, since the start
+
+    # -- the outbox
+
+    @property
+    def next_lsn(self) -> int:
+        """The LSN of the next record."""
+        return self._out.next_lsn
+
+    @property
+    def last_lsn(self) -> int:
+        """The last LSN given out."""
+        return self._out.last_lsn
+
+    @property
+    def journal(self) -> list[Entry]:
+        """Entries not yet taken."""
+        return self._out.journal
+
+    @property
+    def effects(self) -> list[Effect]:
+        """Effects not yet taken."""
+        return self._out.effects
+
+    def take_journal(self) -> list[Entry]:
+        """The entries to log, in LSN order; the core starts a new list."""
+        return self._out.take_journal()
+
+    def take_effects(self) -> list[Effect]:
+        """The effects to perform, in order; the core starts a new list."""
+        return self._out.take_effects()
+
+    @contextmanager
+    def group(self) -> Generator[None]:
+        """What is decided inside lies in one group: a crash keeps or loses all of it.
+
+        The caller makes sure that nothing inside is refused (`judge`): what was written before a refusal stays.
+        """
+        self._out.begin()
+        try:
+            yield
+        finally:
+            self._out.end()
+
+    # -- topics
+
+    def _topic(self, vhost: str, exchange: str, key: str) -> Topic:
+        name = (vhost, exchange, key)
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._older_topics.get(name) or Topic(vhost, exchange, key)
+            if len(self._topics) >= TOPICS_MAX:
+                self._older_topics, self._topics = self._topics, {}
+            self._topics[name] = topic
+        return topic
+
+    def _letter_topic(self, vhost: str, exchange: str, key: str) -> Topic | None:
+        if self._topology.exchange(vhost, exchange) is None:
+            return None
+        return self._topic(vhost, *self._router.target_of(vhost, exchange, key))
+
+    # -- how a queue ends
+
+    def _ending(self, now: Now, queue: Queue) -> int:
+        """What ends with a queue besides its records."""
+        self._touch(queue)
+        self.streams.queue_gone(queue.id)
+        self._holdings.queue_gone(queue.id)
+        ready = queue.delete(now, self._out)
+        self._timers.forget(queue)
+        self._floors.forget(queue)
+        self._cancelled.pop(queue.id, None)
+        return ready
+
+    def _forget(self, now: Now, queue: Queue) -> None:
+        self._ending(now, queue)
+        self._admin.forget(queue)
+
+    # -- small things
+
+    def _marks(self) -> tuple[tuple[str, Marks], ...]:
+        """Columns of the durable state that the queues do not keep."""
+        return ("transient", self._publisher.transient), ("letter", self._letters.letters)
+
+    def _at(self, now: Now) -> Now:
+        """The instant to decide at: record times never decrease, and what is decided follows them."""
+        return self._out.at(now)
+
+    def _by_id(self, number: int) -> Queue | None:
+        return self._admin.by_id.get(number)
+
+    def _touch(self, queue: Queue, shared: Credit | None = None) -> None:
+        touched = self._timers.touched
+        touched.add(queue)
+        if queue.sharing:
+            for consumer in queue.holders():
+                if consumer.shared is not None:
+                    touched.update(consumer.shared.queues())
+        if shared is not None:
+            touched.update(shared.queues())

@@ -1,0 +1,98 @@
+"""Commands about queues as such: declare, alter, purge, delete, and their figures.
+
+What happens to messages on their way through a queue is `deliveries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.core.commands.parts import NO_TABLE, Parts
+from penstock.core.queue.view import Queue
+from penstock.errors import PreconditionFailed
+from penstock.records.chunks import Now
+from penstock.records.settings import QueueSettings
+
+
+class QueueCommands(Parts):
+    """Queues, from declare to delete."""
+
+    def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
+        """A queue that `by` may use.  Raises NotFound or ResourceLocked."""
+        return self._admin.queue(vhost, name, by)
+
+    def queues(self) -> list[Queue]:
+        """All queues, oldest first."""
+        return list(self._admin.by_id.values())
+
+    def declare_queue(
+        self,
+        now: Now,
+        vhost: str,
+        name: str,
+        settings: QueueSettings,
+        *,
+        durable: bool = True,
+        exclusive_to: object | None = None,
+        auto_delete: bool = False,
+        arguments: Mapping[str, object] = NO_TABLE,
+        passive: bool = False,
+        by: object | None = None,
+        server_named: bool = False,
+    ) -> Queue:
+        """Declare a queue, or find an equal one.
+
+        exclusive_to: the connection that alone may use it.  by: the connection that asks.
+        server_named: the server made the name, which may then begin with `amq.`.
+        """
+        return self._admin.declare_queue(
+            self._at(now), vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
+            arguments=arguments, passive=passive, by=by, server_named=server_named,
+        )  # fmt: skip
+
+    def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings) -> None:
+        """New settings for a queue, at once."""
+        now = self._at(now)
+        if self._admin.alter_queue(queue, settings):
+            queue.alter(now, settings, self._out)
+            self._admin.altered(queue)
+            self._touch(queue)
+
+    def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue; returns how many were ready.  Errors: PreconditionFailed when in use or not empty."""
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' in use")
+        if if_empty and queue.ready:
+            raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' not empty")
+        now = self._at(now)
+        self._out.begin()
+        ready = self._admin.delete_queue(now, queue)
+        self._out.end()
+        return ready
+
+    def end_exclusive(self, now: Now, holder: object) -> None:
+        """A connection is gone: the queues that were its own go with it."""
+        for queue in list(self._admin.exclusive.get(holder, {}).values()):
+            self.delete_queue(now, queue)
+
+    def purge_queue(self, now: Now, queue: Queue) -> int:
+        """Remove what is ready; returns how many messages that were."""
+        count = queue.purge(self._at(now), self._out)
+        self._touch(queue)
+        return count
+
+    def stats(self, queue: Queue) -> dict[str, object]:
+        """Figures of one queue; counts are since the start of this process."""
+        return {
+            "ready": queue.ready,
+            "leased": queue.leased,
+            "delayed": queue.delayed,
+            "dying": queue.dying,
+            "consumers": len(queue.consumers),
+            "published": queue.arrived,
+            "delivered": queue.delivered,
+            "acked": queue.acked,
+            "cancelled": self._cancelled.get(queue.id, 0),
+            "stale": queue.stale,
+            "expired_leases": queue.expired_leases,
+        }

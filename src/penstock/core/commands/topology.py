@@ -1,0 +1,88 @@
+"""Commands about exchanges, bindings and declared topics.
+
+What may be refused is `core.topology.admin`'s to say; this is the door to it, with the instant and who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.core.commands.parts import NO_TABLE, Parts
+from penstock.records.chunks import Now
+
+
+class TopologyCommands(Parts):
+    """Exchanges, bindings, topics."""
+
+    @property
+    def topology_version(self) -> int:
+        """Changes whenever a `Topic` got from `topic` may be stale."""
+        return self._topology.version
+
+    def declare_exchange(
+        self,
+        now: Now,
+        vhost: str,
+        name: str,
+        type: str,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, object] = NO_TABLE,
+        passive: bool = False,
+    ) -> None:
+        """Declare an exchange, or find an equal one."""
+        self._admin.declare_exchange(
+            self._at(now), vhost, name, type, durable=durable, auto_delete=auto_delete, internal=internal,
+            arguments=arguments, passive=passive,
+        )  # fmt: skip
+
+    def delete_exchange(self, now: Now, vhost: str, name: str, if_unused: bool = False) -> None:
+        """Delete an exchange with its bindings."""
+        self._admin.delete_exchange(self._at(now), vhost, name, if_unused=if_unused)
+
+    def bind(
+        self,
+        now: Now,
+        vhost: str,
+        source: str,
+        destination: str,
+        destination_type: str,
+        key: str,
+        arguments: Mapping[str, object] = NO_TABLE,
+        by: object | None = None,
+    ) -> None:
+        """Bind a queue ("queue") or an exchange ("exchange") to an exchange."""
+        self._usable(vhost, destination, destination_type, by)
+        self._admin.bind(self._at(now), vhost, source, destination, destination_type, key, arguments)
+
+    def unbind(
+        self,
+        now: Now,
+        vhost: str,
+        source: str,
+        destination: str,
+        destination_type: str,
+        key: str,
+        arguments: Mapping[str, object] = NO_TABLE,
+        by: object | None = None,
+    ) -> None:
+        """Remove a binding."""
+        self._usable(vhost, destination, destination_type, by)
+        self._admin.unbind(self._at(now), vhost, source, destination, destination_type, key, arguments)
+
+    def _usable(self, vhost: str, name: str, kind: str, by: object | None) -> None:
+        queue = self._admin.queues.get((vhost, name))
+        if kind == "queue" and queue is not None and queue.exclusive_to is not None and by is not None:
+            self._admin.queue(vhost, name, by)
+
+    def declare_topic(
+        self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object] = NO_TABLE
+    ) -> None:
+        """Declare a topic: it keeps what no queue takes."""
+        self._admin.declare_topic(self._at(now), vhost, exchange, key, settings)
+
+    def delete_topic(self, now: Now, vhost: str, exchange: str, key: str) -> None:
+        """A topic keeps nothing more."""
+        self._admin.delete_topic(self._at(now), vhost, exchange, key)

@@ -1,0 +1,324 @@
+"""What is in a queue, where it stands, and the counts beside it.
+
+It moves messages between its parts and keeps the counts true; it decides nothing, writes no record and asks for no
+effect.  `core.queue.view` has the commands.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.core.queue import lasting
+from penstock.core.queue.consumers import Consumer, Credit, Roster
+from penstock.core.queue.delays import Delays
+from penstock.core.queue.dispatch import DISPATCH_MOST
+from penstock.core.queue.expiry import Expiry
+from penstock.core.queue.filtering import Targets
+from penstock.core.queue.leases import SLOT
+from penstock.core.queue.letters import Letters
+from penstock.core.queue.main_order import Main
+from penstock.core.queue.returned import Returned
+from penstock.core.queue.runs import NEVER, Key, Run
+from penstock.core.state.capture import Contained
+from penstock.records.chunks import Chunk
+from penstock.records.settings import Action, QueueSettings
+
+_NO_ARGUMENTS: dict[str, object] = {}
+_RETURNED = Returned()
+_DELAYS = Delays()
+_EXPIRY = Expiry()
+_LETTERS = Letters(0)
+_TARGETS = Targets(0)
+_ROSTER = Roster()
+_CONSUMERS: dict[Consumer, None] = {}
+NO_CREDIT = list[Credit]()
+"""Empty parts that all queues share until they have something to put there; nobody adds to these."""
+
+
+class Contents:
+    """The messages of one queue by state and place, and its consumers.  Parts are made when they are first needed."""
+
+    __slots__ = (
+        "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "auto_delete", "delayed",
+        "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry", "hungry", "id",
+        "lease_due", "leased", "leases_in_order", "letters", "main", "name", "outstanding", "overspent", "ready",
+        "redelivered_below", "returned", "roster", "settings", "sharing", "stale", "targets", "vhost",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: int,
+        vhost: str,
+        name: str,
+        settings: QueueSettings,
+        durable: bool = True,
+        exclusive_to: object | None = None,
+        auto_delete: bool = False,
+        arguments: Mapping[str, object] | None = None,
+        actions: Sequence[Action] = (),
+    ) -> None:
+        self.id = id
+        self.vhost = vhost
+        self.name = name
+        self.settings = settings
+        self.durable = durable
+        self.exclusive_to = exclusive_to
+        self.auto_delete = auto_delete
+        self.arguments: dict[str, object] = dict(arguments) if arguments else _NO_ARGUMENTS
+        self.actions = tuple(actions)  # those on this queue's expired messages
+        self.redelivered_below = 0  # what is older may have been seen before an unclean stop
+        # positions
+        self.main = Main()
+        self.returned = _RETURNED
+        self.delays = _DELAYS
+        self.expiry = _EXPIRY
+        self.letters = _LETTERS
+        # consumers
+        self.roster = _ROSTER  # open ones that are pushed to
+        self._consumers = _CONSUMERS  # open ones, and closed ones that still hold something
+        self.targets = _TARGETS
+        self.sharing: int = 0  # consumers with shared credit
+        self._free_credit = NO_CREDIT  # shared credit that came free in this command
+        self._serial = 0
+        self.lease_due = NEVER  # no lease ends before this (mono)
+        self.leases_in_order = True
+        self.hungry = False  # a step stopped at its bound: more can be granted at once
+        self.dispatch_most = DISPATCH_MOST
+        self.overspent = False  # restored messages may be over their limits
+        # counts, changed beside what they count; `check` recounts them
+        self.ready: int = 0
+        self.leased: int = 0
+        self.delayed: int = 0
+        self.outstanding: int = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
+        self.arrived = 0  # published to it since the start, as those below
+        self.delivered = 0
+        self.acked = 0
+        self.stale = 0
+        self.expired_leases = 0
+
+    def __repr__(self) -> str:
+        counts = f"ready={self.ready}, leased={self.leased}, delayed={self.delayed}, dying={self.dying}"
+        return f"Queue({self.name!r}, {counts})"
+
+    # -- parts, to put something there
+
+    def coming_back(self) -> Returned:
+        """Ready messages beside the main order."""
+        if self.returned is _RETURNED:
+            self.returned = Returned()
+        return self.returned
+
+    def late(self) -> Delays:
+        """Delayed messages."""
+        if self.delays is _DELAYS:
+            self.delays = Delays()
+        return self.delays
+
+    def timed(self) -> Expiry:
+        """Deadlines."""
+        if self.expiry is _EXPIRY:
+            self.expiry = Expiry()
+        return self.expiry
+
+    def mourned(self) -> Letters:
+        """Dying messages."""
+        if self.letters is _LETTERS:
+            self.letters = Letters(self.id)
+        return self.letters
+
+    def sieved(self) -> Targets:
+        """Target lists of filters."""
+        if self.targets is _TARGETS:
+            self.targets = Targets(self.id)
+        return self.targets
+
+    def _enlist(self, consumer: Consumer) -> None:
+        """A new consumer."""
+        if self._consumers is _CONSUMERS:
+            self._consumers = {}
+        self._consumers[consumer] = None
+        if not consumer.passive:
+            if self.roster is _ROSTER:
+                self.roster = Roster()
+            self.roster.add(consumer)
+
+    def _bury(self) -> None:
+        """Forget all messages and what is known of them; no consumer holds any."""
+        self.main = Main()
+        self.returned, self.delays, self.expiry, self.letters = _RETURNED, _DELAYS, _EXPIRY, _LETTERS
+        self.ready = self.leased = self.delayed = 0
+
+    def _drop_ready(self) -> None:
+        """Forget what is ready."""
+        self.main = Main()
+        self.returned = _RETURNED
+        self.ready = 0
+
+    # -- ready messages
+
+    @property
+    def room(self) -> int:
+        """How many more the whole queue may have outstanding."""
+        limit = self.settings.max_backlog
+        return limit - self.outstanding if limit else NEVER
+
+    def head(self) -> Key | None:
+        """Where the oldest ready message stands."""
+        if not self.main.count:
+            return self.returned.head() if self.returned.count else None
+        first = self.main.head()
+        return min((first, first), self.returned.head()) if self.returned.count else (first, first)
+
+    def take_ready(self, count: int) -> list[Run]:
+        """Up to `count` of the oldest ready messages, in order."""
+        main, returned = self.main, self.returned
+        if not returned.count:
+            self.ready -= min(main.count, count)
+            return main.take(count)
+        out = list[Run]()
+        while count and (main.count or returned.count):
+            first = main.head() if main.count else NEVER
+            if returned.count and returned.head() < (first, first):
+                part = returned.take(count, (first, first))
+                if self.targets.lists:
+                    self.targets.left(part[0].chunk)
+            else:
+                part = main.take(count, returned.head()[0] if returned.count else NEVER)
+            taken = sum(len(run.chunk) for run in part)
+            count -= taken
+            self.ready -= taken
+            out += part
+        return out
+
+    def take_one(self, key: Key) -> Run:
+        """The ready message that stands there."""
+        self.ready -= 1
+        place, lsn = key
+        if place == lsn and self.main.has(lsn):
+            return self.main.punch(lsn)
+        one = range(lsn, lsn + 1)
+        self.targets.left(one)
+        return self.returned.extract(one)[0]
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are ready or delayed, wherever they stand."""
+        out = self.main.extract(wanted)
+        back = self.returned.extract(wanted)
+        if back:
+            if self.targets.lists:
+                for run in back:
+                    self.targets.left(run.chunk)
+            out += back
+        self.ready -= sum(len(run.chunk) for run in out)
+        if self.delayed:
+            late = self.delays.extract(wanted)
+            self.delayed -= sum(len(run.chunk) for run in late)
+            out += late
+        return out
+
+    def put_back(self, run: Run) -> None:
+        """A run is ready again, at its place."""
+        self.coming_back().push(run)
+        self.ready += len(run.chunk)
+        if self.targets.lists:
+            self.targets.came_back(run.chunk)
+
+    # -- leases and consumers
+
+    def freed(self, consumer: Consumer, runs: Sequence[Run]) -> tuple[int, int]:
+        """The consumer holds these no longer; (how many, how many of them were no longer in the queue)."""
+        count = slots = 0
+        for run in runs:
+            count += len(run.chunk)
+            if run.place == SLOT:
+                slots += len(run.chunk)
+        self.outstanding -= count
+        self.leased -= count - slots
+        shared = consumer.shared
+        if shared is not None and count:
+            shared.used -= count
+            if shared not in self._free_credit:
+                self._free_credit = [*self._free_credit, shared]
+        if consumer.closed:
+            self._drop_if_done(consumer)
+        elif consumer.targets is not None:
+            consumer.targets.wake(consumer)
+        return count, slots
+
+    def leased_until(self, deadline: int) -> None:
+        """A lease was given that ends then; 0: never."""
+        if deadline and deadline < self.lease_due:
+            self.lease_due = deadline
+
+    def holders(self) -> Iterator[Consumer]:
+        """Consumers that hold something."""
+        return (consumer for consumer in self._consumers if consumer.leases.count)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Open consumers that are pushed to, in order of subscription."""
+        return self.roster.all
+
+    def _drop_if_done(self, consumer: Consumer) -> None:
+        """Forget a closed consumer that holds nothing any more."""
+        if consumer.closed and not consumer.leases.count and consumer in self._consumers:
+            del self._consumers[consumer]
+            if consumer.shared is not None:
+                self.sharing -= 1
+                consumer.shared.consumers.remove(consumer)
+
+    # -- all of it
+
+    @property
+    def dying(self) -> int:
+        """Messages that leave without success as soon as their bodies were fetched."""
+        return self.letters.count
+
+    def floor(self) -> int:
+        """No living message is older than this."""
+        floor = self.main.head() if self.main.count else NEVER
+        for consumer in self._consumers:
+            floor = min(floor, consumer.leases.lowest())
+        for runs in (self.returned.runs(), self.delays.retries.runs(), self.letters.runs()):
+            floor = min(floor, min((run.chunk[0] for run in runs), default=NEVER))
+        for block in self.delays.scheduled.blocks:
+            floor = min(floor, block.lsns[0])
+        return floor
+
+    def runs(self) -> Iterator[Run]:
+        """All runs of living messages, but the main order and what is scheduled."""
+        yield from self.runs_held()
+        yield from self.delays.retries.runs()
+
+    def runs_held(self) -> Iterator[Run]:
+        """All runs of living messages that are ready again, leased or dying."""
+        yield from self.returned.runs()
+        yield from self.leased_runs()
+        yield from self.letters.runs()
+
+    def leased_runs(self) -> Iterator[Run]:
+        """All runs of leased messages."""
+        for consumer in self._consumers:
+            yield from (run for run in consumer.leases.held() if run.place != SLOT)
+
+    # -- what lasts
+
+    def capture(self) -> Contained | None:
+        """What lasts of it, as references; None for an empty queue."""
+        if self.ready or self.leased or self.delayed or self.dying:
+            return lasting.capture(self)
+        return None
+
+    def snapshot(self) -> tuple[list[Chunk], dict[str, array[int]]]:
+        """`waiting`, in any order, and `columns` of a `QueueState`; `transient` and `letter` are not known here."""
+        contained = self.capture()
+        return ([], {}) if contained is None else (contained.waiting(), contained.columns())
+
+    def load(self, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
+        """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due since."""
+        lasting.load(self, waiting, columns)
+
+    def check(self) -> None:
+        """Recount everything; AssertionError names what is off."""
+        lasting.check(self)

@@ -1,0 +1,138 @@
+"""What a list of a queue would dispatch next: the questions that memory asks so as to have bodies there in time.
+
+A list is the whole ready order of a queue, for consumers without a filter, or what one filter has found.  Every answer
+is a chunk of positions as they stand now; asking changes nothing, so nobody has to keep a copy in step.  It knows no
+body, no byte and no consumer but whether one is there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from heapq import nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from penstock.core.queue.main_order import Main, Segment
+from penstock.core.queue.runs import NEVER, Run
+from penstock.records.chunks import Chunk, as_chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.filtering import TargetList
+    from penstock.core.queue.view import Queue
+
+FOUND_MOST = 1024
+"""Positions of a filter looked at for one answer: each is asked whether it is still there."""
+
+
+class Upcoming:
+    """One list; equal and stable for as long as the queue and the filter's list are."""
+
+    __slots__ = ("_queue", "_targets")
+
+    def __init__(self, queue: Queue, targets: TargetList | None) -> None:
+        self._queue = queue
+        self._targets = targets
+
+    @property
+    def queue(self) -> int:
+        """The queue's id."""
+        return self._queue.id
+
+    @property
+    def whole(self) -> Upcoming:
+        """The list of the same queue without a filter."""
+        return self if self._targets is None else Upcoming(self._queue, None)
+
+    def alive(self) -> bool:
+        """Whether somebody consumes from this list."""
+        targets = self._targets
+        if targets is not None:
+            return bool(targets.consumers)
+        return any(consumer.targets is None for consumer in self._queue.roster.all)
+
+    def credit(self) -> bool:
+        """Whether one of them would take a message now."""
+        targets = self._targets
+        return any(
+            consumer.targets is targets and not consumer.paused and consumer.room > 0
+            for consumer in self._queue.roster.all
+        )
+
+    def head(self) -> int | None:
+        """The lowest position that would be dispatched; None: nothing is ready."""
+        queue, targets = self._queue, self._targets
+        if targets is not None:
+            key = targets.head(queue.main)
+            return None if key is None else min(key[1], targets.found[0]) if targets.found else key[1]
+        first = queue.main.head() if queue.main.count else None
+        if queue.returned.count:
+            back = min(run.chunk[0] for run in queue.returned.runs())
+            first = back if first is None else min(first, back)
+        return first
+
+    def after(self, lsn: int, count: int) -> Chunk:
+        """Up to `count` positions that follow `lsn`, ascending, of those never delivered."""
+        return self._some(lsn + 1, NEVER, count)
+
+    def between(self, first: int, stop: int) -> Chunk:
+        """All positions in [first, stop), ascending, of those never delivered."""
+        return self._some(first, stop, max(stop - first, 0))
+
+    def returned(self, count: int) -> Chunk:
+        """Up to `count` positions that came back and are ready again, ascending."""
+        queue, targets = self._queue, self._targets
+        if targets is not None:
+            return as_chunk(sorted(islice(targets.recalled, count)))
+        if not queue.returned.count:
+            return range(0)
+        out = list[int]()
+        for run in nsmallest(count, queue.returned.runs(), key=_first):
+            out.extend(run.chunk[: count - len(out)])
+            if len(out) >= count:
+                break
+        return as_chunk(sorted(out))
+
+    def _some(self, first: int, stop: int, count: int) -> Chunk:
+        main, targets = self._queue.main, self._targets
+        if targets is None:
+            return main_between(main, first, stop, count)
+        found = targets.found
+        start = bisect_left(found, first)
+        some = list[int]()
+        for lsn in islice(found, start, start + min(count, FOUND_MOST)):
+            if lsn >= stop:
+                break
+            if main.has(lsn):
+                some.append(lsn)
+        return as_chunk(some)
+
+
+def main_between(main: Main, first: int, stop: int, count: int) -> Chunk:
+    """Up to `count` messages of a main order with LSNs in [first, stop), ascending; they stay."""
+    if not main.count or count <= 0:
+        return range(0)
+    first = max(first, main.head())
+    segments, holes = main.segments, main.holes
+    out = array("q")
+    for index in range(bisect_left(segments, first, key=_last_of), len(segments)):
+        chunk = segments[index].chunk
+        if chunk[0] >= stop:
+            break
+        start = bisect_left(chunk, first, main.cursor if index == 0 else 0)
+        end = min(bisect_left(chunk, stop, start), start + count - len(out))
+        part = chunk[start:end]
+        if not holes and not out and (end - start == count or end < len(chunk) or index == len(segments) - 1):
+            return part
+        out.extend(lsn for lsn in part if lsn not in holes) if holes else out.extend(part)
+        if len(out) >= count:
+            break
+    return as_chunk(out)
+
+
+def _first(run: Run) -> int:
+    return run.chunk[0]
+
+
+def _last_of(segment: Segment) -> int:
+    return segment.chunk[-1]

@@ -1,0 +1,138 @@
+"""The durable state taken from a living core without holding it up: references now, the work later and elsewhere.
+
+A capture of a queue is made at one moment, between two commands, and costs a reference a chunk.  With many queues they
+are taken a few at a time, so each says the LSN it knows of (`since`); the fold passes over what came before.  What a
+capture refers to never changes, so `Snapshot.encode` may run in another thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.queue.expiry import Expiry
+from penstock.core.queue.runs import Run, packed
+from penstock.core.state.durable import DurableState, Ints, QueueState, flat, ints, runs_of
+from penstock.records.chunks import Chunk
+
+
+@dataclass(slots=True)
+class Contained:
+    """What one queue held at one moment: chunks that will not change, in any order."""
+
+    main: list[Chunk] = field(default_factory=list["Chunk"])
+    runs: list[Run] = field(default_factory=list[Run])  # copies: chunk, solid, tally and place
+    retries: list[Run] = field(default_factory=list[Run])  # those of `runs` that wait for their `deadline`
+    scheduled: list[tuple[array[int], array[int]]] = field(default_factory=list[tuple["array[int]", "array[int]"]])
+    expiry: Expiry | None = None
+
+    def waiting(self) -> list[Chunk]:
+        """What waits, in any state."""
+        return [*self.main, *(run.chunk for run in self.runs), *(lsns for lsns, _ in self.scheduled)]
+
+    def columns(self) -> dict[str, array[int]]:
+        """What is remembered of it; `transient` and `letter` are not known here."""
+        counts: dict[str, list[Ints]] = {name: [] for name in ("deliveries", "failures", "cancels", "place")}
+        for run in self.runs:
+            values = (*run.tally, run.place)
+            if any(values):
+                pairs = np.array(run.pairs(), dtype=np.int64).reshape(-1, 2)
+                for column, value in zip(counts.values(), values, strict=True):
+                    if value:
+                        column.append(_triples(pairs, value))
+        due = [_triples(np.array(run.pairs(), dtype=np.int64).reshape(-1, 2), run.deadline) for run in self.retries]
+        for lsns, times in self.scheduled:
+            alone = ints(lsns)
+            due.append(np.stack((alone, alone + 1, ints(times)), axis=1))
+        columns = {name: _joined(parts) for name, parts in {**counts, "not_before": due}.items() if parts}
+        if self.expiry is not None:
+            everything = flat(self.waiting())
+            columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
+        return columns
+
+
+def _triples(pairs: Ints, value: int) -> Ints:
+    return np.concatenate((pairs, np.full((len(pairs), 1), value, dtype=np.int64)), axis=1)
+
+
+def _joined(parts: list[Ints]) -> array[int]:
+    out = array("q")
+    for part in parts:
+        out.frombytes(np.ascontiguousarray(part).tobytes())
+    return out
+
+
+class Marked:
+    """Spans of messages with a property, and which of them some queue still needs."""
+
+    __slots__ = ("name", "pairs", "used")
+
+    def __init__(self, name: str, pairs: array[int]) -> None:
+        """pairs: flat, ascending, as of the last capture; not to be changed any more."""
+        self.name = name
+        self.pairs = ints(pairs)
+        self.used: npt.NDArray[np.bool_] = np.zeros(len(pairs) // 2, dtype=bool)
+
+    def column(self, lsns: Ints) -> array[int]:
+        """The runs of what has the property among these LSNs; their spans are in use."""
+        place = np.searchsorted(self.pairs, lsns, side="right")
+        inside = (place & 1).astype(bool)
+        if not inside.any():
+            return array("q")
+        self.used[np.unique(place[inside] >> 1)] = True
+        return runs_of(lsns, inside.astype(np.int64))
+
+
+@dataclass(slots=True)
+class Captured:
+    """One queue: what was declared, and what it held."""
+
+    blank: QueueState
+    contained: Contained | None  # None: nothing
+
+    def state(self, marks: list[Marked]) -> QueueState:
+        """As a plain value."""
+        blank, contained = self.blank, self.contained
+        if contained is None:
+            return blank
+        blank.waiting, blank.columns = contained.waiting(), contained.columns()
+        if any(len(mark.pairs) for mark in marks):
+            lsns = flat(blank.waiting)
+            for mark in marks:
+                if len(mark.pairs) and (runs := mark.column(lsns)):
+                    blank.columns[mark.name] = runs
+        return blank
+
+
+class Snapshot:
+    """A durable state on its way: everything but the queues as of the cut, and the queues captured so far."""
+
+    def __init__(self, state: DurableState) -> None:
+        """state: as of the cut, without queues."""
+        self.cut = state.last_lsn
+        self.captured: list[Captured] = []  # by id
+        self.marks: list[Marked] = []
+        self._state = state
+
+    def queues(self) -> Iterator[QueueState]:
+        """One after the other, so that no two need the room to unfold at once.  To be asked once."""
+        for one in self.captured:
+            yield one.state(self.marks)
+
+    def state(self) -> DurableState:
+        """All of it."""
+        self._state.queues = {queue.id: queue for queue in self.queues()}
+        return self._state
+
+    def encode(self) -> bytes:
+        """For a checkpoint."""
+        from penstock.core.state.codec import encode
+
+        return encode(self._state, self.queues())
+
+
+__all__ = ["Captured", "Contained", "Marked", "Snapshot"]

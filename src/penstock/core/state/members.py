@@ -1,0 +1,183 @@
+"""One queue while it is folded: its waiting messages as columns, and what the present table does to them.
+
+Events are gathered while a table is read and brought to the messages at its end, with numpy, a queue at a time.  It
+knows no kind of record; the fold tells it what was removed, counted and delayed.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.queue.expiry import deadlines
+from penstock.core.state.durable import Ints, QueueState, flat, spread
+from penstock.records.settings import QueueSettings
+
+_NO_PAIRS = np.zeros((0, 2), dtype=np.int64)
+
+Part: TypeAlias = "dict[str, Ints]"
+"""Messages of one table: "lsn" ascending, and the columns of COLUMNS that are not all at rest."""
+
+
+class FoldedQueue:
+    """The messages of each table as one part, and the events of the present table."""
+
+    __slots__ = ("counted", "delayed", "parts", "removed", "settings", "since", "state")
+
+    def __init__(self, state: QueueState) -> None:
+        """state: what was folded before; it is not changed."""
+        self.state = QueueState(
+            state.id, state.vhost, state.name, state.settings, state.durable, state.exclusive, state.auto_delete,
+            state.arguments,
+        )  # fmt: skip
+        self.since = state.since  # what the log says up to this LSN is in it already
+        self.parts: list[Part] = []
+        self.removed: list[Ints] = []  # pairs, shape (n, 2)
+        self.counted: list[tuple[str, int, Ints]] = []  # column, value, pairs
+        self.delayed: list[tuple[str, int, Ints]] = []  # column, value, pairs; in order, the last wins
+        self.settings: list[tuple[int, QueueSettings]] = [(0, state.settings)]  # from an LSN on
+        if state.waiting:
+            lsns = flat(state.waiting)
+            self.parts.append({"lsn": lsns, **{name: spread(lsns, runs) for name, runs in state.columns.items()}})
+
+    def alter(self, lsn: int, settings: QueueSettings) -> None:
+        """Other settings, from this LSN on."""
+        self.state.settings = settings
+        self.settings.append((lsn, settings))
+
+    def drop_transient(self) -> None:
+        """A start of the server: transient messages end."""
+        for part in self.parts:
+            if "transient" in part:
+                keep(part, part["transient"] == 0)
+        self.parts = [part for part in self.parts if len(part["lsn"])]
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether its settings give messages a deadline of their own."""
+        return any(s.expiration is not None or s.message_ttl is not None for _, s in self.settings)
+
+    def deadlines(self, lsns: Ints, times: Ints, expires: Ints | None) -> Ints:
+        """Deadlines by the settings that held when each row was written."""
+        own = np.zeros(len(lsns), dtype=np.int64) if expires is None else expires
+        if len(self.settings) == 1:
+            return deadlines(self.settings[0][1], times, own)
+        out = np.zeros(len(lsns), dtype=np.int64)
+        for i, (since, settings) in enumerate(self.settings):
+            start = int(np.searchsorted(lsns, since))
+            until = self.settings[i + 1][0] if i + 1 < len(self.settings) else None
+            end = len(lsns) if until is None else int(np.searchsorted(lsns, until))
+            if start < end:
+                out[start:end] = deadlines(settings, times[start:end], own[start:end])
+        return out
+
+    def apply(self) -> None:
+        """Bring this table's events to the parts they touch.  Removals first: what is gone needs no counting."""
+        removed = np.concatenate(self.removed) if self.removed else _NO_PAIRS
+        self.removed.clear()
+        if len(removed):
+            low, high = int(removed[:, 0].min()), int(removed[:, 1].max())
+            for part in self.parts:
+                lsns = part["lsn"]
+                if int(lsns[-1]) >= low and int(lsns[0]) < high:
+                    covered = _cover(lsns, removed)
+                    if covered is not None:
+                        keep(part, covered == 0)
+            self.parts = [part for part in self.parts if len(part["lsn"])]
+        if self.counted:
+            self._count()
+        for column, value, pairs in self.delayed:
+            for part in self.parts:
+                covered = _cover(part["lsn"], pairs)
+                if covered is not None:
+                    here = part.get(column)
+                    part[column] = np.where(covered > 0, value, 0 if here is None else here)
+        self.delayed.clear()
+        if len(self.settings) > 1:
+            self.settings = [(0, self.state.settings)]
+
+    def finished(self, last_lsn: int) -> QueueState:
+        """Its durable state after every table so far, which ended at `last_lsn`."""
+        s = self.state
+        blank = QueueState(s.id, s.vhost, s.name, s.settings, s.durable, s.exclusive, s.auto_delete, s.arguments)
+        blank.since = self.since if self.since > last_lsn else 0
+        parts = [part for part in self.parts if len(part["lsn"])]
+        if not parts:
+            return blank
+        lsns = parts[0]["lsn"] if len(parts) == 1 else np.concatenate([part["lsn"] for part in parts])
+        columns = {
+            name: np.concatenate([part.get(name, np.zeros(len(part["lsn"]), dtype=np.int64)) for part in parts])
+            for name in {name for part in parts for name in part if name != "lsn"}
+        }
+        return QueueState.fill(blank, lsns, columns)
+
+    def _count(self) -> None:
+        grouped: dict[tuple[str, int], list[Ints]] = {}
+        for column, value, pairs in self.counted:
+            grouped.setdefault((column, value), []).append(pairs)
+        self.counted.clear()
+        for (column, value), pieces in sorted(grouped.items(), key=_by_column_and_value):
+            pairs = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            for part in self.parts:
+                covered = _cover(part["lsn"], pairs)
+                if covered is None:
+                    continue
+                before = part.get(column)
+                if before is None:
+                    before = np.zeros(len(covered), dtype=np.int64)
+                if column == "deliveries":  # the attempt of a grant; a later one is higher
+                    part[column] = np.where(covered > 0, np.maximum(before, value), before)
+                else:
+                    part[column] = before + covered * value
+
+
+def groups(values: Ints) -> dict[int, Ints]:
+    """Row numbers of each distinct value, ascending."""
+    low, high = int(values.min()), int(values.max())
+    # one value is the usual case, and needs no sorting
+    if low == high:
+        return {low: np.arange(len(values))}
+    if high - low < 65_536:
+        codes = (values - low).astype(np.uint16)  # 16 bits: numpy's stable sort is a radix sort
+        order = np.argsort(codes, kind="stable")
+        counts = np.bincount(codes)
+        present = np.flatnonzero(counts)
+        ends = np.cumsum(counts[present])
+        names = (present + low).tolist()
+    else:
+        order = np.argsort(values, kind="stable")
+        distinct, counts = np.unique(values, return_counts=True)
+        ends = np.cumsum(counts)
+        names = distinct.tolist()
+    return dict(zip(names, np.split(order, ends[:-1]), strict=True))
+
+
+def expand(starts: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]) -> Ints:
+    """All row numbers of the half-open spans."""
+    lengths = ends - starts
+    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+
+
+def keep(part: Part, kept: npt.NDArray[np.bool_]) -> None:
+    """Leave only these rows in a part."""
+    if not kept.all():
+        for name in part:
+            part[name] = part[name][kept]
+
+
+def _cover(lsns: Ints, pairs: Ints) -> Ints | None:
+    """How many of the pairs each LSN lies in; None if none holds any."""
+    starts = np.searchsorted(lsns, pairs[:, 0])
+    ends = np.searchsorted(lsns, pairs[:, 1])
+    hit = ends > starts
+    if not hit.any():
+        return None
+    size = len(lsns) + 1
+    marks = np.bincount(starts[hit], minlength=size) - np.bincount(ends[hit], minlength=size)
+    return np.cumsum(marks[:-1])
+
+
+def _by_column_and_value(item: tuple[tuple[str, int], list[Ints]]) -> tuple[str, int]:
+    return item[0]

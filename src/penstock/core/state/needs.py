@@ -1,0 +1,74 @@
+"""Which rows of the log a durable state still needs: what waits in a queue, and what a stream may be asked for again.
+
+Nothing is ever put into a queue at an old LSN, so what a state does not need no later state will.  It answers for the
+bodies alone: what the fold needs is another question, and a base answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from penstock.core.state.durable import DurableState, Ints, ints
+from penstock.records.chunks import LSN_LIMIT, Chunk
+
+_NONE = np.zeros((0, 2), dtype=np.int64)
+
+
+def needed_pairs(state: DurableState, first: int, last: int) -> Ints:
+    """The LSNs in [first, last] whose rows are needed, as ascending disjoint pairs [a, b), shape (n, 2)."""
+    pieces = [piece for piece in _pieces(state, first, last + 1) if len(piece)]
+    if not pieces:
+        return _NONE
+    return _merged(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+
+
+def count(pairs: Ints) -> int:
+    """How many LSNs lie in disjoint pairs."""
+    return int((pairs[:, 1] - pairs[:, 0]).sum())
+
+
+def held_from(state: DurableState) -> int:
+    """The first LSN that a reader in log mode may come back to: nothing from there on may go.  LSN_LIMIT: none may."""
+    return min(
+        (pairs[0] for one in state.streams.values() if one.mode == "log" for pairs in one.plans.values() if pairs),
+        default=LSN_LIMIT,
+    )
+
+
+def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:
+    for queue in state.queues.values():
+        for chunk in queue.waiting:
+            if len(chunk) and chunk[0] < b and chunk[-1] >= a:
+                yield _within(chunk, a, b)
+    for stream in state.streams.values():
+        for plan in stream.plans.values():
+            pairs = ints(plan).reshape(-1, 2)
+            touching = pairs[(pairs[:, 0] < b) & (pairs[:, 1] > a)]
+            if len(touching):
+                yield touching.clip(a, b)
+
+
+def _within(chunk: Chunk, a: int, b: int) -> Ints:
+    """The pairs of a chunk's LSNs in [a, b)."""
+    if isinstance(chunk, range):
+        return np.array([[max(chunk.start, a), min(chunk.stop, b)]], dtype=np.int64)
+    lsns = ints(chunk)
+    lsns = lsns[np.searchsorted(lsns, a) : np.searchsorted(lsns, b)]
+    if not len(lsns):
+        return _NONE
+    breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
+    starts = lsns[np.concatenate(([0], breaks))]
+    ends = lsns[np.concatenate((breaks, [len(lsns)])) - 1] + 1
+    return np.stack((starts, ends), axis=1)
+
+
+def _merged(pairs: Ints) -> Ints:
+    """Pairs in any order, made ascending and disjoint."""
+    ordered = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(ordered[:, 1])
+    begins = np.concatenate(([True], ordered[1:, 0] > reach[:-1]))
+    starts = ordered[begins, 0]
+    ends = reach[np.concatenate((np.flatnonzero(begins)[1:] - 1, [len(ordered) - 1]))]
+    return np.stack((starts, ends), axis=1)

@@ -1,0 +1,234 @@
+"""What the log says in order: topology and settings, routes, streams, sinks, and the few records with particulars.
+
+Folded record by record, for each may change what the next one means.  It holds the queues as `members` has them and
+tells them what happened; it sees no message.  It asks no clock and runs no filter.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from penstock.core.state.decided import copies, decided_of
+from penstock.core.state.durable import (
+    Binding,
+    DurableState,
+    ExchangeState,
+    Ints,
+    QueueState,
+    StreamState,
+    ints,
+    to_array,
+)
+from penstock.core.state.members import FoldedQueue
+from penstock.core.state.plain import as_table, load, load_settings
+from penstock.core.topology.topology import Topology, canonical_table
+from penstock.records.kinds import Kind
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class Objects:
+    """Everything of a durable state but the messages."""
+
+    def __init__(self, start: DurableState) -> None:
+        """start: what was folded before; it is not changed."""
+        self.queues: dict[int, FoldedQueue] = {}
+        self.routes: dict[int, tuple[int, ...]] = dict(start.routes)
+        self.took: dict[int, Ints] = {}  # of the present table: flat pairs by queue
+        self.letters: list[int] = []  # of the present table: LSNs of dead letters
+        self._topology = Topology()
+        self._topology.load(start)
+        self._unclean = start.unclean
+        self._ids: dict[tuple[str, str], int] = {}
+        for queue in start.queues.values():
+            self._add_queue(queue)
+        self._vias = dict(start.vias)
+        self._next_route = start.next_route
+        self._publishers = dict(start.publishers)
+        self._streams = _copies(start.streams)
+        self._sinks = dict(start.sinks)
+        self._decided = copies(start.decided)
+
+    def save(self, state: DurableState) -> None:
+        """Write it into a durable state, the queues' messages too."""
+        state.unclean = self._unclean
+        self._topology.save(state)
+        for number, queue in sorted(self.queues.items()):
+            state.queues[number] = queue.finished(state.last_lsn)
+        state.vias = dict(self._vias)
+        state.routes = {
+            number: queues for number, queues in self.routes.items() if all(queue in self.queues for queue in queues)
+        }
+        state.next_route = self._next_route
+        state.publishers = dict(self._publishers)
+        state.streams = _copies(self._streams)
+        state.sinks = dict(self._sinks)
+        state.decided = copies(self._decided)
+
+    def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
+        """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
+        match kind:
+            case Kind.BOOT:
+                self._boot(lsn, load(header))
+            case Kind.ROUTE:
+                self.routes[route] = tuple(np.frombuffer(body, dtype="<i8").tolist())
+                self._next_route = max(self._next_route, route + 1)
+            case Kind.VIA:
+                table = load(header)
+                self._vias[via] = (str(table["vhost"]), str(table["exchange"]))
+            case Kind.TOOK:
+                values = np.frombuffer(body, dtype="<i8")
+                number = int(values[0])
+                self.took[number] = np.concatenate((self.took.get(number, _NONE), values[1:]))
+            case Kind.EXPIRE:
+                self.letters += [new for _, new in cast("list[tuple[int, int]]", load(header).get("dead") or ())]
+                queue, pairs = self._queue_and_pairs(body)
+                if queue is not None:
+                    queue.removed.append(pairs)
+            case Kind.RETURN:
+                self._returned(lsn, load(header), body)
+            case Kind.DUE:
+                queue, pairs = self._queue_and_pairs(body)
+                if queue is not None and lsn > queue.since:
+                    queue.delayed.append(("not_before", 0, pairs))
+                    if load(header).get("place"):
+                        queue.delayed.append(("place", lsn, pairs))
+            case Kind.PUBLISHERS:
+                for publisher, sequence in cast("dict[str, int]", load(header)).items():
+                    self._publishers[publisher] = max(sequence, self._publishers.get(publisher, sequence))
+            case Kind.SINK_COMMIT:
+                self._sinks[name] = cast(int, load(header)["batch"])
+            case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:
+                self._stream(kind, name, load(header), body)
+            case Kind.DECIDED:
+                state = self._decided[name] = decided_of(load(header), lsn)
+                self._sinks[name] = state.batch
+            case Kind.CHUNK:
+                state = self._decided[name]
+                state.copied(load(header))
+                if state.complete:
+                    del self._decided[name]
+            case Kind.MARK | Kind.BASE:
+                pass  # the log's own business: the state it repeats has been folded or was given at the start
+            case _:
+                self._shape(kind, lsn, name, load(header), body)
+
+    def _queue_and_pairs(self, body: bytes) -> tuple[FoldedQueue | None, Ints]:
+        values = np.frombuffer(body, dtype="<i8")
+        return self.queues.get(int(values[0])), values[1:].reshape(-1, 2)
+
+    def _returned(self, lsn: int, header: dict[str, object], body: bytes) -> None:
+        queue, pairs = self._queue_and_pairs(body)
+        if queue is None or lsn <= queue.since:
+            return
+        for key, column in (("failed", "failures"), ("cancelled", "cancels")):
+            if times := int(cast(int, header.get(key) or 0)):
+                queue.counted.append((column, times, pairs))
+        if not_before := cast(int, header.get("not_before") or 0):
+            queue.delayed.append(("not_before", not_before, pairs))
+
+    def _shape(self, kind: Kind, lsn: int, name: str, header: dict[str, object], body: bytes) -> None:
+        """Topology and settings."""
+        vhost = str(header.get("vhost", "/"))
+        match kind:
+            case Kind.EXCHANGE_DECLARE:
+                exchange = ExchangeState(
+                    str(header["type"]), bool(header["durable"]), bool(header["auto_delete"]), bool(header["internal"]),
+                    as_table(header["arguments"]),
+                )  # fmt: skip
+                self._topology.declare_exchange(vhost, name, exchange)
+            case Kind.EXCHANGE_DELETE:
+                self._topology.delete_exchange(vhost, name)
+            case Kind.BIND:
+                self._topology.bind(read_binding(header))
+            case Kind.UNBIND:
+                self._topology.unbind(read_binding(header))
+            case Kind.TOPIC_DECLARE:
+                self._topology.declare_topic(vhost, str(header["exchange"]), name, as_table(header["settings"]))
+            case Kind.TOPIC_DELETE:
+                self._topology.delete_topic(vhost, str(header["exchange"]), name)
+            case Kind.QUEUE_DECLARE:
+                self._add_queue(
+                    QueueState(
+                        lsn,
+                        vhost,
+                        name,
+                        load_settings(header["settings"]),
+                        bool(header["durable"]),
+                        bool(header["exclusive"]),
+                        bool(header["auto_delete"]),
+                        as_table(header["arguments"]),
+                    )
+                )
+            case Kind.QUEUE_ALTER:
+                number = int(np.frombuffer(body, dtype="<i8")[0])
+                if (queue := self.queues.get(number)) is not None:
+                    queue.alter(lsn, load_settings(header["settings"]))
+            case Kind.QUEUE_DELETE:
+                self._drop_queue(int(np.frombuffer(body, dtype="<i8")[0]))
+            case _:
+                raise ValueError("no rule for this kind")
+
+    def _stream(self, kind: Kind, name: str, header: dict[str, object], body: bytes) -> None:
+        numbers = cast("dict[str, int]", header)
+        match kind:
+            case Kind.STREAM:
+                stream = self._streams.setdefault(name, StreamState(numbers["queue"]))
+                stream.queue, stream.epoch = numbers["queue"], numbers["epoch"]
+                stream.mode = str(header["mode"])
+            case Kind.PLAN:
+                stream = self._streams[name]
+                stream.planned = numbers["batch"]
+                stream.plans[stream.planned] = to_array(np.frombuffer(body, dtype="<i8")[1:])
+                stream.forget_old()
+            case Kind.PLAN_SETTLE:
+                stream = self._streams[name]
+                for batch in range(stream.floor + 1, numbers["batch"] + 1):
+                    if (queue := self.queues.get(stream.queue)) is not None and batch in stream.plans:
+                        queue.removed.append(ints(stream.plans[batch]).reshape(-1, 2))
+                stream.floor = numbers["batch"]
+                stream.forget_old()
+            case _:
+                stream = self._streams[name]
+                stream.epoch = numbers.get("epoch", stream.epoch)
+                stream.release()
+
+    def _boot(self, lsn: int, header: dict[str, object]) -> None:
+        """BOOT: exclusive and non-durable queues, non-durable exchanges and transient messages end."""
+        if not header.get("clean"):
+            self._unclean = lsn
+        for number in [n for n, queue in self.queues.items() if queue.state.exclusive or not queue.state.durable]:
+            self._drop_queue(number)
+        self._topology.boot()
+        for queue in self.queues.values():
+            queue.drop_transient()
+
+    def _add_queue(self, state: QueueState) -> None:
+        self.queues[state.id] = FoldedQueue(state)
+        self._ids[state.vhost, state.name] = state.id
+
+    def _drop_queue(self, number: int) -> None:
+        queue = self.queues.pop(number, None)
+        if queue is None:
+            return
+        if self._ids.get((queue.state.vhost, queue.state.name)) == number:
+            del self._ids[queue.state.vhost, queue.state.name]
+            self._topology.queue_gone(queue.state.vhost, queue.state.name)
+        for name in [name for name, stream in self._streams.items() if stream.queue == number]:
+            del self._streams[name]
+
+
+def _copies(streams: dict[str, StreamState]) -> dict[str, StreamState]:
+    return {
+        name: StreamState(s.queue, s.epoch, s.mode, s.floor, s.planned, dict(s.plans)) for name, s in streams.items()
+    }
+
+
+def read_binding(header: dict[str, object]) -> Binding:
+    """The binding of a BIND or UNBIND header."""
+    return Binding(
+        str(header["vhost"]), str(header["source"]), str(header["destination"]), str(header["destination_type"]),
+        str(header["key"]), canonical_table(as_table(header["arguments"])),
+    )  # fmt: skip

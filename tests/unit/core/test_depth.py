@@ -1,0 +1,99 @@
+"""Many queues and deep ones: what they cost, and that looking after them comes in steps."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.commands import life
+from penstock.core.effects import Verb
+from penstock.core.state.codec import canonical
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
+from penstock.records.settings import QueueSettings
+from unit.core.world import World
+
+
+def test_an_idle_queue_costs_less_than_a_kibibyte() -> None:
+    world = World()
+    tracemalloc.start()
+    for number in range(2_000):
+        world.core.declare_queue(world.now, "/", f"queue-{number}", QueueSettings())
+        world.core.take_journal()
+        world.core.next_deadline()
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used / 2_000 < 1024
+
+
+def test_the_floor_is_the_oldest_message_that_lives_anywhere() -> None:
+    world = World()
+    queues = [world.declare(f"q{number}") for number in range(3)]
+    firsts = [world.publish(f"q{number}", b"1", b"2").first for number in (0, 1)]
+    assert world.core.floor() == firsts[0]
+    holder = world.subscribe(queues[0])
+    assert world.core.floor() == firsts[0]
+    world.core.settle(world.now, queues[0], [range(firsts[0], firsts[0] + 2)], Verb.ACK, by=holder)
+    assert world.core.floor() == firsts[1]
+    late = world.publish("q2", b"3")
+    world.core.purge_queue(world.now, queues[1])
+    assert world.core.floor() == late.first
+    world.core.delete_queue(world.now, queues[2])
+    assert world.core.floor() == world.core.next_lsn
+
+
+def test_the_floor_is_looked_up_a_few_queues_at_a_time() -> None:
+    world = World()
+    for number in range(10):
+        world.declare(f"q{number}")
+        world.publish(f"q{number}")
+    while world.core.look_for_floor(100):
+        pass
+    for queue in world.core.queues()[:9]:
+        world.core.purge_queue(world.now, queue)
+    steps = 1
+    while world.core.look_for_floor(4):
+        steps += 1
+    assert steps == 3
+    assert world.core.floor() == world.core.queues()[9].floor()
+
+
+def test_a_state_taken_in_steps_and_the_records_after_its_cut_give_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    monkeypatch.setattr(life, "CAPTURE_MOST", 1_000)
+    for number in range(600):
+        world.declare(f"q{number}")
+    world.publish("q599", b"before", b"gone")
+    done = len(world.tables)
+    snapshot = world.core.snapshot()
+    steps = 0
+    for _ in world.core.capture(snapshot):
+        steps += 1
+        world.publish("q0", b"after")
+        world.publish("q599", b"between")
+        queue = world.core.queue("/", "q599")
+        consumer = world.subscribe(queue, max_backlog=2)
+        world.core.settle(world.now, queue, [range(world.inbox[consumer][0], world.core.next_lsn)], Verb.CANCEL)
+        world.core.unsubscribe(world.now, consumer, requeue=True, lost=True)
+        if steps == 1:
+            world.core.delete_queue(world.now, world.core.queue("/", "q598"))
+        world.turn()
+    assert steps >= 2
+    saved = snapshot.encode()
+    world.core.captured(snapshot)
+    fold = Fold(DurableState.decode(saved))
+    fold.feed(pa.concat_tables(world.tables[done:]))
+    assert fold.finish() == canonical(world.core.durable_state()) == world.folded(1_000)
+
+
+def test_exclusive_queues_end_with_their_connection_alone() -> None:
+    world = World()
+    mine, other = object(), object()
+    for number in range(4):
+        holder = (mine, other)[number % 2]
+        world.core.declare_queue(world.now, "/", f"q{number}", QueueSettings(), exclusive_to=holder)
+    world.core.end_exclusive(world.now, mine)
+    world.core.end_exclusive(world.now, mine)
+    assert [queue.name for queue in world.core.queues()] == ["q1", "q3"]
