@@ -15,24 +15,28 @@ which is how the in-process broker works.
 from __future__ import annotations
 
 import time
-from array import array
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from heapq import nlargest
+from typing import TYPE_CHECKING
 
-from penstock.core.effects import Deliver, Effect, Fetch, Verb
+from penstock.core.effects import Deliver, Effect, Fetch, Judge, Scan
+from penstock.core.queue.upcoming import Upcoming
 from penstock.errors import PenstockError
-from penstock.memory import BodyCache, Piece
-from penstock.memory.bodies import piece_of
-from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.memory import Caches, Loader, Piece
+from penstock.memory.budget import GATHER_LEAST
+from penstock.memory.loader import ReadCold
+from penstock.memory.rows import merged
+from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Entry, Group, Publishes, Rows
 from penstock.records.kinds import Kind
+from penstock.server.gates import Fence, Gates, at_most_once, receiver_of
+from penstock.server.judging import Judges
+from penstock.server.scanning import Scans
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.view import Queue
     from penstock.log import Log
     from penstock.ports import Clock
 
@@ -48,41 +52,14 @@ GUEST_US = 100
 NAP_S = 20e-6
 """How long the loop sleeps then; any real sleep hands the interpreter over."""
 
-GATHER_LIMIT = 64 * 2**20
-"""Bytes gathered and in flight to the log beyond which publishers are not read from."""
+FILLED_MOST = 256
+"""Queues whose heads are read after a start, the deepest."""
+
+REMEMBER = 1000
+"""Queues, gone ones among them, of which memory remembers something without being asked to forget."""
 
 LAZY_KINDS = frozenset({Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.DUE, Kind.MARK})
 """Records nobody waits for: they ride with the next commit, or go after `ack_sync`."""
-
-
-class Receiver(Protocol):
-    """Who takes deliveries: an AMQP channel, a Flight exchange, a subscription of the in-process broker."""
-
-    @property
-    def gate(self) -> object:
-        """Deliveries of one gate keep their order, also when some are read from disk."""
-        ...
-
-    def deliver(self, effect: Deliver, piece: Piece) -> None:
-        """Send neighbouring rows; `piece.bodies` is never None."""
-        ...
-
-    def cancelled(self, consumer: Consumer) -> None:
-        """The queue went away under the consumer."""
-        ...
-
-
-def receiver_of(consumer: Consumer) -> Receiver:
-    """Who takes what this consumer is granted: sessions subscribe with themselves as holders."""
-    return cast("Receiver", consumer.holder)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fence:
-    """Something to do when the deliveries of a gate that came before it are done."""
-
-    gate: object
-    callback: Callable[[], None]
 
 
 class Engine:
@@ -92,15 +69,16 @@ class Engine:
         self,
         core: Core,
         log: Log,
-        bodies: BodyCache,
+        bodies: Caches,
         clock: Clock,
         *,
         call_soon: Callable[[Callable[[], None]], object],
-        read_cold: Callable[[Sequence[int], Callable[[Rows], None]], None],
+        read_cold: ReadCold,
     ) -> None:
         self.core = core
         self.log = log
         self.bodies = bodies
+        self.loader = Loader(bodies, read_cold)
         self.clock = clock
         self.broken: str | None = None  # why nothing is confirmed any more
         self.on_flush: list[Callable[[], None]] = []  # run once at the end of a turn or commit, then forgotten
@@ -108,21 +86,27 @@ class Engine:
         self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
+        self.judges = Judges(self)
+        self.scans = Scans(self)
         self.delivered = 0
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
         self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
         self._napped = 0
-        self._call_soon = call_soon
+        self.call_soon = call_soon
         self._read_cold = read_cold
         self._armed = False
         self._awaited = 0  # the highest LSN that anything waits for
         self._urged = 0  # the log was told to hurry with everything up to this LSN
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
-        self._late: deque[Deliver | _Fence] = deque()
+        self._late: deque[Deliver | Fence] = deque()
         self._sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
-        self._fences: list[_Fence] = []  # of this turn
-        self._reading: dict[object, Chunk] = {}  # by closed gate
-        self._gates: dict[object, deque[Deliver | tuple[Deliver, Chunk] | _Fence]] = {}
+        self._fences: list[Fence] = []  # of this turn
+        self.gates = Gates(self)
+        self._remember_most = REMEMBER
+        bodies.takers = self._takers
+        bodies.arrivals.lacking = log.durable
+        bodies.budget.watch("commits", self._committing)
+        bodies.budget.watch("decoded", lambda: log.decoded_bytes)
 
     # -- time
 
@@ -141,7 +125,7 @@ class Engine:
         """See that `finish_turn` runs once before the loop waits again."""
         if not self._armed:
             self._armed = True
-            self._call_soon(self.finish_turn)
+            self.call_soon(self.finish_turn)
 
     def finish_turn(self) -> None:
         """Step 2 of a turn.  Sends early leases before the records are encoded."""
@@ -166,8 +150,8 @@ class Engine:
             if self._late:
                 self._late.append(fence)
             else:
-                self._pass(fence)
-        self._flush()  # first: the writer takes the interpreter as soon as it has something
+                self.gates.pass_on(fence)
+        self.flush()  # first: the writer takes the interpreter as soon as it has something
         urgent = urgent or self._awaited > self._urged
         if urgent:
             self._urged = core.last_lsn
@@ -175,7 +159,9 @@ class Engine:
             self._append(journal, urgent)
         elif urgent:
             self.log.hurry()
-        self._flush()
+        if not self.loader.idle:
+            self.loader.step()
+        self.flush()
         if self.on_turn is not None:
             self.on_turn()
         self._let_others_in()
@@ -204,18 +190,23 @@ class Engine:
         for effect in effects:
             if isinstance(effect, Deliver):
                 if effect.after <= self.log.durable:
-                    self._deliver(effect)
+                    self.gates.deliver(effect)
                 elif self.broken is None:
                     self._late.append(effect)
                     self._awaited = max(self._awaited, effect.after)
-                    if _at_most_once(effect):
+                    if at_most_once(effect):
                         self._sync_late = True
             elif isinstance(effect, Fetch):
                 self._fetch(effect)
+            elif isinstance(effect, Scan):
+                self.scans.start(effect)
+            elif isinstance(effect, Judge):
+                self.judges.start(effect)
             else:
                 receiver_of(effect.consumer).cancelled(effect.consumer)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Let sessions write what this turn brought them."""
         while self.on_flush:  # confirms that are flushed make their sessions dirty
             flushes, self.on_flush = self.on_flush, []
             for flush in flushes:
@@ -223,149 +214,68 @@ class Engine:
 
     # -- deliveries
 
-    def _deliver(self, effect: Deliver) -> None:
-        """Send what memory has; the first cold row closes the gate until the log has answered."""
-        if self.broken is not None and effect.chunk[-1] > self.log.durable:
-            self._lose(effect)
-            if not len(effect.chunk):
-                return
-        receiver = receiver_of(effect.consumer)
-        gate = self._gates.get(receiver.gate)
-        if gate is not None:
-            gate.append(effect)
-            return
-        cold: Chunk | None = None
-        for piece in self.bodies.pieces(effect.chunk):
-            if gate is not None:
-                gate.append((effect, piece.chunk))
-            elif piece.bodies is not None:
-                self.delivered += len(piece.chunk)
-                receiver.deliver(effect, piece)
-            elif self.log.at_hand(piece.chunk):
-                self.delivered += len(piece.chunk)
-                receiver.deliver(effect, piece_of(self.log.read(piece.chunk), piece.chunk))
-            else:
-                gate = self._gates[receiver.gate] = deque()
-                cold = piece.chunk
-        if cold is not None:  # last, for the answer may come at once
-            self._read_gated(effect, cold)
+    def fill_heads(self) -> None:
+        """After a start nobody consumes yet: have the heads of the deepest queues in memory when somebody comes."""
+        deepest = nlargest(FILLED_MOST, (queue for queue in self.core.queues() if queue.ready), key=_ready_of)
+        self.loader.fill_heads(Upcoming(queue, None) for queue in deepest)
+        self.arm()
 
-    def deliver_again(self, effect: Deliver, chunk: Chunk, piece: Piece | None = None) -> None:
-        """A delivery that had to wait: send what of it is still held on the same lease.
+    def _takers(self, route: int) -> list[tuple[Queue, Upcoming]]:
+        return [(queue, Upcoming(queue, None)) for queue in self.core.takers(route)]
 
-        `piece`: its rows, if the receiver had them already.
-        """
-        held = _still_held(effect, chunk)
-        if piece is not None and len(held) == len(chunk) and receiver_of(effect.consumer).gate not in self._gates:
-            receiver_of(effect.consumer).deliver(effect, piece)
-        elif len(held):
-            again = Deliver(effect.consumer, effect.queue, held, effect.attempt, effect.redelivered, 0)
-            self._deliver(again)
+    def _committing(self) -> int:
+        """Bytes of the commit that is being written, beside the bodies that it was made from."""
+        return self.log.pending_bytes
 
     def after_deliveries(self, gate: object, callback: Callable[[], None]) -> None:
         """Run `callback` when all that was granted so far to the receivers of this gate has reached them."""
-        self._fences.append(_Fence(gate, callback))
+        self._fences.append(Fence(gate, callback))
         self.arm()
 
-    def _pass(self, fence: _Fence) -> None:
-        gate = self._gates.get(fence.gate)
-        if gate is not None:
-            gate.append(fence)
-        else:
-            fence.callback()
+    def deliver_again(self, effect: Deliver, chunk: Chunk, piece: Piece | None = None) -> None:
+        """A delivery that had to wait: see `Gates.deliver_again`."""
+        self.gates.deliver_again(effect, chunk, piece)
+
+    def reopen(self, gate: object) -> None:
+        """A connection takes bytes again."""
+        self.gates.reopen(gate)
 
     def floor(self) -> int:
         """No message below this LSN is in a queue, on its way to a consumer, being read, or promised to a stream."""
-        floor = self.core.floor()
-        waiting = [*self.core.effects, *self._late, *(item for gate in self._gates.values() for item in gate)]
-        for item in waiting:
+        return min(self.core.floor(), self.held())
+
+    def held(self) -> int:
+        """No message below this LSN is on its way to a consumer or being read; those in queues are not looked at."""
+        floor = self.core.next_lsn
+        for item in (*self.core.effects, *self._late):
             if isinstance(item, Deliver):
                 floor = min(floor, item.chunk[0])
-            elif isinstance(item, tuple):
-                floor = min(floor, item[1][0])
-        reads = [low for low in (reader() for reader in self.readers) if low is not None]
-        return min([floor, *reads, *(chunk[0] for chunk in self._reading.values())])
+        chunks = (*self.gates.waiting(), *self.loader.reading)
+        return min([floor, self.reading(), *(chunk[0] for chunk in chunks)])
 
-    def _lose(self, effect: Deliver) -> None:
-        """Take what the log has lost out of a delivery: it is shown to nobody, and takes nobody's credit."""
-        place = bisect_right(effect.chunk, self.log.durable)
-        lost, effect.chunk = effect.chunk[place:], effect.chunk[:place]
-        self.core.settle(self.now(), effect.queue, [lost], Verb.ACK, by=effect.consumer)
-        self.arm()
-
-    def _read_gated(self, effect: Deliver, chunk: Chunk) -> None:
-        self._reading[receiver_of(effect.consumer).gate] = chunk
-        self._read_cold(chunk, lambda rows: self._gated_rows(effect, chunk, rows))
-
-    def _gated_rows(self, effect: Deliver, chunk: Chunk, rows: Rows) -> None:
-        receiver = receiver_of(effect.consumer)
-        del self._reading[receiver.gate]
-        self._deliver_still_held(effect, chunk, rows)
-        gate = self._gates.pop(receiver.gate)
-        while gate:
-            item = gate.popleft()
-            if isinstance(item, _Fence):
-                item.callback()
-            elif isinstance(item, tuple):
-                self.deliver_again(*item)
-            else:
-                self.deliver_again(item, item.chunk)
-            closed = self._gates.get(receiver.gate)
-            if closed is not None:
-                closed.extend(gate)
-                break
-        self._flush()
-
-    def _deliver_still_held(self, effect: Deliver, chunk: Chunk, rows: Rows) -> None:
-        """Nothing is delivered after its removal: what was settled or returned during the read is left out."""
-        held = _still_held(effect, chunk)
-        if len(held) < len(chunk):
-            keep = set(held)
-            places = [place for place, lsn in enumerate(rows.lsns) if lsn in keep]
-            if not places:
-                return
-            rows = select_rows(rows, places)
-            chunk = as_chunk(rows.lsns)
-        self.delivered += len(chunk)
-        receiver_of(effect.consumer).deliver(effect, piece_of(rows, chunk))
+    def reading(self) -> int:
+        """No registered reader may still need what is below this LSN."""
+        return min((low for low in (reader() for reader in self.readers) if low is not None), default=LSN_LIMIT)
 
     def _fetch(self, effect: Fetch) -> None:
         def answer(rows: Rows) -> None:
             self.core.fetched(self.now(), effect.token, rows)
             self.arm()
 
-        self.read_rows(effect.chunk, answer)
+        self.read_rows(effect.chunk, answer, effect.token.queue)
 
-    def read_rows(self, chunk: Chunk, answer: Callable[[Rows], None]) -> None:
+    def read_rows(self, chunk: Chunk, answer: Callable[[Rows], None], queue: int | None = None) -> None:
         """Rows of a chunk, each from memory where it is there, else from the log; `answer` may run before this returns.
 
         The log is asked for nothing that memory has: what is not durable yet is in memory alone.
         """
-        present, missing = self._rows_in_memory(chunk)
+        present, missing = self.bodies.rows(chunk, queue)
         if not missing:
             answer(present)
         elif not len(present):
             self._read_cold(chunk, answer)
         else:
             self._read_cold(as_chunk(missing), lambda rows: answer(merged(present, rows)))
-
-    def _rows_in_memory(self, chunk: Chunk) -> tuple[Rows, array[int]]:
-        """The rows of the chunk that the cache holds, and the LSNs of the others; not counted as deliveries."""
-        out, missing = Rows([], [], [], [], [], [], []), array("q")
-        for lsn in chunk:
-            batch = self.bodies.peek(lsn)
-            if batch is None:
-                missing.append(lsn)
-                continue
-            row = lsn - batch.first
-            out.lsns.append(lsn)
-            out.topics.append(batch.topic_of(row))
-            out.properties.append(batch.properties_of(row))
-            out.bodies.append(batch.bodies[row])
-            out.times.append(batch.time)
-            out.expires_at.append(batch.expires_at[row] if batch.expires_at is not None else 0)
-            out.priority.append(batch.priority[row] if batch.priority is not None else 0)
-        return out, missing
 
     # -- durability
 
@@ -387,22 +297,46 @@ class Engine:
         while waiters and waiters[0][0] <= lsn:
             waiters.popleft()[1]()
         late = self._late
-        while late and (isinstance(late[0], _Fence) or late[0].after <= lsn):
+        while late and (isinstance(late[0], Fence) or late[0].after <= lsn):
             item = late.popleft()
-            if isinstance(item, _Fence):
-                self._pass(item)
+            if isinstance(item, Fence):
+                self.gates.pass_on(item)
             else:
-                self.deliver_again(item, item.chunk)
-        for hooks in (self.on_commit, self.on_room if self.has_room() else None):
+                self.gates.deliver_again(item, item.chunk)
+        for hooks in (self.on_commit, self.on_room if self.on_room and self._room_again() else None):
             if hooks:
                 run, hooks[:] = hooks[:], []
                 for hook in run:
                     hook()
-        self._flush()
+        self.flush()
+
+    def _room_again(self) -> bool:
+        """Whether publishers that wait may go on."""
+        return self.has_room() and (self.broken is not None or self.bodies.budget.over <= GATHER_LEAST)
+
+    def beat(self) -> None:
+        """Once a second: caches let go what nobody wants, and keep to the budget; who waits for room looks again."""
+        bodies = self.bodies
+        bodies.sweep()
+        bodies.keep_to_budget()
+        if bodies.heads.remembered > self._remember_most:
+            there = {queue.id for queue in self.core.queues()}
+            bodies.heads.forget_all_but(there)
+            self._remember_most = 2 * len(there) + REMEMBER
+        if bodies.trimmed and self.loader.idle and -bodies.budget.over > bodies.budget.limit // 2:
+            lines, bodies.trimmed = bodies.trimmed, {}
+            self.loader.fill_heads(lines.values())
+        if self.on_room and self._room_again():
+            run, self.on_room[:] = self.on_room[:], []
+            for hook in run:
+                hook()
+        self.arm()
 
     def has_room(self) -> bool:
         """Whether publishers may be read from: the gathering commit is within its bound."""
-        return self.log.pending_bytes < GATHER_LIMIT
+        if self.broken is not None:
+            return True  # what comes is refused, and whoever waited would wait for ever
+        return self.log.pending_bytes < self.bodies.budget.gather_most and not self.bodies.tight
 
     def break_down(self, failure: PenstockError) -> None:
         """A write or sync failed: confirm nothing more, drop what waited, tell everybody."""
@@ -415,15 +349,15 @@ class Engine:
         for hook in self.on_broken:
             hook(reason)
         for item in late:
-            if isinstance(item, _Fence):
-                self._pass(item)
-            elif not _at_most_once(item):
-                self.deliver_again(item, item.chunk)
+            if isinstance(item, Fence):
+                self.gates.pass_on(item)
+            elif not at_most_once(item):
+                self.gates.deliver_again(item, item.chunk)
         for hooks in (self.on_commit, self.on_room):  # who paused for the log need not wait for it any more
             run, hooks[:] = hooks[:], []
             for resume in run:
                 resume()
-        self._flush()
+        self.flush()
         self.arm()
 
     def forget_lost(self) -> None:
@@ -434,42 +368,5 @@ class Engine:
                 queue.forget(lost)
 
 
-def _at_most_once(effect: Deliver) -> bool:
-    return effect.queue.settings.semantics == "at-most-once"
-
-
-def _still_held(effect: Deliver, chunk: Chunk) -> Chunk:
-    """What of a delayed delivery may still be sent: nothing is delivered after its lease has ended.
-
-    What was settled when it was granted has no lease, and is sent for sure.
-    """
-    if effect.consumer.no_ack or _at_most_once(effect):
-        return chunk
-    return effect.consumer.leases.holding(chunk, effect.attempt)
-
-
-def merged(a: Rows, b: Rows) -> Rows:
-    """The rows of both, ascending."""
-    both = Rows(
-        a.lsns + b.lsns,
-        a.topics + b.topics,
-        a.properties + b.properties,
-        a.bodies + b.bodies,
-        a.times + b.times,
-        a.expires_at + b.expires_at,
-        a.priority + b.priority,
-    )
-    return select_rows(both, sorted(range(len(both)), key=both.lsns.__getitem__))
-
-
-def select_rows(rows: Rows, places: Sequence[int]) -> Rows:
-    """The rows at these places, in this order."""
-    return Rows(
-        [rows.lsns[i] for i in places],
-        [rows.topics[i] for i in places],
-        [rows.properties[i] for i in places],
-        [rows.bodies[i] for i in places],
-        [rows.times[i] for i in places],
-        [rows.expires_at[i] for i in places],
-        [rows.priority[i] for i in places],
-    )
+def _ready_of(queue: Queue) -> int:
+    return queue.ready

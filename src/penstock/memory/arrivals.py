@@ -1,72 +1,50 @@
-"""The cache of bodies: what came in and has not yet gone out, oldest first, under one byte budget.
+"""Arrivals: batches as they came, whole, for what is delivered in the turn of its arrival or soon after.
 
-It holds whole batches as they arrived, so that a delivery of neighbours is a slice.  A batch leaves when every queue
-that took it has delivered it and it is durable, or, newest first, when the budget is exceeded: the oldest bodies are
-the ones consumers need next.  What is not here is read from the log.  Batches that are not yet durable are never
-dropped, for the log does not have them; the server bounds those by pausing publishers.
+A batch leaves when every queue that took it has delivered it and it is durable, or, oldest first, when the budget is
+short: then `part` hands it to the other caches.  So what is here is always the youngest: every message above `lacking`
+that still waits for its first delivery is here; of the others memory has what the other caches hold.  Batches that are
+not yet durable never leave, for the log does not have them; the server bounds those by pausing publishers.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from penstock.records.chunks import Chunk
-from penstock.records.entries import Publishes, Rows, Topic
-
-ROW_OVERHEAD = 49
-"""Bytes a body costs beyond its content: 33 of the bytes object, 8 of its list slot, 8 of its share of the header."""
+from penstock.memory.slab import Piece, batch_cost, missing
+from penstock.records.bodies import listed
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.entries import Publishes
 
 
-class Piece(NamedTuple):
-    """Neighbouring rows of one delivery.  `topics` and `properties` are one value when all rows agree.
+class Arrivals:
+    """Batches by first LSN.  `bytes` is what they cost."""
 
-    `bodies` is None when the rows are not in memory and must be read from the log.
-    """
-
-    chunk: Chunk
-    topics: Topic | list[Topic]
-    properties: bytes | list[bytes]
-    bodies: list[bytes] | None
-
-
-def piece_of(rows: Rows, chunk: Chunk) -> Piece:
-    """Rows read from the log as one piece."""
-    return Piece(chunk, rows.topics, rows.properties, rows.bodies)
-
-
-_MISSING_TOPIC = Topic("", "", "")
-
-
-class BodyCache:
-    """Batches by first LSN.  `used` is what they count against `budget`, in bytes."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.used = 0
+    def __init__(self) -> None:
+        self.bytes = 0
         self.durable = 0
+        self.lacking = 0  # no message above this that waits for its first delivery is missing here
         self._firsts: list[int] = []  # ascending; parallel to _batches
         self._batches: list[Publishes | None] = []  # None: dropped, the slot goes at the next compaction
+        self._costs: list[int] = []  # parallel; what a batch cost when it came
         self._holes = 0
+        self._oldest = 0  # index: no batch stands before it
         self._unsettled = 0  # index of the first batch that is not durable
 
     def __len__(self) -> int:
         return len(self._batches) - self._holes
 
-    @staticmethod
-    def cost(batch: Publishes) -> int:
-        """Bytes that a batch counts for."""
-        return batch.size + ROW_OVERHEAD * len(batch.bodies)
-
     def add(self, batch: Publishes) -> None:
         """Take a batch that has just been given its LSNs; they are above all earlier ones."""
         self._firsts.append(batch.first)
         self._batches.append(batch)
-        self.used += self.cost(batch)
+        cost = batch_cost(batch)
+        self._costs.append(cost)
+        self.bytes += cost
 
     def set_durable(self, lsn: int) -> None:
-        """The log has everything up to `lsn`: drop what is delivered, and what the budget has no room for."""
+        """The log has everything up to `lsn`: drop what is delivered."""
         self.durable = lsn
         batches = self._batches
         end = bisect_right(self._firsts, lsn, self._unsettled)
@@ -75,13 +53,24 @@ class BodyCache:
             if batch is not None and batch.wanted <= 0:
                 self._drop(index)
         self._unsettled = end
-        index = end - 1
-        while self.used > self.budget and index >= 0:
-            if batches[index] is not None:
-                self._drop(index)
-            index -= 1
         if self._holes > 64 and self._holes * 2 > len(batches):
             self._compact()
+
+    def part(self) -> Publishes | None:
+        """Let the oldest durable batch go; None: there is none."""
+        while self._oldest < self._unsettled:
+            batch = self._batches[self._oldest]
+            self._oldest += 1
+            if batch is not None:
+                self.lacking = batch.first + len(batch.bodies) - 1
+                self._drop(self._oldest - 1)
+                return batch
+        return None
+
+    @property
+    def young(self) -> int:
+        """Bytes of what is not durable.  Walks what is not durable."""
+        return sum(self._costs[self._unsettled :])
 
     def pieces(self, chunk: Chunk) -> Iterator[Piece]:
         """The rows of a chunk in its order, cut where they leave a batch; counts them as delivered."""
@@ -93,19 +82,36 @@ class BodyCache:
             batch = batches[index] if index >= 0 else None
             if batch is None or lsn >= batch.first + len(batch.bodies):
                 stop = self._end_of_missing(chunk, start)
-                yield Piece(chunk[start:stop], _MISSING_TOPIC, b"", None)
+                yield missing(chunk[start:stop])
             else:
                 last = batch.first + len(batch.bodies)
                 stop = bisect_left(chunk, last, start) if chunk[-1] >= last else total
                 part = chunk if stop - start == total else chunk[start:stop]
-                yield self._rows(batch, part)
+                piece = self._rows(batch, part)
                 batch.wanted -= stop - start
                 if batch.wanted <= 0 and last - 1 <= self.durable:
                     self._drop(index)
+                yield piece
             start = stop
 
+    def absent(self, chunk: Chunk) -> Chunk:
+        """Those of a chunk that are not here, ascending."""
+        if not self._firsts or chunk[-1] < self._firsts[0]:
+            return chunk
+        out = array("q")
+        start = 0
+        while start < len(chunk):
+            batch = self.peek(chunk[start])
+            if batch is not None:
+                start = bisect_left(chunk, batch.first + len(batch.bodies), start)
+                continue
+            stop = self._end_of_missing(chunk, start)
+            out.extend(chunk[start:stop])
+            start = stop
+        return as_chunk(out)
+
     def peek(self, lsn: int) -> Publishes | None:
-        """The batch that holds a row, if it is in memory; not counted as a delivery."""
+        """The batch that holds a row, if it is here; not counted as a delivery."""
         index = bisect_right(self._firsts, lsn) - 1
         batch = self._batches[index] if index >= 0 else None
         return batch if batch is not None and lsn < batch.first + len(batch.bodies) else None
@@ -113,19 +119,22 @@ class BodyCache:
     def _rows(self, batch: Publishes, part: Chunk) -> Piece:
         first, topics, properties, bodies = batch.first, batch.topics, batch.properties, batch.bodies
         low, count = part[0] - first, len(part)
+        size = batch.size if count == len(bodies) else batch.size * count // len(bodies)
         if part[-1] - part[0] == count - 1:
             high = low + count
             return Piece(
                 part,
                 topics[low:high] if isinstance(topics, list) else topics,
                 properties[low:high] if isinstance(properties, list) else properties,
-                bodies if count == len(bodies) else bodies[low:high],
+                listed(bodies) if count == len(bodies) else bodies[low:high],
+                size,
             )
         return Piece(
             part,
             [topics[lsn - first] for lsn in part] if isinstance(topics, list) else topics,
             [properties[lsn - first] for lsn in part] if isinstance(properties, list) else properties,
             [bodies[lsn - first] for lsn in part],
+            size,
         )
 
     def _end_of_missing(self, chunk: Chunk, start: int) -> int:
@@ -144,15 +153,16 @@ class BodyCache:
         return stop
 
     def _drop(self, index: int) -> None:
-        batch = self._batches[index]
-        assert batch is not None
-        self.used -= self.cost(batch)
+        assert self._batches[index] is not None
+        self.bytes -= self._costs[index]
         self._batches[index] = None
+        self._costs[index] = 0
         self._holes += 1
 
     def _compact(self) -> None:
-        kept = [(first, batch) for first, batch in zip(self._firsts, self._batches, strict=True) if batch is not None]
-        self._firsts = [first for first, _ in kept]
-        self._batches = [batch for _, batch in kept]
-        self._holes = 0
+        kept = [index for index, batch in enumerate(self._batches) if batch is not None]
+        self._firsts = [self._firsts[index] for index in kept]
+        self._batches = [self._batches[index] for index in kept]
+        self._costs = [self._costs[index] for index in kept]
+        self._holes = self._oldest = 0
         self._unsettled = bisect_right(self._firsts, self.durable)

@@ -1,0 +1,199 @@
+"""Shelves: slabs of one queue in order, no two of them overlapping, with what they cost; and a shelf for each queue.
+
+The caches are made of shelves and differ only in what they put on them and take off first.  It knows no list and no
+limit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from penstock.memory.budget import Account
+from penstock.memory.slab import Slab, Where
+from penstock.records.chunks import Chunk
+
+
+class Shelf:
+    """Slabs by position.  `bytes` is the cost of all that are here, `rows` how many rows of them are not given out."""
+
+    __slots__ = ("_firsts", "bytes", "rows", "slabs")
+
+    def __init__(self) -> None:
+        self._firsts = list[int]()  # parallel to `slabs`
+        self.slabs = list[Slab]()  # ascending
+        self.bytes = 0
+        self.rows = 0
+
+    def __len__(self) -> int:
+        return len(self.slabs)
+
+    @property
+    def first(self) -> int:
+        """Lowest position; only when there is a slab."""
+        return self.slabs[0].first
+
+    @property
+    def last(self) -> int:
+        """Highest position; only when there is a slab."""
+        return self.slabs[-1].last
+
+    # -- putting
+
+    def put(self, slab: Slab) -> None:
+        """Put a slab in its place; none of its positions may be here.  Slabs that interlace are cut."""
+        while True:
+            index = bisect_right(self._firsts, slab.first)
+            if index and self.slabs[index - 1].last > slab.first:
+                self._cut(index - 1, slab.first)
+            if index < len(self.slabs) and slab.last > self.slabs[index].first:
+                at = bisect_right(slab.chunk, self.slabs[index].first)
+                self._insert(index, slab.part(0, at))
+                slab = slab.part(at, len(slab))
+                continue
+            self._insert(index, slab)
+            return
+
+    def _insert(self, index: int, slab: Slab) -> None:
+        self._firsts.insert(index, slab.first)
+        self.slabs.insert(index, slab)
+        self.bytes += slab.cost
+        self.rows += slab.left
+
+    def _cut(self, index: int, lsn: int) -> None:
+        slab = self.drop(index)
+        at = bisect_right(slab.chunk, lsn)
+        self._insert(index, slab.part(0, at))
+        self._insert(index + 1, slab.part(at, len(slab)))
+
+    # -- taking
+
+    def drop(self, index: int = -1) -> Slab:
+        """Take a slab off, the last if nothing else is said."""
+        slab = self.slabs.pop(index)
+        self._firsts.pop(index)
+        self.bytes -= slab.cost
+        self.rows -= slab.left
+        return slab
+
+    def drop_below(self, lsn: int) -> int:
+        """Take off the slabs all of whose positions are below; the bytes that came free."""
+        before = self.bytes
+        while self.slabs and self.slabs[0].last < lsn:
+            self.drop(0)
+        return before - self.bytes
+
+    def find(self, chunk: Chunk, start: int) -> tuple[int, Slab | None, Where]:
+        """The longest run from chunk[start] on that one slab has, or that no slab has: its end, the slab, the rows."""
+        firsts, total = self._firsts, len(chunk)
+        stop = start
+        while stop < total:
+            index = bisect_right(firsts, chunk[stop]) - 1
+            if index >= 0:
+                slab = self.slabs[index]
+                if chunk[stop] <= slab.last:
+                    end, where = slab.find(chunk, stop)
+                    if where is not None:
+                        return (stop, None, _NOWHERE) if stop > start else (end, slab, where)
+                    stop = end
+                    continue
+            if index + 1 == len(firsts):
+                return total, None, _NOWHERE
+            stop = bisect_left(chunk, firsts[index + 1], stop + 1)
+        return stop, None, _NOWHERE
+
+    def take(self, slab: Slab, count: int) -> int:
+        """So many rows of a slab are given out; the bytes that came free, which is all or nothing of a slab."""
+        slab.left -= count
+        self.rows -= count
+        if slab.left > 0:
+            return 0
+        self.rows -= slab.left  # below 0 when rows of a slab that was cut were given out before
+        slab.left = 0
+        index = bisect_right(self._firsts, slab.first) - 1
+        while self.slabs[index] is not slab:
+            index -= 1
+        self.drop(index)
+        return slab.cost
+
+    def __iter__(self) -> Iterator[Slab]:
+        return iter(self.slabs)
+
+
+class Shelves:
+    """A shelf for each queue, by id; `account` is what they cost together.  Room is made at the longest one's end."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.shelves = dict[int, Shelf]()
+        self._longest: list[tuple[int, int]] = []  # heap of (-bytes, queue); some are out of date
+
+    def put(self, queue: int, slab: Slab) -> None:
+        """Put rows in their place; none of them may be here."""
+        shelf = self.shelves.get(queue)
+        if shelf is None:
+            shelf = self.shelves[queue] = Shelf()
+        before = shelf.bytes
+        shelf.put(slab)
+        self._changed(queue, shelf, before)
+
+    def held(self, queue: int) -> int:
+        """Bytes of one queue."""
+        shelf = self.shelves.get(queue)
+        return shelf.bytes if shelf is not None else 0
+
+    def longest(self) -> int:
+        """The queue that holds most; only when something is here."""
+        heap = self._longest
+        while -heap[0][0] != self.held(heap[0][1]):
+            heappop(heap)
+        return heap[0][1]
+
+    def evict(self) -> int:
+        """Drop the last slab of the queue that holds most; the bytes that came free, 0 when nothing is here."""
+        if not self.account.bytes:
+            return 0
+        queue = self.longest()
+        shelf = self.shelves[queue]
+        before = shelf.bytes
+        shelf.drop()
+        self._changed(queue, shelf, before)
+        return before - shelf.bytes
+
+    def take(self, queue: int, slab: Slab, count: int) -> None:
+        """So many rows of a slab of this queue are given out."""
+        shelf = self.shelves[queue]
+        before = shelf.bytes
+        shelf.take(slab, count)
+        self._changed(queue, shelf, before)
+
+    def drop_below(self, queue: int, lsn: int) -> None:
+        """Drop the slabs of a queue all of whose positions are below."""
+        shelf = self.shelves.get(queue)
+        if shelf is not None:
+            before = shelf.bytes
+            shelf.drop_below(lsn)
+            self._changed(queue, shelf, before)
+
+    def forget(self, queue: int) -> list[Slab]:
+        """Drop all of a queue; what that was."""
+        shelf = self.shelves.pop(queue, None)
+        if shelf is None:
+            return []
+        self.account.add(-shelf.bytes)
+        return shelf.slabs
+
+    def _changed(self, queue: int, shelf: Shelf, before: int) -> None:
+        if shelf.bytes == before:
+            return
+        self.account.add(shelf.bytes - before)
+        if not shelf:
+            del self.shelves[queue]
+        else:
+            heappush(self._longest, (-shelf.bytes, queue))
+        if len(self._longest) > 64 + 4 * len(self.shelves):
+            self._longest = sorted((-one.bytes, number) for number, one in self.shelves.items())
+
+
+_NOWHERE = slice(0, 0)

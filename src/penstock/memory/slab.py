@@ -1,0 +1,286 @@
+"""A slab: rows of one queue with their bodies, ascending, that are kept, moved and given out together.
+
+It owns what a row costs in memory and how rows are cut out of a batch.  It knows no cache, no queue and no budget.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.records.bodies import WIDTH, listed, size_of
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.entries import Publishes, Rows, Topic
+
+HEADER_SHARE = 8
+"""Bytes of a header's slot in its list."""
+
+ROW_OVERHEAD = 41 + HEADER_SHARE
+"""Bytes a body costs beyond its content: 33 of the bytes object, 8 of its list slot, 8 of its share of the header."""
+
+HEADER_OVERHEAD = 33
+"""Bytes of a header that is an object of its own."""
+
+TIME_COST = 40
+"""Bytes of a time, a deadline or a priority in a list: the number and its slot."""
+
+FEW = 24
+"""Rows that are found one by one as fast as by numpy."""
+
+Where: TypeAlias = "slice | list[int]"
+"""Which rows of a slab: neighbours, or each by its index."""
+
+T = TypeVar("T")
+
+
+class Piece(NamedTuple):
+    """Neighbouring rows of one delivery.  `topics` and `properties` are one value when all rows agree.
+
+    `bodies` is None when the rows are not in memory and must be read from the log.  `size` is about what they cost, in
+    bytes.
+    """
+
+    chunk: Chunk
+    topics: Topic | list[Topic]
+    properties: bytes | list[bytes]
+    bodies: list[bytes] | None
+    size: int = 0
+
+
+MISSING_TOPIC = Topic("", "", "")
+
+
+def missing(chunk: Chunk) -> Piece:
+    """Rows that no memory has."""
+    return Piece(chunk, MISSING_TOPIC, b"", None)
+
+
+def piece_of(rows: Rows, chunk: Chunk) -> Piece:
+    """Rows read from the log as one piece."""
+    size = sum(map(len, rows.bodies)) + ROW_OVERHEAD * len(rows.bodies)
+    return Piece(chunk, _one_or_all(rows.topics), _one_or_all(rows.properties), rows.bodies, size)
+
+
+def batch_cost(batch: Publishes) -> int:
+    """Bytes that a batch counts for.  Measures it if nobody has."""
+    rows, properties = len(batch.bodies), batch.properties
+    if not batch.size:
+        headers = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * rows
+        batch.size = size_of(batch.bodies) + headers
+    several = isinstance(properties, list)
+    size = batch.size + (HEADER_OVERHEAD * rows if several else 0)
+    if isinstance(batch.bodies, list):
+        return size + ROW_OVERHEAD * rows
+    return size + WIDTH * rows + (HEADER_SHARE * rows if several else 0)
+
+
+class Slab:
+    """Columns of rows; one value stands for a column in which all rows agree."""
+
+    __slots__ = ("bodies", "chunk", "cost", "expires_at", "left", "priority", "properties", "times", "topics")
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        topics: Topic | list[Topic],
+        properties: bytes | list[bytes],
+        bodies: list[bytes],
+        times: int | list[int],
+        expires_at: list[int] | None,
+        priority: list[int] | None,
+    ) -> None:
+        """chunk: ascending, one position a row.  times, expires_at: microseconds; 0 is never."""
+        self.chunk = chunk
+        self.topics = topics
+        self.properties = properties
+        self.bodies = bodies
+        self.times = times
+        self.expires_at = expires_at
+        self.priority = priority
+        self.left = len(bodies)  # rows not yet given out
+        self.cost = self._cost()
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def __repr__(self) -> str:
+        return f"Slab({self.first}..{self.last}, {len(self)} rows, {self.left} left, {self.cost} bytes)"
+
+    @property
+    def first(self) -> int:
+        """Lowest position."""
+        return self.chunk[0]
+
+    @property
+    def last(self) -> int:
+        """Highest position."""
+        return self.chunk[-1]
+
+    def _cost(self) -> int:
+        rows, properties = len(self.bodies), self.properties
+        cost = sum(map(len, self.bodies)) + ROW_OVERHEAD * rows
+        if isinstance(properties, list):
+            cost += sum(map(len, properties)) + HEADER_OVERHEAD * rows
+        for column in (self.times, self.expires_at, self.priority):
+            if isinstance(column, list):
+                cost += TIME_COST * rows
+        return cost
+
+    # -- making
+
+    @classmethod
+    def of_batch(cls, batch: Publishes, chunk: Chunk) -> Slab:
+        """Those rows of a batch; it keeps nothing else of the batch alive.
+
+        A batch that is taken whole lends its columns, which nobody changes.
+        """
+        first, count, total = batch.first, len(chunk), len(batch.bodies)
+        if count == total:
+            return cls(
+                chunk, batch.topics, batch.properties, listed(batch.bodies), batch.time, batch.expires_at,
+                batch.priority,
+            )  # fmt: skip
+        where: Where
+        if isinstance(chunk, range):
+            where = slice(chunk.start - first, chunk.stop - first)
+        else:
+            where = [lsn - first for lsn in chunk]
+        bodies = batch.bodies[where] if isinstance(where, slice) else [batch.bodies[row] for row in where]
+        return cls(
+            chunk,
+            _rows(batch.topics, where) if isinstance(batch.topics, list) else batch.topics,
+            _rows(batch.properties, where) if isinstance(batch.properties, list) else batch.properties,
+            bodies,
+            batch.time,
+            None if batch.expires_at is None else _rows(batch.expires_at, where),
+            None if batch.priority is None else _rows(batch.priority, where),
+        )
+
+    @classmethod
+    def of_rows(cls, rows: Rows) -> Slab:
+        """All rows of an answer of the log."""
+        times: int | list[int] = rows.times
+        if rows.times[0] == rows.times[-1]:  # they never decrease
+            times = rows.times[0]
+        return cls(
+            as_chunk(rows.lsns),
+            _one_or_all(rows.topics),
+            _one_or_all(rows.properties),
+            rows.bodies,
+            times,
+            rows.expires_at if any(rows.expires_at) else None,
+            rows.priority if any(rows.priority) else None,
+        )
+
+    def part(self, low: int, high: int) -> Slab:
+        """Rows low..high-1 as a slab of their own."""
+        part = self.select(self.chunk[low:high], slice(low, high))
+        part.left = min(len(part), self.left)  # nobody knows which rows were given out
+        return part
+
+    def select(self, chunk: Chunk, where: Where) -> Slab:
+        """The rows that stand there, which are those of the chunk, as a slab of their own."""
+        if len(chunk) == len(self):
+            return self
+        return Slab(
+            chunk,
+            _rows(self.topics, where) if isinstance(self.topics, list) else self.topics,
+            _rows(self.properties, where) if isinstance(self.properties, list) else self.properties,
+            _rows(self.bodies, where),
+            _rows(self.times, where) if isinstance(self.times, list) else self.times,
+            None if self.expires_at is None else _rows(self.expires_at, where),
+            None if self.priority is None else _rows(self.priority, where),
+        )
+
+    def in_pieces(self, most: int) -> list[Slab]:
+        """Cut so that a part costs about `most` bytes; a row is never cut."""
+        if self.cost <= most or len(self) == 1:
+            return [self]
+        rows = max(1, most * len(self) // self.cost)
+        return [self.part(low, min(low + rows, len(self))) for low in range(0, len(self), rows)]
+
+    # -- finding
+
+    def find(self, chunk: Chunk, start: int) -> tuple[int, Where | None]:
+        """How far chunk[start:] is all here or all absent: the end of that run, and where its rows are, or None.
+
+        The run ends at this slab's last position at the latest when its rows are here.
+        """
+        lsns = self.chunk
+        at = bisect_left(lsns, chunk[start])
+        if at == len(lsns):
+            return len(chunk), None
+        if lsns[at] != chunk[start]:
+            return bisect_left(chunk, lsns[at], start + 1), None
+        if isinstance(lsns, range) and isinstance(chunk, range):
+            count = min(lsns.stop - chunk[start], len(chunk) - start)
+            return start + count, slice(at, at + count)
+        stop = bisect_right(chunk, lsns[-1], start)
+        count = stop - start
+        if lsns[at : at + count] == chunk[start:stop]:
+            return stop, slice(at, at + count)
+        if count <= FEW:
+            where = list[int]()
+            for lsn in chunk[start:stop]:
+                at = bisect_left(lsns, lsn, at)
+                if lsns[at] != lsn:
+                    break
+                where.append(at)
+            return start + len(where), _tight(where)
+        here, wanted = _view(lsns), _view(chunk[start:stop])
+        places = np.searchsorted(here, wanted)
+        absent = np.flatnonzero(here[places] != wanted)
+        if len(absent):
+            places = places[: int(absent[0])]
+        return start + len(places), _tight(places.tolist())
+
+    def piece(self, chunk: Chunk, where: Where) -> Piece:
+        """The rows that stand there, which are those of the chunk."""
+        count = len(chunk)
+        return Piece(
+            chunk,
+            _rows(self.topics, where) if isinstance(self.topics, list) else self.topics,
+            _rows(self.properties, where) if isinstance(self.properties, list) else self.properties,
+            self.bodies if count == len(self.bodies) else _rows(self.bodies, where),
+            self.cost * count // len(self.bodies),
+        )
+
+    def add_to(self, rows: Rows, chunk: Chunk, where: Where) -> None:
+        """Append the rows that stand there to an answer."""
+        count = len(chunk)
+        rows.lsns += chunk
+        rows.topics += _rows(self.topics, where) if isinstance(self.topics, list) else [self.topics] * count
+        rows.properties += (
+            _rows(self.properties, where) if isinstance(self.properties, list) else [self.properties] * count
+        )
+        rows.bodies += _rows(self.bodies, where)
+        rows.times += _rows(self.times, where) if isinstance(self.times, list) else [self.times] * count
+        rows.expires_at += [0] * count if self.expires_at is None else _rows(self.expires_at, where)
+        rows.priority += [0] * count if self.priority is None else _rows(self.priority, where)
+
+
+def _rows(column: list[T], where: Where) -> list[T]:
+    return column[where] if isinstance(where, slice) else [column[row] for row in where]
+
+
+def _one_or_all(column: list[T]) -> T | list[T]:
+    if not column or column[0] != column[-1]:
+        return column
+    return column[0] if column.count(column[0]) == len(column) else column
+
+
+def _tight(where: Sequence[int]) -> Where:
+    """Indexes in ascending order; a slice when they are neighbours."""
+    if where[-1] - where[0] == len(where) - 1:
+        return slice(where[0], where[-1] + 1)
+    return list(where)
+
+
+def _view(chunk: Chunk) -> npt.NDArray[np.int64]:
+    if isinstance(chunk, range):
+        return np.arange(chunk.start, chunk.stop, dtype=np.int64)
+    return np.frombuffer(chunk, dtype=np.int64)

@@ -1,0 +1,219 @@
+"""Gates: deliveries on their way to receivers, in order, also when some have to wait on the way.
+
+A delivery whose bodies are in memory goes straight through.  The first row that is nowhere in memory, or that the
+connection has no room for, closes the receiver's gate; whatever comes for the same gate waits behind it, until the
+loader has brought the rows or the connection takes bytes again.  What waited is judged anew before it is sent: nothing
+is delivered after its lease has ended.  It knows no protocol, no queue rule and nothing of durability.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+from penstock.core.effects import Deliver, Verb
+from penstock.core.queue.upcoming import Upcoming
+from penstock.memory import Piece, piece_of
+from penstock.records.chunks import Chunk, as_chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.consumers import Consumer
+    from penstock.memory.target_area import TargetList
+    from penstock.server.engine import Engine
+
+
+class Receiver(Protocol):
+    """Who takes deliveries: an AMQP channel, a Flight exchange, a subscription of the in-process broker."""
+
+    @property
+    def gate(self) -> object:
+        """Deliveries of one gate keep their order, also when some are read from disk."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether its connection holds as many bytes as it may: what else there is waits for `Engine.reopen`."""
+        ...
+
+    def deliver(self, effect: Deliver, piece: Piece) -> None:
+        """Send neighbouring rows; `piece.bodies` is never None."""
+        ...
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """The queue went away under the consumer."""
+        ...
+
+
+def receiver_of(consumer: Consumer) -> Receiver:
+    """Who takes what this consumer is granted: sessions subscribe with themselves as holders."""
+    return cast("Receiver", consumer.holder)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Something to do when the deliveries of a gate that came before it are done."""
+
+    gate: object
+    callback: Callable[[], None]
+
+
+class Gates:
+    """The gates of an engine.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._gates: dict[object, deque[tuple[Deliver, Chunk] | Fence]] = {}  # closed ones
+        self._full = set[object]()  # of them, those whose connection takes no more bytes now
+
+    def waiting(self) -> Iterator[Chunk]:
+        """What waits behind gates."""
+        for gate in self._gates.values():
+            yield from (item[1] for item in gate if isinstance(item, tuple))
+
+    def deliver(self, effect: Deliver) -> None:
+        """Send what memory has; the first row that is not there closes the gate until the loader has brought it."""
+        if self._engine.broken is not None:
+            effect.chunk = self._without_lost(effect, effect.chunk)
+            if not len(effect.chunk):
+                return
+        receiver = receiver_of(effect.consumer)
+        gate = self._gates.get(receiver.gate)
+        if gate is not None:
+            gate.append((effect, effect.chunk))
+        else:
+            rest = self._send(effect, effect.chunk, receiver)
+            if rest is not None:
+                self._gates[receiver.gate] = deque([(effect, rest)])
+                self._wait(effect, rest, receiver)
+        if effect.queue.ready:
+            self._look_after(effect)
+
+    def _send(self, effect: Deliver, chunk: Chunk, receiver: Receiver) -> Chunk | None:
+        """Send rows in their order as far as they are in memory and the connection takes them; the rest, or None."""
+        done, total = 0, len(chunk)
+        key = effect.consumer.targets or effect.queue
+        for piece in self._engine.bodies.pieces(chunk, key, effect.queue.id):
+            if piece.bodies is None:
+                if not self._engine.log.at_hand(piece.chunk):
+                    return chunk[done:]
+                rows = self._engine.log.read(piece.chunk)
+                done += len(piece.chunk) - len(rows)
+                piece = piece_of(rows, as_chunk(rows.lsns))
+                if not len(rows):
+                    continue
+            done += len(piece.chunk)
+            self._engine.delivered += len(piece.chunk)
+            receiver.deliver(effect, piece)
+            if done < total and receiver.full:
+                return chunk[done:]
+        return None
+
+    def _wait(self, effect: Deliver, rest: Chunk, receiver: Receiver) -> None:
+        """The gate is closed: open it when the rows are there, or the connection takes bytes again."""
+        gate = receiver.gate
+        if receiver.full:
+            self._full.add(gate)
+        else:
+            self._engine.loader.want(self._list_of(effect), rest, lambda: self._drain(gate))
+            self._engine.arm()
+
+    def _drain(self, key: object) -> None:
+        """Send what waits behind a gate, in order, until it is empty or has to wait again."""
+        gate = self._gates.get(key)
+        if gate is None or key in self._full:
+            return
+        while gate:
+            item = gate[0]
+            if isinstance(item, Fence):
+                gate.popleft()
+                item.callback()
+                continue
+            effect, chunk = item
+            receiver = receiver_of(effect.consumer)
+            if receiver.full:
+                self._full.add(key)
+                return
+            if self._engine.loader.gone:
+                chunk = self._without_gone(chunk)
+            held = still_held(effect, chunk) if len(chunk) else chunk
+            if self._engine.broken is not None and len(held):
+                held = self._without_lost(effect, held)
+            rest = self._send(effect, held, receiver) if len(held) else None
+            if rest is not None:
+                gate[0] = (effect, rest)
+                self._wait(effect, rest, receiver)
+                break
+            gate.popleft()
+        else:
+            del self._gates[key]
+        self._engine.flush()
+
+    def _without_gone(self, chunk: Chunk) -> Chunk:
+        """Without what the log no longer has."""
+        gone = self._engine.loader.gone
+        return chunk if gone.isdisjoint(chunk) else as_chunk([lsn for lsn in chunk if lsn not in gone])
+
+    def reopen(self, gate: object) -> None:
+        """A connection takes bytes again: go on with what waited for that."""
+        if gate in self._full:
+            self._full.discard(gate)
+            self._engine.call_soon(lambda: self._drain(gate))
+            self._engine.arm()
+
+    def deliver_again(self, effect: Deliver, chunk: Chunk, piece: Piece | None = None) -> None:
+        """A delivery that had to wait: send what of it is still held on the same lease.
+
+        `piece`: its rows, if the receiver had them already.
+        """
+        held = still_held(effect, chunk)
+        if piece is not None and len(held) == len(chunk) and receiver_of(effect.consumer).gate not in self._gates:
+            receiver_of(effect.consumer).deliver(effect, piece)
+        elif len(held):
+            again = Deliver(effect.consumer, effect.queue, held, effect.attempt, effect.redelivered, 0)
+            self.deliver(again)
+
+    def pass_on(self, fence: Fence) -> None:
+        gate = self._gates.get(fence.gate)
+        if gate is not None:
+            gate.append(fence)
+        else:
+            fence.callback()
+
+    def _without_lost(self, effect: Deliver, chunk: Chunk) -> Chunk:
+        """Take what a broken log has lost out of a delivery: it is shown to nobody, and takes nobody's credit."""
+        place = bisect_right(chunk, self._engine.log.durable)
+        if place < len(chunk):
+            self._engine.core.settle(self._engine.now(), effect.queue, [chunk[place:]], Verb.ACK, by=effect.consumer)
+            self._engine.arm()
+        return chunk[:place]
+
+    # -- what memory asks about positions
+
+    def _list_of(self, effect: Deliver) -> TargetList:
+        queue, targets = effect.queue, effect.consumer.targets
+        key = targets or queue
+        one = self._engine.bodies.area.lists.get(key)
+        return one if one is not None else self._engine.bodies.area.add(key, Upcoming(queue, targets))
+
+    def _look_after(self, effect: Deliver) -> None:
+        """More is ready than was granted: have the loader see that its bodies are there in time."""
+        queue = effect.queue
+        if not queue.main.count or queue.main.head() <= self._engine.bodies.arrivals.lacking or queue.returned.count:
+            self._engine.loader.look_after(self._list_of(effect))
+
+
+def at_most_once(effect: Deliver) -> bool:
+    return effect.queue.settings.semantics == "at-most-once"
+
+
+def still_held(effect: Deliver, chunk: Chunk) -> Chunk:
+    """What of a delayed delivery may still be sent: nothing is delivered after its lease has ended.
+
+    What was settled when it was granted has no lease, and is sent for sure.
+    """
+    if effect.consumer.no_ack or at_most_once(effect):
+        return chunk
+    return effect.consumer.leases.holding(chunk, effect.attempt)

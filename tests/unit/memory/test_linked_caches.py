@@ -1,0 +1,481 @@
+"""The linked caches, sentence by sentence: `docs/massive-queues.md` names these tests."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from penstock.memory.slab import ROW_OVERHEAD
+from unit.memory.world import ModelLine, World
+
+ROW = 1000 + 10 + ROW_OVERHEAD
+"""About what a row with 1,000 bytes of body costs."""
+
+
+def deep(world: World, messages: int, queues: tuple[int, ...] = (1,), size: int = 1000) -> None:
+    """So many messages in batches of ten, each batch durable before the next."""
+    for _ in range(messages // 10):
+        world.publish([size] * 10, queues)
+        world.commit()
+        world.check()
+
+
+def even(lsn: int) -> bool:
+    return lsn % 2 == 0
+
+
+def odd(lsn: int) -> bool:
+    return lsn % 2 == 1
+
+
+def rare(lsn: int) -> bool:
+    return lsn % 97 == 0
+
+
+def test_consumption_at_several_points_of_a_queue_far_larger_than_memory() -> None:
+    """Filters that match scattered messages, and consumers that come and go, get everything that is theirs."""
+    world = World(100_000)
+    deep(world, 2000, size=200)
+    lines = [world.consumer(1, "even", even), world.consumer(1, "rare", rare)]
+    for _ in range(40):
+        for line in lines:
+            world.dispatch(line, 20)
+        world.run()
+        world.check()
+    world.leave(lines[0])
+    late = world.consumer()
+    world.caches.sweep()
+    while late.upcoming():
+        world.dispatch(late, 100)
+        world.run()
+        world.check()
+    assert sorted({lsn for _, lsn in world.got}) == list(range(1, 2001))
+    assert len(world.got) == 2000
+    assert world.queue().ready == []
+
+
+def test_a_list_holds_what_arrives_for_its_consumer() -> None:
+    """An arriving message that a list wants is direct at once when the list has room: nothing is read."""
+    world = World(200_000)
+    line = world.consumer(1, "even", even)
+    world.list_of(line)
+    deep(world, 300)
+    assert world.watermark(line) > 40
+    world.dispatch(line, 30)
+    assert [lsn for _, lsn in world.got] == list(range(2, 62, 2))
+    assert world.rows_read == 0
+
+
+def test_an_entry_is_a_direct_body_or_a_reference() -> None:
+    """Beyond the watermark a list has positions alone, and a delivery of them waits for the loader."""
+    world = World(60_000)
+    deep(world, 300)
+    line = world.consumer()
+    world.dispatch(line, 50)
+    sent = len(world.got)
+    assert sent < 50
+    assert world.waiting[line] == list(range(sent + 1, 51))
+    world.run()
+    assert [lsn for _, lsn in world.got] == list(range(1, 51))
+
+
+def test_the_watermark_is_at_the_high_water_mark_when_nothing_else_is_to_do() -> None:
+    world = World(400_000)
+    deep(world, 2000)
+    line = world.consumer()
+    world.dispatch(line, 1)
+    world.run()
+    one = world.list_of(line)
+    assert one.bytes > world.caches.high * 3 // 4
+    assert one.bytes <= world.caches.high + ROW
+    assert world.watermark(line) == one.watermark
+
+
+def test_the_loader_raises_the_watermark_ahead_of_dispatch() -> None:
+    """Nobody asks for the next messages yet, and their bodies are read all the same; then dispatch is immediate."""
+    world = World(400_000)
+    deep(world, 2000)
+    line = world.consumer()
+    world.dispatch(line, 1)
+    world.run()
+    before, direct = world.rows_read, world.watermark(line)
+    assert direct > 50
+    world.dispatch(line, direct)
+    assert len(world.got) == direct + 1
+    assert world.rows_read == before
+
+
+def test_the_loader_begins_at_the_present_watermark_and_reads_nothing_twice() -> None:
+    world = World(400_000)
+    deep(world, 2000)
+    line = world.consumer()
+    while line.upcoming():
+        world.dispatch(line, 37)
+        world.run()
+        world.check()
+    assert [lsn for _, lsn in world.got] == list(range(1, 2001))
+    assert world.rows_read <= 2000
+
+
+def test_the_loader_takes_the_list_that_needs_it_most() -> None:
+    """Waiting consumers first, then those with credit; of these the one with the lowest watermark."""
+    world = World(400_000, queues=3)
+    for queue in (1, 2, 3):
+        deep(world, 500, (queue,))
+    stalled, poor, waiting = (world.consumer(queue) for queue in (1, 2, 3))
+    stalled.stalled = True
+    world.caches.shrink(400_000)
+    for line in (stalled, poor):
+        world.loader.look_after(world.list_of(line))
+    lsns = waiting.upcoming()[:5]
+    for lsn in lsns:
+        waiting.of.main.remove(lsn)
+    world.waiting[waiting] = lsns
+    world.send(waiting)
+    world.loader.step()
+    first, second = (reading[0] for reading in world.loader.reading)
+    assert first == lsns[0]
+    assert second == poor.upcoming()[0]
+
+
+def test_what_is_above_the_high_water_mark_becomes_pending() -> None:
+    world = World(400_000)
+    line = world.consumer()
+    world.list_of(line)
+    deep(world, 700)
+    caches = world.caches
+    assert caches.area.account.bytes <= caches.high
+    assert caches.pending.account.bytes > 0
+    assert caches.heads.account.bytes == 0
+    last_direct = world.list_of(line).shelf.last
+    assert caches.pending.shelves[1].first > last_direct
+
+
+def test_the_loader_moves_pending_bodies_to_the_list_before_it_reads() -> None:
+    world = World(400_000)
+    line = world.consumer()
+    one = world.list_of(line)
+    deep(world, 700)
+    pending = world.caches.pending.account.bytes
+    direct = world.watermark(line)
+    world.dispatch(line, one.watermark)
+    assert world.rows_read == 0
+    assert world.caches.pending.account.bytes < pending
+    assert world.watermark(line) >= direct // 2
+    world.check()
+
+
+def test_what_is_not_pending_is_read_from_the_queue() -> None:
+    world = World(100_000)
+    line = world.consumer()
+    world.list_of(line)
+    deep(world, 1000)
+    while line.upcoming():
+        world.dispatch(line, 25)
+        world.run()
+        world.check()
+    assert [lsn for _, lsn in world.got] == list(range(1, 1001))
+    assert 0 < world.rows_read < 1000
+
+
+def test_a_pending_body_is_shared_by_all_lists() -> None:
+    """Two filters that want the same message share its body, and whoever comes first gets it."""
+    world = World(200_000)
+    lines = [world.consumer(1, "even", even), world.consumer(1, "all", lambda lsn: True)]
+    for line in lines:
+        world.list_of(line)
+    deep(world, 400)
+    shelf = world.caches.pending.shelves[1]
+    lsns = [lsn for slab in shelf for lsn in slab.chunk]
+    assert len(lsns) == len(set(lsns))
+    assert any(map(even, lsns))
+
+
+def test_the_body_that_is_needed_latest_leaves_the_pending_cache_first() -> None:
+    world = World(400_000)
+    line = world.consumer()
+    world.list_of(line)
+    deep(world, 700)
+    shelf = world.caches.pending.shelves[1]
+    first, last = shelf.first, shelf.last
+    world.caches.pending.evict()
+    assert shelf.first == first
+    assert shelf.last < last
+
+
+def test_the_head_cache_is_a_fifo_bound_by_memory() -> None:
+    """Without consumers the oldest stay, up to what the budget leaves; newer ones find no room."""
+    world = World(100_000)
+    deep(world, 1000)
+    shelf = world.caches.heads.shelves[1]
+    assert shelf.first == 1
+    lsns = [lsn for slab in shelf for lsn in slab.chunk]
+    assert lsns == list(range(1, len(lsns) + 1))
+    assert 50 < len(lsns) < 100
+
+
+def test_newer_bodies_leave_the_head_cache_first_and_it_stays_contiguous() -> None:
+    world = World(100_000)
+    deep(world, 500)
+    shelf = world.caches.heads.shelves[1]
+    last = shelf.last
+    world.caches.heads.evict()
+    assert shelf.first == 1
+    assert shelf.last < last
+    before = shelf.last
+    deep(world, 100)
+    assert shelf.last == before, "what comes after a gap does not follow on"
+
+
+def test_a_new_consumer_begins_with_the_head_cache_and_reads_nothing() -> None:
+    world = World(100_000)
+    deep(world, 1000)
+    held = world.caches.heads.shelves[1].rows
+    line = world.consumer()
+    world.dispatch(line, held)
+    assert len(world.got) == held
+    assert world.rows_read == 0
+
+
+def test_all_caches_together_keep_to_a_fixed_amount() -> None:
+    """Whatever the mixture, the sum of what is held is within the budget after each step."""
+    world = World(150_000, queues=3)
+    one = world.consumer(1, "even", even)
+    two = world.consumer(2)
+    for line in (one, two):
+        world.list_of(line)
+    for step in range(60):
+        world.publish([500] * 20, (1, 2, 3) if step % 3 else (3,))
+        world.commit()
+        world.dispatch(one, 3)
+        world.dispatch(two, 5)
+        if step % 2:
+            world.run()
+        world.check()
+        assert world.caches.budget.used <= 150_000
+
+
+def test_as_the_pending_cache_grows_the_head_cache_shrinks() -> None:
+    world = World(200_000, queues=2)
+    deep(world, 400, (1,))
+    heads = world.caches.heads.account.bytes
+    assert heads > 100_000
+    line = world.consumer(2)
+    world.list_of(line)
+    seen: list[tuple[int, int]] = []
+    for _ in range(40):
+        deep(world, 10, (2,))
+        seen.append((world.caches.pending.account.bytes, world.caches.heads.account.bytes))
+    assert seen[-1][0] > 0
+    assert seen[-1][1] < heads
+    for (pending, head), (more, less) in pairwise(seen):
+        if more > pending > 0:
+            assert less <= head
+
+
+def test_the_head_cache_goes_to_zero_under_sufficient_load() -> None:
+    world = World(200_000, queues=2)
+    deep(world, 400, (1,))
+    line = world.consumer(2)
+    world.list_of(line)
+    deep(world, 800, (2,))
+    assert world.caches.heads.account.bytes == 0
+    assert world.caches.pending.account.bytes > 0
+
+
+def test_the_head_cache_is_for_queues_without_consumers() -> None:
+    world = World(100_000)
+    line = world.consumer()
+    world.list_of(line)
+    deep(world, 500)
+    assert world.caches.heads.account.bytes == 0
+
+
+def test_after_a_start_the_heads_are_filled_first() -> None:
+    """Nobody consumes yet: the oldest bodies come back into memory by themselves."""
+    world = World(2_000_000)
+    restarted(world, 3000)
+    world.run()
+    shelf = world.caches.heads.shelves[1]
+    assert shelf.first == 1
+    assert shelf.bytes > 400_000
+    read = world.rows_read
+    line = world.consumer()
+    world.dispatch(line, 100)
+    assert len(world.got) == 100
+    assert world.rows_read == read
+
+
+def test_the_heads_fade_when_deliveries_begin() -> None:
+    world = World(2_000_000)
+    restarted(world, 3000)
+    world.run()
+    line = world.consumer()
+    while line.upcoming():
+        world.dispatch(line, 100)
+        world.run()
+        world.check()
+    assert world.caches.heads.account.bytes == 0
+    assert [lsn for _, lsn in world.got] == list(range(1, 3001))
+    assert world.rows_read == 3000
+
+
+def restarted(world: World, messages: int) -> None:
+    """A process that has just started: a backlog in the log, nothing in memory."""
+    for lsn in range(1, messages + 1):
+        world.bodies[lsn] = b"%d:" % lsn + b"x" * 1000
+    world.queue().main.extend(range(1, messages + 1))
+    world.next, world.durable = messages + 1, messages
+    world.caches.arrivals.lacking = messages
+    world.loader.fill_heads([ModelLine(world.queue(), "", None)])
+
+
+def test_heads_grow_again_from_free_budget_alone() -> None:
+    """A head that had to give way is read again when half the budget is free."""
+    world = World(2_000_000, queues=2)
+    deep(world, 3000, (1,))
+    line = world.consumer(2)
+    world.list_of(line)
+    deep(world, 3000, (2,))
+    assert world.caches.heads.account.bytes == 0
+    assert 1 in world.caches.trimmed
+    while line.upcoming():
+        world.dispatch(line, 200)
+        world.run()
+    world.caches.sweep()
+    assert -world.caches.budget.over > 1_000_000
+    world.loader.fill_heads(world.caches.trimmed.values())
+    world.run()
+    world.check()
+    assert world.caches.heads.shelves[1].first == 1
+    assert world.caches.heads.account.bytes <= 500_000 + ROW
+
+
+# -- what the document leaves open
+
+
+def test_competing_lists_skip_what_another_has_claimed() -> None:
+    world = World(300_000)
+    deep(world, 600)
+    filtered, plain = world.consumer(1, "even", even), world.consumer()
+    for line in (filtered, plain):
+        world.dispatch(line, 1)
+    world.run()
+    direct = world.list_of(filtered).bytes
+    assert direct
+    while plain.upcoming():
+        world.dispatch(plain, 50)
+        world.run()
+    world.dispatch(filtered, 10)
+    world.caches.sweep()
+    world.run()
+    assert sorted(lsn for _, lsn in world.got) == list(range(1, 601))
+
+
+def test_what_comes_back_is_read_again_and_goes_first() -> None:
+    world = World(300_000)
+    deep(world, 600)
+    line = world.consumer()
+    world.dispatch(line, 20)
+    world.run()
+    world.give_back(line, 3)
+    world.give_back(line, 7)
+    world.run()
+    assert world.watermark(line) > 2
+    read = world.rows_read
+    world.dispatch(line, 5)
+    assert [lsn for _, lsn in world.got[-5:]] == [3, 7, 21, 22, 23]
+    assert world.rows_read == read
+
+
+def test_when_consumers_go_away_their_bodies_fall_back_to_the_head() -> None:
+    world = World(400_000)
+    deep(world, 2000)
+    line = world.consumer()
+    world.dispatch(line, 1)
+    world.run()
+    direct = world.list_of(line).bytes
+    world.leave(line)
+    world.caches.sweep()
+    world.check()
+    assert world.caches.area.account.bytes == 0
+    assert world.caches.heads.account.bytes >= direct
+    again = world.consumer()
+    read = world.rows_read
+    world.dispatch(again, 20)
+    assert len(world.got) == 21
+    assert world.rows_read == read
+
+
+def test_a_stalled_consumer_keeps_nobody_waiting() -> None:
+    """One takes nothing and its granted messages wait; the other's are brought all the same."""
+    world = World(60_000, queues=2)
+    deep(world, 300, (1,))
+    deep(world, 300, (2,))
+    stalled, other = world.consumer(1), world.consumer(2)
+    world.dispatch(stalled, 1)
+    world.run()
+    stalled.stalled = True
+    while other.upcoming():
+        world.dispatch(other, 30)
+        world.run()
+        world.check()
+    assert [lsn for _, lsn in world.got if lsn > 300] == list(range(301, 601))
+
+
+def test_one_queues_backlog_never_slows_another_queues_head() -> None:
+    """A queue keeps a share of its own at its head, however much another has."""
+    world = World(400_000, queues=2)
+    deep(world, 2000, (1,))
+    assert world.caches.heads.held(2) == 0
+    deep(world, 10, (2,))
+    deep(world, 500, (1,))
+    assert world.caches.heads.held(2) > 0
+    line = world.consumer(2)
+    world.dispatch(line, 10)
+    assert len(world.got) == 10
+    assert world.rows_read == 0
+
+
+def test_a_list_keeps_its_minimum_whatever_others_need() -> None:
+    """Room is made at the back of the longest list, and each keeps the bodies it begins with."""
+    world = World(400_000, queues=2)
+    deep(world, 1000, (1,))
+    deep(world, 1000, (2,))
+    lines = [world.consumer(1), world.consumer(2)]
+    for line in lines:
+        world.dispatch(line, 1)
+    world.run()
+    firsts = [line.upcoming()[0] for line in lines]
+    assert not world.caches.shrink(10_000_000)
+    world.check()
+    for line, first in zip(lines, firsts, strict=True):
+        one = world.list_of(line)
+        assert one.shelf.first == first
+        assert world.caches.least // 2 <= one.bytes <= 2 * world.caches.least
+
+
+def test_a_body_larger_than_the_budget_is_delivered() -> None:
+    world = World(10_000)
+    world.publish([50_000])
+    world.publish([10])
+    world.commit()
+    line = world.consumer()
+    world.dispatch(line, 2)
+    world.run()
+    assert [lsn for _, lsn in world.got] == [1, 2]
+
+
+def test_many_lists_share_what_one_had() -> None:
+    """The high-water mark comes down as lists come, and what lies above it is pending for later."""
+    world = World(400_000, queues=10)
+    deep(world, 1000, (1,))
+    first = world.consumer(1)
+    world.dispatch(first, 1)
+    world.run()
+    alone = world.list_of(first).bytes
+    for queue in range(2, 11):
+        world.list_of(world.consumer(queue))
+    world.caches.sweep()
+    world.check()
+    assert world.list_of(first).bytes < alone // 2
+    assert world.caches.pending.account.bytes > 0

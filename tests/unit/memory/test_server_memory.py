@@ -1,0 +1,250 @@
+"""The budget in the server: what waits for a peer, what was announced, what is read, and how it all is shown."""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.log import SimDisk
+from penstock.server.amqp.session import SEND_FREE, SEND_MOST
+from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.frames import HEADER, METHOD, frame
+from penstock.wire.http.facts import Metrics
+from penstock.wire.http.metrics import exposition
+from sim.serverkit import PERSISTENT, Client, Content, Life, clock
+
+LARGE = 100_000
+
+
+def filled(messages: int, *, budget: int = 64 << 20, size: int = LARGE) -> Life:
+    life = Life(SimDisk(), clock(), budget=budget)
+    life.declare("q")
+    client = life.client()
+    for number in range(messages):
+        client.publish("q", b"%d:" % number + b"x" * size)
+        life.run()
+    client.lose()
+    life.run()
+    return life
+
+
+def numbers(client: Client) -> list[int]:
+    return [int(one.body.partition(b":")[0]) for one in client.take_all() if isinstance(one, Content)]
+
+
+class Slow(Client):
+    """A peer that takes nothing more after the first megabyte or so."""
+
+    taken = 0
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.taken += len(data)
+        if self.taken > SEND_MOST and not self.session.blocked:
+            self.session.pause_writing()
+
+
+def test_a_peer_that_does_not_read_gets_no_more_than_may_wait_for_it() -> None:
+    """It was granted everything at once; what its connection does not take is sent when it reads again, in order."""
+    life = filled(60)
+    client = Slow(life)
+    client.channel()
+    client.consume("q")
+    life.run()
+    first = numbers(client)
+    assert first == list(range(len(first)))
+    assert len(first) * LARGE <= SEND_MOST + 3 * LARGE
+    while client.session.blocked:
+        client.taken = 0
+        client.session.resume_writing()
+        life.run()
+        first += numbers(client)
+    assert first == list(range(60))
+
+
+def test_what_waited_for_a_lost_peer_goes_to_another() -> None:
+    life = filled(40)
+    client = Slow(life)
+    client.channel()
+    client.consume("q")
+    life.run()
+    taken = numbers(client)
+    client.lose()
+    other = life.client()
+    other.consume("q", "d")
+    life.run()
+    assert sorted(numbers(other)) == list(range(40))
+    assert len(taken) < 40
+    assert life.engine.bodies.sending.bytes == 0
+
+
+def test_bytes_that_wait_for_a_peer_count_beyond_what_is_free() -> None:
+    life = filled(3)
+    client = life.client()
+    client.waiting = 300_000
+    client.consume("q")
+    life.run()
+    sending = life.engine.bodies.sending
+    assert sending.bytes == 300_000 - SEND_FREE
+    client.waiting = 0
+    client.session.count_unsent()
+    assert sending.bytes == 0
+    client.waiting = 200_000
+    client.session.count_unsent()
+    client.lose()
+    assert sending.bytes == 0
+
+
+def test_when_the_budget_is_short_less_may_wait_for_each_peer() -> None:
+    life = filled(1)
+    client = life.client()
+    client.waiting = 300_000
+    life.engine.bodies.tight = True
+    client.session.count_unsent()
+    assert client.below == SEND_FREE
+    life.engine.bodies.tight = False
+    client.session.count_unsent()
+    assert client.below == SEND_MOST
+
+
+def announce(client: Client, size: int) -> None:
+    """The beginning of a message: its body is still to come."""
+    client.send(
+        frame(METHOD, 1, m.BasicPublish(exchange="", routing_key="q").encode())
+        + frame(HEADER, 1, struct.pack(">HHQ", 60, 0, size) + PERSISTENT)
+    )
+
+
+def test_a_body_counts_when_its_header_announces_it() -> None:
+    life = filled(1)
+    partial = life.engine.bodies.partial
+    client, other = life.client(), life.client()
+    announce(client, 1_000_000)
+    assert partial.bytes == 1_000_000
+    announce(other, 500_000)
+    assert partial.bytes == 1_500_000
+    other.lose()
+    assert partial.bytes == 1_000_000
+    for _ in range(10):
+        client.send(frame(3, 1, b"y" * 100_000))
+    life.run()
+    assert partial.bytes == 0
+    assert life.ready("q") == 2
+
+
+def test_a_body_that_does_not_fit_waits_until_others_have_come() -> None:
+    life = Life(SimDisk(), clock(), budget=1 << 20)
+    life.declare("q")
+    first, second = life.client(), life.client()
+    announce(first, 900_000)
+    assert first.reading
+    announce(second, 900_000)
+    assert not second.reading
+    life.engine.beat()
+    assert not second.reading
+    for _ in range(9):
+        first.send(frame(3, 1, b"y" * 100_000))
+    life.run()
+    life.engine.beat()
+    life.run()
+    assert second.reading
+    for _ in range(9):
+        second.send(frame(3, 1, b"z" * 100_000))
+    life.run()
+    assert life.ready("q") == 2
+
+
+def test_a_deep_backlog_is_delivered_within_the_budget() -> None:
+    """Far more than fits, in batches of all sizes: each body comes, in order, and the sum of accounts stays bounded."""
+    budget = 1 << 20
+    life = Life(SimDisk(), clock(), budget=budget)
+    life.declare("q")
+    publisher = life.client(confirm=True)
+    sizes = (10, 100, 3000, 40_000)
+    for number in range(400):
+        publisher.publish("q", b"%d:" % number + b"x" * sizes[number % 4])
+        life.run()
+        assert life.engine.bodies.budget.used <= budget
+    client = life.client(prefetch=20)
+    client.consume("q")
+    got = list[int]()
+    for _ in range(200):
+        life.run()
+        fresh = [one for one in client.take_all() if isinstance(one, Content)]
+        if not fresh:
+            break
+        got += [int(one.body.partition(b":")[0]) for one in fresh]
+        client.ack(fresh[-1].tag, multiple=True)
+        assert life.engine.bodies.budget.used <= budget
+    assert got == list(range(400))
+
+
+def test_the_heads_are_in_memory_after_a_start() -> None:
+    """Nobody consumes: the oldest bodies are read in the background, and the first consumer waits for no disk."""
+    life = filled(30, size=1000)
+    life.stop()
+    again = Life(life.disk, life.clock, budget=64 << 20)
+    again.engine.fill_heads()
+    again.run()
+    assert again.engine.bodies.heads.account.bytes > 30 * 1000
+    client = again.client()
+    client.consume("q")
+    again.turn()
+    assert not again.cold
+    assert numbers(client) == list(range(30))
+    assert again.engine.bodies.heads.account.bytes == 0
+
+
+def test_a_queue_that_is_deleted_leaves_nothing_in_memory() -> None:
+    life = filled(30, budget=1 << 20)
+    assert life.engine.bodies.heads.account.bytes
+    client = life.client()
+    client.method(m.QueueDelete(queue="q"))
+    life.run()
+    life.engine.beat()
+    assert life.engine.bodies.heads.account.bytes == 0
+    life.declare("r")
+    publisher = life.client()
+    publisher.publish("r", b"x" * 1000)
+    life.run()
+    assert life.engine.bodies.used > 0
+
+
+def test_every_account_is_a_metric() -> None:
+    life = filled(1)
+    names = life.engine.bodies.budget.by_name()
+    assert set(names) >= {
+        "arrivals", "direct", "pending", "heads", "loading", "sending", "partial", "commits", "decoded",
+    }  # fmt: skip
+    text = exposition(Metrics(memory=names)).decode()
+    for name, size in names.items():
+        assert f'penstock_memory_bytes{{account="{name}"}} {float(size)}' in text
+
+
+def test_a_broken_log_keeps_no_publisher_waiting_for_room() -> None:
+    """Found by the simulator: the budget was short when the log broke, and no commit would ever have ended the wait."""
+    life = filled(1)
+    client = life.client(confirm=True)
+    life.engine.bodies.tight = True
+    life.disk.fail_next("sync")
+    client.publish("q", b"x")
+    life.turn()
+    life.commit()
+    assert life.engine.broken
+    assert client.reading
+    assert client.confirms() == [(False, 1, True)]
+    client.publish("q", b"y")
+    life.turn()
+    assert client.reading
+    assert client.confirms() == [(False, 2, False)]
+
+
+def test_a_read_ends_after_so_many_bytes_and_has_at_least_one_row() -> None:
+    life = filled(20, size=1000)
+    lsns = [lsn for chunk in life.core.queue("/", "q").main.chunks() for lsn in chunk]
+    assert life.log.read(lsns, most=1).lsns == lsns[:1]
+    some = life.log.read(lsns, most=5000)
+    assert some.lsns == lsns[:4]
+    assert life.log.read(lsns[4:], most=1 << 20).lsns == lsns[4:]
+    solid = range(lsns[0], lsns[-1] + 1)
+    assert life.log.read(solid, most=5000).bodies == some.bodies
+    assert life.log.read(solid).lsns == lsns
