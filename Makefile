@@ -2,7 +2,7 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench soak conformance clean
+.PHONY: help install demo test check bench soak soak-load soak-random soak-interleavings conformance clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -13,7 +13,7 @@ help:
 	@echo "make demo         hundreds of thousands of messages through AMQP, Flight and Spark, a kill -9, and the proof"
 	@echo "make test         ruff, mypy, pyright and every test"
 	@echo "make bench        the table of speed and memory, each figure beside its budget"
-	@echo "make soak         the random and crash tests, with ten times the effort"
+	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
 	@echo "make conformance  unmodified clients of others against a real server"
 
 install: $(STAMP)
@@ -35,8 +35,19 @@ test: check
 bench: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run.py $(BENCH_ARGS)
 
-soak: $(STAMP)
-	@PENSTOCK_EFFORT=10 $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit $(PYTEST_ARGS)
+# Parts by name: make soak-load, soak-random, soak-interleavings.  PENSTOCK_SOAK_SECONDS sets the length of the load
+# (3600), PENSTOCK_EFFORT that of the random tests (10).  Interleavings end with Ctrl-C or with the first failure.
+soak: soak-load soak-random soak-interleavings
+
+soak-load: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m soak.soak --out soak.jsonl
+
+soak-random: $(STAMP)
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit \
+		tests/conformance/test_damage.py $(PYTEST_ARGS)
+
+soak-interleavings: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m sim.interleave --chains 0 --first $${PENSTOCK_SEED:-1000000}
 
 conformance: $(STAMP)
 	@$(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)

@@ -16,12 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from penstock.config.queues import QUEUE_KEYS, Kind
+from penstock.records.settings import QueueSettings
 from penstock.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -170,10 +173,25 @@ def java(*, needed: bool) -> Finding:
 
 
 def in_force(settings: Settings) -> list[tuple[str, str, str]]:
-    """Name, value as text and origin of every single setting."""
+    """Name, value as text and origin of every single setting, and of what queues have beside the defaults."""
     sections = (settings.server, settings.listen, settings.amqp, settings.log, settings.spark)
     names = ("server", "listen", "amqp", "log", "spark")
-    return [line for name, table in zip(names, sections, strict=True) for line in _lines(settings, name, table)]
+    lines = [line for name, table in zip(names, sections, strict=True) for line in _lines(settings, name, table)]
+    return [*lines, *_queue_lines(settings)]
+
+
+def _queue_lines(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    usual = QueueSettings()
+    for index, queue in enumerate(settings.queue):
+        for name in (field.name for field in fields(QueueSettings)):
+            value = cast("object", getattr(queue.settings, name))
+            if value == getattr(usual, name):
+                continue
+            origin = settings.origin(f"queue.{index}.{name}")
+            if origin == "default":
+                origin = settings.origin(f"queue.{index}")  # what the reader of a foreign file put in
+            unit = "duration" if QUEUE_KEYS[name].kind is Kind.DURATION else None
+            yield f'queue "{queue.name}" {name}', told(value, unit), origin
 
 
 def _lines(settings: Settings, place: str, table: BaseModel) -> Iterator[tuple[str, str, str]]:

@@ -20,9 +20,10 @@ def main() -> int:
     settings, ready_file = read_parcel(sys.stdin.buffer.fileno())
     threading.Thread(target=_watch, daemon=True).start()
     try:
+        from penstock.cli.recovering import line
         from penstock.server.app import serve  # heavy, and what goes wrong in it is told below
 
-        serve(settings, ready_file=ready_file)
+        serve(settings, ready_file=ready_file, show=line())
     except PenstockError as error:
         sys.stderr.write(f"penstock: {error}\n")
         return error.exit_status

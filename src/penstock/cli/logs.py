@@ -1,22 +1,31 @@
-"""`log ls|show|verify` and `audit`: the log as files, as records, and as evidence."""
+"""`log ls|show|verify|compact|export` and `audit`: the log as files, as records, as a table, and as evidence."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DataFolder, Json, note, write, write_json, write_table
-from penstock.errors import LogDamaged
+from penstock.cli.output import DEFAULT_URL, DataFolder, Json, Url, note, write, write_json, write_table
+from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
+
+if TYPE_CHECKING:
+    from penstock.core.audit.audit import Report
+
+OfServer = Annotated[
+    str | None,
+    typer.Option("--url", help="Ask a running server, which checks what is durable there, in place of --data."),
+]
 
 app = typer.Typer(help="Look into the log and check it.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("ls")
 def ls(data: DataFolder = "./data", json: Json = False) -> None:
-    """List the segments with their LSNs and sizes.
+    """List the segments with their LSNs, the records they hold, sizes, and how often each was rewritten.
 
     Example: penstock log ls --data ./data
     """
@@ -28,7 +37,7 @@ def ls(data: DataFolder = "./data", json: Json = False) -> None:
         write_json([facts._asdict() for facts in listed])
         return
     write_table(
-        ("file", "first", "last", "batches", "records", "size", ""),
+        ("file", "first", "last", "batches", "records", "of", "size", "rewritten", ""),
         [
             (
                 facts.name,
@@ -36,8 +45,10 @@ def ls(data: DataFolder = "./data", json: Json = False) -> None:
                 facts.last,
                 facts.batches,
                 facts.rows,
+                facts.span,
                 format_size(facts.bytes),
-                "closed" if facts.closed else "open",
+                facts.generation,
+                ("compressed" if facts.compressed else "closed") if facts.closed else "open",
             )
             for facts in listed
         ],
@@ -80,30 +91,169 @@ def show(
 
 
 @app.command()
-def verify(data: DataFolder = "./data", json: Json = False) -> None:
+def verify(data: DataFolder = "./data", url: OfServer = None, json: Json = False) -> None:
     """Read the whole log and compare every checksum.  Exit status 4 when bytes in the middle are wrong.
 
     Example: penstock log verify --data ./data
     """
+    facts = _verified(data) if url is None else _asked(url, "log_verify")
+    good = not facts["damage"]
+    if json:
+        write_json({"good": good, **facts})
+    else:
+        write(
+            f"{len(facts['segments']):,} segments, {facts['batches']:,} batches, {facts['rows']:,} records, "
+            f"{format_size(facts['bytes'])}, last LSN {facts['last_lsn']:,}"
+        )
+        for warning in facts["warnings"]:
+            note(f"warning: {warning}")
+    if not good:
+        raise LogDamaged("\n".join(facts["damage"]))
+    if not json:
+        write("every checksum is right")
+
+
+def _verified(data: str) -> dict[str, Any]:
     from penstock.cli.logfiles import open_folder
     from penstock.log.verify import verify as verify_log
 
-    report = verify_log(open_folder(data))
-    if json:
-        facts = asdict(report)
-        facts["segments"] = [segment._asdict() for segment in report.segments]
-        write_json({"good": report.good, **facts})
+    disk = open_folder(data)
+    report = verify_log(disk)
+    if report.damage:  # a server that writes meanwhile makes a sound end look damaged, but not twice the same
+        before, report = set(report.damage), verify_log(disk)
+        report.damage = [damage for damage in report.damage if damage in before]
+    facts = asdict(report)
+    facts["segments"] = [segment._asdict() for segment in report.segments]
+    return facts
+
+
+def _asked(url: str, action: str) -> dict[str, Any]:
+    """The answer of a server that may take long over it."""
+    from penstock.client import connect
+
+    connect(url).close()  # says within seconds if nobody answers
+    with connect(url, timeout=None) as client:
+        return client.action(action, with_vhost=False)
+
+
+@app.command()
+def compact(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Compact this data folder, which no server uses at the moment.")
+    ] = None,
+    age: Annotated[
+        str | None, typer.Option("--age", help="With --data: what is older and needed by nobody may go, as in 7d.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option("--size", help="With --data: the same beyond this size of the log, as in 50GB.")
+    ] = None,
+    compress: Annotated[
+        bool, typer.Option("--compress", help="With --data: compress old segments, whatever waits in them.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Rewrite closed segments: join small batches, and leave out what is past retention and needed by nobody.
+
+    A running server goes by its settings ([log] retention, compress_cold); it does all this by itself, in time.
+    Example: penstock log compact --dry-run
+    """
+    from penstock.cli.compacting import of_folder, of_server
+
+    if data is None:
+        if age is not None or size is not None or compress:
+            raise InvalidArgument("--age, --size and --compress go with --data; a server goes by its settings")
+        done = of_server(url, dry_run)
     else:
+        done = of_folder(data, age, size, compress, dry_run)
+    if json:
+        write_json(done)
+        return
+    planned = cast("list[dict[str, Any]]", done["planned"])
+    if dry_run or not planned:
+        write_table(
+            ("why", "first", "last", "segments", "records", "kept", "size", "then, about"),
+            [
+                (
+                    one["why"], one["first"], one["last"], one["segments"], one["rows"], one["rows_after"],
+                    format_size(one["bytes"]), format_size(one["bytes_after"]),
+                )
+                for one in planned
+            ],
+        )  # fmt: skip
+    if not dry_run:
         write(
-            f"{len(report.segments):,} segments, {report.batches:,} batches, {report.rows:,} records, "
-            f"{format_size(report.bytes)}, last LSN {report.last_lsn:,}"
+            f"{done['deleted']} segments deleted, {done['done']} rewritten: {done['dropped']:,} records left out, "
+            f"{format_size(max(0, done['freed']))} freed"
         )
-        for warning in report.warnings:
-            note(f"warning: {warning}")
-    if not report.good:
-        raise LogDamaged("\n".join(report.damage))
-    if not json:
-        write("every checksum is right")
+
+
+@app.command()
+def export(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="By its ending Parquet, Arrow, JSON lines or CSV; - is standard output."),
+    ],
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="One topic.  Without: every one of the exchange.")
+    ] = None,
+    pattern: Annotated[str | None, typer.Option("--pattern", help="Topics that a regular expression matches.")] = None,
+    exchange: Annotated[str, typer.Option("--exchange", help="Exchange of the topics.")] = "",
+    vhost: Annotated[str, typer.Option("--vhost", help="Vhost of the topics, with --data; a URL names its own.")] = "/",
+    records: Annotated[
+        bool, typer.Option("--records", help="Every record as the log stores it, control records too.")
+    ] = False,
+    first: Annotated[str, typer.Option("--from", help="First LSN, bookmark, time, or EPOCH.")] = "EPOCH",
+    last: Annotated[str, typer.Option("--to", help="Last LSN, bookmark, time, or NOW.")] = "NOW",
+    filter: Annotated[str | None, typer.Option("--filter", help="Messages that an expression lets through.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most rows to write.")] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Names with commas between them; see the documentation.")
+    ] = None,
+    body: Annotated[str, typer.Option("--body", help="binary, text or json; by default what the format can.")] = "",
+    format: Annotated[str | None, typer.Option("--format", help="parquet, arrow, arrows, jsonl or csv.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    data: DataFolder = "./data",
+    url: Annotated[str | None, typer.Option("--url", help="Read from a running server in place of --data.")] = None,
+    json: Json = False,
+) -> None:
+    """Write messages, or all records, to a file that other tools read.  It appears when it is whole.
+
+    Example: penstock log export orders.parquet --topic orders --from 2026-11-20T08:00:00
+    """
+    from penstock.cli.exportfiles import FORMATS
+    from penstock.cli.exporting import COLUMNS, Wanted, of_folder, of_server
+    from penstock.cli.exporting import export as run
+    from penstock.cli.progress import bar
+    from penstock.wire.flight.tickets import REPLAY_COLUMNS
+
+    target = None if file == "-" else Path(file)
+    form = format or ("jsonl" if target is None else FORMATS.get(target.suffix.lower()))
+    if form is None:
+        raise InvalidArgument(f"{file}: name the format with --format, or end the name with {', '.join(FORMATS)}")
+    if target is not None and target.exists() and not overwrite:
+        raise InvalidArgument(f"{file} is already there; --overwrite replaces it")
+    chosen = COLUMNS if columns is None else tuple(name.strip() for name in columns.split(","))
+    unknown = [name for name in chosen if name not in REPLAY_COLUMNS]
+    if unknown:
+        raise InvalidArgument(f"there is no column {unknown[0]!r}; there are {', '.join(REPLAY_COLUMNS)}")
+    if topic is not None and pattern is not None:
+        raise InvalidArgument("name a topic or a pattern, not both")
+    if records and (topic, pattern, filter, columns) != (None, None, None, None):
+        raise InvalidArgument(
+            "--records writes all records: it goes without --topic, --pattern, --filter and --columns"
+        )
+    wanted = Wanted(topic, pattern, exchange, vhost, first, last, filter, limit, chosen, records)
+    reading = of_folder(data, wanted) if url is None else of_server(url, wanted)
+    with reading as (source, start, end), bar("LSNs") as show:
+        done = run(source, start, end, target, form, body, limit, show)
+    for warning in done.warnings:
+        note(f"warning: {warning}")
+    if json and target is not None:
+        write_json({"file": file, "format": form, "rows": done.rows, "bytes": done.bytes, "from": start, "to": end - 1})
+    elif target is not None:
+        write(f"{file}: {done.rows:,} rows, {format_size(done.bytes)}")
 
 
 def add_audit_to(app: typer.Typer) -> None:
@@ -111,22 +261,28 @@ def add_audit_to(app: typer.Typer) -> None:
     app.command()(audit)
 
 
-def audit(data: DataFolder = "./data", json: Json = False) -> None:
+def audit(data: DataFolder = "./data", url: OfServer = None, json: Json = False) -> None:
     """Prove from the log that each guarantee held.  Exit status 1, with the LSNs, where one did not.
 
     Example: penstock audit --data ./data --json
     """
+    report = _audited(data) if url is None else _asked(url, "log_audit")
+    findings = cast("list[dict[str, Any]]", report["findings"])
+    if json:
+        write_json({"counts": report["counts"], "findings": findings})
+    else:
+        write_table(("what", "count"), list(report["counts"].items()))
+        for one in findings:
+            write(f"{one['guarantee']}: {one['text']} (LSN {', '.join(map(str, one['lsns'][:20]))})")
+        if not findings:
+            write("every guarantee held")
+    if findings:
+        raise typer.Exit(1)
+
+
+def _audited(data: str) -> dict[str, Any]:
     from penstock.cli.auditing import audit as run
 
-    report = run(data)
-    if json:
-        findings = [{"guarantee": one.guarantee, "lsns": one.lsns, "text": one.text} for one in report.findings]
-        write_json({"counts": report.counts, "findings": findings})
-    else:
-        write_table(("what", "count"), list(report.counts.items()))
-        for one in report.findings:
-            write(f"{one.guarantee}: {one.text} (LSN {', '.join(map(str, one.lsns[:20]))})")
-        if not report.findings:
-            write("every guarantee held")
-    if report.findings:
-        raise typer.Exit(1)
+    report: Report = run(data)
+    findings = [{"guarantee": one.guarantee, "lsns": one.lsns, "text": one.text} for one in report.findings]
+    return {"counts": report.counts, "findings": findings}

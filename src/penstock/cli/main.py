@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import typer
 
 from penstock import __version__
-from penstock.cli import logs, messages, queues, serving, tools
+from penstock.cli import backups, converting, logs, messages, queues, serving, tools
 from penstock.cli.output import Json, tell_error, write, write_json
 from penstock.errors import PenstockError
 
@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for family in (serving, messages, tools):
+for family in (serving, converting, messages, tools, backups):
     family.add_to(app)
 app.add_typer(queues.app, name="queue")
 app.add_typer(logs.app, name="log")

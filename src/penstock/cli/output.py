@@ -48,7 +48,13 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+def write_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str | None = None,
+    to_stderr: bool = False,
+) -> None:
     """A table for a person.  Cells are text, never markup."""
     from rich import box
     from rich.console import Console
@@ -61,7 +67,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    Console(highlight=False).print(table)
+    Console(highlight=False, stderr=to_stderr).print(table)
 
 
 def write_facts(facts: Mapping[str, object]) -> None:

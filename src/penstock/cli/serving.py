@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,9 @@ from penstock.cli.output import Json, note, write, write_json
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
 
-ConfigFile = Annotated[str | None, typer.Argument(metavar="CONFIG", help="A settings file (TOML).")]
+_CONFIG = "A settings file: TOML, or one of AMPS, Artemis or RabbitMQ."
+
+ConfigFile = Annotated[str | None, typer.Argument(metavar="CONFIG", help=_CONFIG)]
 Data = Annotated[str | None, typer.Option("--data", help="Folder of the log; overrides the file.")]
 Amqp = Annotated[str | None, typer.Option("--amqp", help="host:port of AMQP; port 0 for a free one, off for none.")]
 Http = Annotated[str | None, typer.Option("--http", help="host:port of HTTP, or off.")]
@@ -30,14 +33,28 @@ def add_to(app: typer.Typer) -> None:
     app.command()(check)
 
 
-def read_settings(config: str | None, options: dict[str, str | None]) -> Settings:
-    """Settings of a file, the environment and options (`section.key` -> text, None where not given)."""
-    from penstock.config.load import load_file, load_mapping
+def read_settings(config: str | None, options: dict[str, str | None], *, tell: bool = False) -> Settings:
+    """Settings of a file, the environment and options (`section.key` -> text, None where not given).
+
+    With `tell`, what is not the same here as in the server that a file was written for is listed on standard error.
+    """
+    from penstock.config.load import load_bytes, load_converted, load_mapping
 
     given = {place: value for place, value in options.items() if value is not None}
     if config is None:
         return load_mapping({}, environ=os.environ, options=given)
-    return load_file(config, environ=os.environ, options=given)
+    from penstock.config.foreign import is_foreign, read_bytes, read_foreign
+
+    data = read_bytes(Path(config), config)
+    if not is_foreign(data):
+        return load_bytes(data, source=config, environ=os.environ, options=given)
+    from penstock.cli.converting import write_remarks
+
+    converted = read_foreign(config, os.environ, data=data)
+    settings = load_converted(converted, environ=os.environ, options=given)
+    if tell:
+        write_remarks(converted.remarks)
+    return settings
 
 
 def serve(
@@ -62,10 +79,12 @@ def serve(
             "listen.http": http,
             "listen.flight": flight,
         },
+        tell=True,
     )
+    from penstock.cli.recovering import line
     from penstock.server.app import serve as run
 
-    run(settings, ready_file=ready_file)
+    run(settings, ready_file=ready_file, show=line())
 
 
 def up(
@@ -83,7 +102,7 @@ def up(
 
 
 def check(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A settings file.")],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help=_CONFIG)],
     json: Json = False,
 ) -> None:
     """Check a settings file, its filters and patterns included, and change nothing.
@@ -92,11 +111,16 @@ def check(
     """
     from penstock.errors import ExpressionError, SettingsError
 
-    settings = read_settings(config, {})
+    settings = read_settings(config, {}, tell=not json)
     problems: list[str] = []
-    filters = [(f'[[queue]] "{queue.name}"', queue.settings.filter) for queue in settings.queue]
-    filters += [(f'[[pipeline]] "{pipeline.name}" from', pipeline.source.filter) for pipeline in settings.pipeline]
-    for place, text in filters:
+    filters = [
+        (settings.origin(f"queue.{index}.filter"), f'[[queue]] "{queue.name}"', queue.settings.filter)
+        for index, queue in enumerate(settings.queue)
+    ]
+    filters += [
+        ("default", f'[[pipeline]] "{pipeline.name}" from', pipeline.source.filter) for pipeline in settings.pipeline
+    ]
+    for origin, place, text in filters:
         if text is None:
             continue
         from penstock.expr import compile_filter
@@ -104,7 +128,8 @@ def check(
         try:
             compile_filter(text)
         except ExpressionError as error:
-            problems.append(f"{config}: {place}.filter: {error.pointed()}")
+            problems.append(f"{config if origin == 'default' else origin}: {place}.filter: {error.pointed()}")
+    problems += _bad_templates(settings, config)
     if problems:
         raise SettingsError("\n".join(problems))
     counts = {
@@ -118,3 +143,23 @@ def check(
     write(f"{config}: good{f' ({declared})' if declared else ''}")
     if settings.server.sync != "commit":
         note(f'warning: sync = "{settings.server.sync}": a confirmed message may be lost in a power cut')
+
+
+def _bad_templates(settings: Settings, config: str) -> list[str]:
+    """What is wrong with the variables of actions."""
+    if not settings.action:
+        return []
+    from penstock.core.publishing.actions import Template
+    from penstock.errors import InvalidArgument
+
+    problems: list[str] = []
+    for index, action in enumerate(settings.action):
+        publish = action.do.publish
+        for key, text in (("topic", publish.topic), ("data", publish.data)):
+            try:
+                Template(text)
+            except InvalidArgument as error:
+                origin = settings.origin(f"action.{index}.do.publish.{key}")
+                where = config if origin == "default" else origin
+                problems.append(f"{where}: [[action]] number {index + 1} do.publish.{key}: {error}")
+    return problems

@@ -12,38 +12,45 @@ import logging
 import os
 import secrets
 import signal
-import sys
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
 from penstock.errors import LogBroken, SettingsError
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
-from penstock.memory import BodyCache
-from penstock.server.amqp.door import AmqpDoor
+from penstock.log.settings import CACHE_MOST
+from penstock.memory import Caches
+from penstock.server import allocator
+from penstock.server.bulk import RESTORE_PART
+from penstock.server.bulk.compacting import Compactor
+from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
-from penstock.server.flight.door import FlightDoor
-from penstock.server.house import apply_settings, open_core
+from penstock.server.house import Recovered, apply_settings, finishing_decided, open_core
 from penstock.server.keeper import Keeper
+from penstock.server.progress import Lines, Progress, Show
+from penstock.server.pulse import Pulse
+from penstock.server.readable import read_around
+from penstock.server.scanning import warm_up
+from penstock.server.starting import Starting
 from penstock.server.users import Users
-from penstock.version import __version__
+from penstock.server.without_pandas import do_without_pandas
 from penstock.wire.amqp.frames import Limits
 
 logger = logging.getLogger("penstock.server")
 
 if TYPE_CHECKING:
-    from penstock.config.settings import Address, Settings
+    from penstock.config.settings import Settings
     from penstock.records.entries import Rows
+    from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.flight.door import FlightDoor
     from penstock.server.http import HttpDoor
 
 TICK_LAG_S = 0.005
@@ -51,10 +58,14 @@ TICK_LAG_S = 0.005
 
 LONGEST_SLEEP_S = 1.0
 
+TIDY_S = 0.25
+"""How often it is asked whether the process has grown."""
+
 READ_AHEAD = 1 << 20
 """Bytes of the log decoded beyond what a cold read asked for: a queue that is drained from disk reads on."""
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +95,16 @@ class Ready:
 class Server:
     """One instance on its event loop.  `start`, then `stopped` until somebody calls `stop`."""
 
-    def __init__(self, settings: Settings, say: Say = print) -> None:
+    def __init__(
+        self, settings: Settings, say: Say = print, pulse: Pulse | None = None, show: Show | None = None
+    ) -> None:
+        """pulse: of the loop that this will run on; without one its pauses are not known.
+
+        show: who looks on while it recovers; a line a second without.
+        """
         self.settings = settings
         self.say = say
+        self.pulse = pulse or Pulse()
         self.clock = SystemClock()
         self.stopping = asyncio.Event()
         self.counters = Counters()
@@ -96,13 +114,22 @@ class Server:
         self.recovered_records = 0
         self.recovered_seconds = 0.0
         self.http: HttpDoor | None = None
+        self.progress = Progress(self.clock.mono)
+        self._show = show or Lines(say)
+        self._opened: Log | None = None
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="penstock-read")
+        self._scan_pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-scan")
+        self._judge_pool = ThreadPoolExecutor(2, thread_name_prefix="penstock-judge")
         self._tick_timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._tidy_timer: asyncio.TimerHandle | None = None
+        self._tidiness = allocator.Tidy(settings.server.memory // 16)
+        self._tidying: Future[None] | None = None
         self.loop: asyncio.AbstractEventLoop
         self.log: Log
         self.engine: Engine
         self.amqp: AmqpDoor
+        self.bulk: Bulk
         self.flight: FlightDoor
         self.keeper: Keeper
 
@@ -112,24 +139,38 @@ class Server:
         self.loop = loop
         data = make_folder(settings.server.data)
         disk = OsDisk(data)
-        self.log = Log.open(disk, self.clock, self._log_settings())
+        starting = Starting(self, self._show)
         try:
-            recovered = open_core(self.log, self.clock, settings, seed=secrets.randbits(64))
+            self.log, recovered = await starting.recover(self._pool, partial(self._recover, disk))
             self.engine = Engine(
                 recovered.core,
                 self.log,
-                BodyCache(settings.server.memory),
+                Caches(settings.server.memory),
                 self.clock,
                 call_soon=loop.call_soon,
                 read_cold=self._read_cold,
             )
+            self.engine.scans.off = partial(self._off_the_loop, self._scan_pool)
+            self.engine.judges.off = partial(self._off_the_loop, self._judge_pool)
             self.log.on_durable = self.engine.durable
             self.log.on_broken = self.engine.break_down
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later)
             apply_settings(recovered.core, settings, self.engine.now)
             self.engine.finish_turn()
+            self.progress.watch("finishing", 0, 1)
             await self._boot_durable()
-            self.keeper = Keeper(self.engine, self._pool, settings.log, loop)
+            for done, total in finishing_decided(self.engine, disk):
+                self.progress.watch("finishing", done, total)
+                await asyncio.sleep(0)  # HTTP answers between two chunks
+            self.progress.watch("opening", 0, 1)
+            from penstock.server.amqp.door import AmqpDoor  # the doors' modules came while the log was folded
+            from penstock.server.flight.compact_action import CompactAction
+            from penstock.server.flight.door import FlightDoor
+
+            self.bulk = Bulk(data)
+            self.engine.scans.ask = self.engine.judges.ask = self.bulk.call
+            elsewhere = Compactor(self.bulk)
+            self.keeper = Keeper(self.engine, self._pool, settings.log, loop, elsewhere, allocator.give_back)
             limits = Limits(
                 frame_max=settings.amqp.frame_max,
                 channel_max=settings.amqp.channel_max,
@@ -138,29 +179,40 @@ class Server:
             )
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
             self.amqp = AmqpDoor(self.engine, self.users.check, frozenset(settings.vhosts), self.counters, limits)
-            amqp = await self._listen(settings.listen.amqp, self.amqp.listen, "amqp")
             self.flight = FlightDoor(
-                self.engine, self.users.check, frozenset(settings.vhosts), disk, wake=loop.call_soon_threadsafe
+                self.engine,
+                self.users.check,
+                frozenset(settings.vhosts),
+                disk,
+                wake=loop.call_soon_threadsafe,
+                bulk=self.bulk,
+                entrance=starting.entrance,
             )
-            flight = await self._listen(settings.listen.flight, self.flight.listen, "flight")
-            http = await self._open_http()
+            self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
+            amqp, flight = await starting.open(self.amqp, self.flight)
         except BaseException:
-            self.log.close(clean=False)
+            await starting.undo()
+            if self._opened is not None:
+                self._opened.close(clean=False)
+            self._pool.shutdown(wait=False)
             raise
+        self.http = starting.http
         self.serving = True
+        self.progress.ready()
+        starting.end()
+        self.engine.fill_heads()
         loop.set_exception_handler(self._stop_for)
         self.engine.on_turn = self._schedule_tick
         self._beat()
+        self._tidy()
         self._schedule_tick()
-        return Ready(os.getpid(), amqp, http, flight, recovered.records, recovered.seconds)
+        self._scan_pool.submit(warm_up)
+        return Ready(os.getpid(), amqp, starting.http_address, flight, recovered.records, recovered.seconds)
 
-    async def _open_http(self) -> str | None:
-        if self.settings.listen.http is None:
-            return None
-        from penstock.server.http import HttpDoor  # uvicorn and starlette take 90 ms to load
-
-        self.http = HttpDoor(self, __version__)
-        return await self._listen(self.settings.listen.http, self.http.listen, "http")
+    def _recover(self, disk: OsDisk) -> tuple[Log, Recovered]:
+        """In a thread: the loop answers HTTP meanwhile."""
+        log = self._opened = Log.open(disk, self.clock, self._log_settings(), self.progress.watch)
+        return log, open_core(log, self.clock, self.settings, seed=secrets.randbits(64), watch=self.progress.watch)
 
     async def _boot_durable(self) -> None:
         """No door opens before the boot record is on disk."""
@@ -174,19 +226,6 @@ class Server:
         self.engine.when_durable(self.engine.core.last_lsn, lambda: durable.set_result(None))
         await durable
 
-    @staticmethod
-    async def _listen(
-        address: Address | None, listen: Callable[[str, int], tuple[str, int] | Awaitable[tuple[str, int]]], name: str
-    ) -> str | None:
-        if address is None:
-            return None
-        try:
-            bound = listen(address.host, address.port)
-            host, port = await bound if isinstance(bound, Awaitable) else bound
-        except OSError as error:
-            raise SettingsError(f"listen.{name}: cannot bind {address}: {error.strerror}") from error
-        return f"{host}:{port}"
-
     def _log_settings(self) -> LogSettings:
         section = self.settings.log
         return LogSettings(
@@ -194,17 +233,23 @@ class Server:
             sync=self.settings.server.sync,
             sync_interval=section.sync_interval,
             ack_sync=section.ack_sync,
+            cache=min(CACHE_MOST, self.settings.server.memory // 8),
         )
 
-    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None]) -> None:
+    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None], most: int = 0) -> None:
         """Rows from the log by a thread, answered on the loop."""
-        future = self.loop.run_in_executor(self._pool, self.log.read, lsns, READ_AHEAD)
+        future = self.loop.run_in_executor(self._pool, read_around, self.log, lsns, READ_AHEAD, most)
 
         def done(finished: asyncio.Future[Rows]) -> None:
             answer(finished.result())
             self.engine.arm()
 
         future.add_done_callback(done)
+
+    def _off_the_loop(self, pool: ThreadPoolExecutor, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Work of filters.  Few threads do it: they share one core with the loop, and no more."""
+        future = self.loop.run_in_executor(pool, work)
+        future.add_done_callback(lambda finished: None if finished.cancelled() else done(finished.result()))
 
     def _stop_for(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """A bug: what memory holds can no longer be trusted, but the log can.  Stop; a restart replays."""
@@ -241,10 +286,17 @@ class Server:
             self._tick_timer = self.loop.call_later(min(max(wait, TICK_LAG_S), LONGEST_SLEEP_S), self._tick)
 
     def _beat(self) -> None:
+        self.engine.beat()
         self.amqp.beat()
         self.flight.beat()
+        self.bulk.beat()
         self.keeper.beat()
         self._beat_timer = self.loop.call_later(1.0, self._beat)
+
+    def _tidy(self) -> None:
+        if self._tidying is None or self._tidying.done():
+            self._tidying = self._pool.submit(self._tidiness.run) if self._tidiness.due() else None
+        self._tidy_timer = self.loop.call_later(TIDY_S, self._tidy)
 
     # -- stop
 
@@ -254,9 +306,10 @@ class Server:
         self.amqp.stop_listening()
         self.amqp.close_all("the server stops")
         self.flight.stop()
-        for timer in (self._tick_timer, self._beat_timer):
+        for timer in (self._tick_timer, self._beat_timer, self._tidy_timer):
             if timer is not None:
                 timer.cancel()
+        await self.loop.run_in_executor(None, self.bulk.close)
         await self.loop.run_in_executor(None, self.flight.close)
         self.flight.shut()
         if self.http is not None:
@@ -264,6 +317,8 @@ class Server:
         if self.failure is None:
             self.engine.finish_turn()
             await self.keeper.last_checkpoint()
+        for pool in (self._scan_pool, self._judge_pool):
+            await self.loop.run_in_executor(None, partial(pool.shutdown, wait=True, cancel_futures=True))
         await self.loop.run_in_executor(None, lambda: self.log.close(clean=self.failure is None))
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -274,6 +329,8 @@ def make_folder(name: str) -> Path:
         Path(name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"data folder {name}: {error.strerror}") from error
+    if (Path(name) / RESTORE_PART).exists():
+        raise SettingsError(f"data folder {name} holds an unfinished restore: empty it and restore again")
     return Path(name)
 
 
@@ -282,26 +339,6 @@ def write_whole(name: str, content: bytes) -> None:
     part = Path(f"{name}.{os.getpid()}")
     part.write_bytes(content)
     part.replace(name)
-
-
-class _NoPandas(MetaPathFinder):
-    """Answers for pandas that it is not there."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The import system's question."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError("a server does without pandas", name=fullname)
-        return None
-
-
-def do_without_pandas() -> None:
-    """Have pyarrow not look for pandas, where that is installed: no array of ours is one of its.
-
-    It is imported when an array is made of a list, and takes 150 ms and 40 MiB.
-    """
-    sys.meta_path.insert(0, _NoPandas())
 
 
 def settle_garbage() -> None:
@@ -315,19 +352,37 @@ def settle_garbage() -> None:
     gc.set_threshold(10_000, 50, 1_000)
 
 
-def serve(settings: Settings, *, ready_file: str | None = None, say: Say = print) -> None:
-    """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open."""
+def serve(
+    settings: Settings, *, ready_file: str | None = None, say: Say = print, show: Show | None = None
+) -> None:
+    """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open.
+
+    show: who looks on while it recovers; `say` gets a line a second without.
+    """
     do_without_pandas()
-    asyncio.run(_serve(settings, ready_file, say))
+    allocator.keep_close(settings.server.memory)
+    pulse = Pulse()
+    with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
+        runner.run(_serve(Server(settings, say, pulse, show), ready_file))
 
 
-async def _serve(settings: Settings, ready_file: str | None, say: Say) -> None:
-    server = Server(settings, say)
-    ready = await server.start()
-    settle_garbage()
-    loop = asyncio.get_running_loop()
+async def _serve(server: Server, ready_file: str | None) -> None:
+    settings, say, loop = server.settings, server.say, asyncio.get_running_loop()
+    starting = loop.create_task(server.start())
+
+    def stop() -> None:
+        server.stopping.set()
+        starting.cancel()  # nothing, once it has started
+
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, server.stopping.set)
+        loop.add_signal_handler(name, stop)
+    try:
+        ready = await starting
+    except asyncio.CancelledError:
+        if server.stopping.is_set():
+            return
+        raise
+    settle_garbage()
     if ready_file is not None:
         write_whole(ready_file, ready.as_json())
     doors = ", ".join(

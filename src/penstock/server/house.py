@@ -1,24 +1,27 @@
 """Opening the house: the core from its log, and the objects that the settings name.
 
-Recovery order: fold what the log says, give the core its boot record, and only then let anybody in.
+Recovery order: fold what the log says, give the core its boot record, copy what was decided and is not copied, and only
+then let anybody in.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
+from penstock.log.watch import Watch, nobody
 from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log import Log
-    from penstock.ports import Clock
+    from penstock.ports import Clock, Disk
+    from penstock.server.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,15 @@ class Recovered:
     clean: bool
 
 
-def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int) -> Recovered:
-    """The core as the log says it was, with its boot record journalled but not yet durable."""
+def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int, watch: Watch = nobody) -> Recovered:
+    """The core as the log says it was, with its boot record journalled but not yet durable.
+
+    `watch` is told of the records folded, and of the stages after that.  Any thread, if it is the only one so far.
+    """
     started = time.perf_counter()
     now = Now(clock.wall(), clock.mono())
-    state, records = fold(log)
+    state, records = fold(log, watch)
+    watch("queues", 0, 1)
     core = Core.restore(
         state, origin=log.origin, seed=seed, actions=settings.actions, instance=settings.server.name, now=now
     )
@@ -44,15 +51,36 @@ def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int) -> Recov
     return Recovered(core, records, time.perf_counter() - started, clean)
 
 
-def fold(log: Log) -> tuple[DurableState, int]:
+def fold(log: Log, watch: Watch = nobody) -> tuple[DurableState, int]:
     """Durable state from the newest usable checkpoint and everything after it; and how many records that was."""
     start = log.start_state()
     folding = Fold(DurableState.decode(start[2])) if start is not None else Fold()
-    records = 0
+    records, total = 0, log.rows_to_replay()
+    watch("folding", 0, total)
     for table in log.replay():
         folding.feed(table)
         records += table.num_rows
+        watch("folding", records, max(total, records))
     return folding.finish(), records
+
+
+def finish_decided(engine: Engine, disk: Disk) -> int:
+    """Copy what an earlier process had decided and not copied; how many batches.  Before any door opens.
+
+    Errors as `server.flight.decided.finishing`.
+    """
+    batches = len(engine.core.decided)
+    for _ in finishing_decided(engine, disk):
+        pass
+    return batches
+
+
+def finishing_decided(engine: Engine, disk: Disk) -> Iterator[tuple[int, int]]:
+    """The same in steps: (rows copied, of how many) after each."""
+    if engine.core.decided:
+        from penstock.server.flight import decided  # with pyarrow's Flight, which few starts need so early
+
+        yield from decided.finishing(engine, disk)
 
 
 def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from penstock.errors import Unavailable
+from penstock.server.allocator import resident_bytes
+from penstock.server.pulse import BOUNDS
 from penstock.wire.http.app import create_app
 from penstock.wire.http.facts import Metrics, QueueMetrics
 
@@ -19,25 +22,33 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.core.queue.view import Queue
     from penstock.server.app import Server
-
-PAGE = resource.getpagesize()
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process."""
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[1]) * PAGE
-
+    from penstock.server.progress import Progress
 
 class Facts:
     """The server as HTTP sees it.  Answers from counters; touches no disk."""
 
-    def __init__(self, server: Server, version: str) -> None:
+    def __init__(self, server: Server, version: str, progress: Progress | None = None) -> None:
+        """`progress`: of a start that is not over yet; until then nothing else of the server is there."""
         self._server = server
         self._version = version
+        self._progress = progress
+
+    def _recovering(self) -> Progress | None:
+        if self._progress is not None and self._progress.done:
+            self._progress = None
+        return self._progress
+
+    def _refuse_early(self) -> None:
+        if (progress := self._recovering()) is not None:
+            raise Unavailable(f"the server is {progress.line()}")
 
     def health(self) -> Mapping[str, object]:
-        """`ok`, or `broken` with the reason when a write or sync failed; `full` when publishes are refused."""
+        """`ok`, or `broken` with the reason when a write or sync failed; `full` when publishes are refused.
+
+        `recovering` before that, with how far it is.
+        """
+        if (progress := self._recovering()) is not None:
+            return {"status": "recovering", "name": self._server.settings.server.name, **progress.plain()}
         engine = self._server.engine
         status = "broken" if engine.broken is not None else "full" if engine.log.full else "ok"
         health: dict[str, object] = {
@@ -54,24 +65,30 @@ class Facts:
 
     def ready(self) -> bool:
         """Whether publishes are taken."""
+        if self._recovering() is not None:
+            return False
         engine = self._server.engine
         return self._server.serving and engine.broken is None and not engine.log.full
 
     def overview(self) -> Mapping[str, object]:
         """Settings that people look for, with where they came from."""
+        self._refuse_early()
         settings = self._server.settings
         places = ("server.name", "server.data", "server.sync", "server.memory", "log.segment")
         return {
             "origin": str(self._server.log.origin),
+            "memory": self._server.engine.bodies.budget.by_name(),
             "settings": {place: {"value": _value(settings, place), "from": settings.origin(place)} for place in places},
         }
 
     def queues(self) -> Sequence[Mapping[str, object]]:
         """Every queue."""
+        self._refuse_early()
         return [self._queue(queue) for queue in self._server.engine.core.queues()]
 
     def queue(self, vhost: str, name: str) -> Mapping[str, object] | None:
         """One queue."""
+        self._refuse_early()
         for queue in self._server.engine.core.queues():
             if queue.name == name and queue.vhost == vhost:
                 return self._queue(queue)
@@ -92,10 +109,22 @@ class Facts:
     def metrics(self) -> Metrics:
         """The numbers now."""
         server = self._server
+        if (progress := self._recovering()) is not None:
+            return Metrics(
+                node=server.settings.server.name,
+                version=self._version,
+                recovery_records=progress.records,
+                recovery_records_expected=progress.records_total,
+                recovery_seconds=progress.seconds,
+                recovery_share=progress.share,
+                recovering=True,
+                resident_bytes=resident_bytes(),
+            )
         engine, counters, log = server.engine, server.counters, server.log
         queues = engine.core.queues()
         sessions = server.amqp.sessions
         segments = log.segments()
+        pauses = server.pulse.pauses()
         return Metrics(
             node=server.settings.server.name,
             version=self._version,
@@ -124,16 +153,26 @@ class Facts:
             dead_lettered=dict(counters.dead_lettered),
             durable_lsn=log.durable,
             last_lsn=engine.core.last_lsn,
+            bulk_running=server.bulk.running,
+            bulk_requests=server.bulk.requests,
+            bulk_starts=server.bulk.starts,
+            bulk_deaths=server.bulk.deaths,
             log_bytes=sum(segment.bytes for segment in segments),
             log_segments=len(segments),
             log_commits=log.commits,
             recovery_records=server.recovered_records,
+            recovery_records_expected=server.recovered_records,
             recovery_seconds=server.recovered_seconds,
             body_cache_bytes=engine.bodies.used,
-            body_cache_limit_bytes=engine.bodies.budget,
+            body_cache_limit_bytes=engine.bodies.budget.limit,
+            memory=engine.bodies.budget.by_name(),
             resident_bytes=resident_bytes(),
             disk_alarm=log.full,
             broken=engine.broken is not None,
+            pause_longest=pauses.longest,
+            pause_longest_cpu=pauses.longest_cpu,
+            pause_total=pauses.total,
+            pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
             queues=[
                 QueueMetrics(
                     queue.vhost, queue.name, queue.ready, queue.leased, queue.delayed, consumers=len(queue.consumers)
@@ -141,6 +180,10 @@ class Facts:
                 for queue in queues
             ],
         )
+
+    def scraped(self) -> None:
+        """What is measured since the last scrape begins anew."""
+        self._server.pulse.begin_anew()
 
     def _queue(self, queue: Queue) -> Mapping[str, object]:
         return {
@@ -162,9 +205,9 @@ def _value(settings: Settings, place: str) -> object:
 class HttpDoor:
     """uvicorn without its own signal handling, on our loop."""
 
-    def __init__(self, server: Server, version: str) -> None:
+    def __init__(self, server: Server, version: str, progress: Progress | None = None) -> None:
         config = uvicorn.Config(
-            create_app(Facts(server, version)),
+            create_app(Facts(server, version, progress)),
             log_level="warning",
             access_log=False,
             lifespan="off",

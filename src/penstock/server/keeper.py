@@ -1,22 +1,27 @@
-"""Upkeep of the log beside the work: checkpoints by size, retention by age and size.
+"""Upkeep of the log beside the work: checkpoints by size, retention by age and size, compaction.
 
 A checkpoint only saves time at the next start.  The core gives references to its immutable chunks on the loop; encoding
-and writing happen in a thread.  What retention may delete is `retention`'s; it runs here, one step a beat.
+and writing happen in a thread.  What retention may delete is `retention`'s, what is worth rewriting `compaction`'s;
+both run here, one step a beat, and only one of all these at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import LogBroken, PenstockError
+from penstock.log.upkeep.plan import Aims
+from penstock.server.compaction import Compaction, Elsewhere
 from penstock.server.retention import Retirement
 
 if TYPE_CHECKING:
     from penstock.config.settings import LogSection
+    from penstock.core.state.capture import Snapshot
     from penstock.core.state.durable import DurableState
     from penstock.server.engine import Engine
 
@@ -25,34 +30,69 @@ logger = logging.getLogger("penstock.server")
 RETENTION_BEATS = 10
 """Whether segments may go is looked at once in so many beats."""
 
+FLOORS_AT_ONCE = 2048
+"""Queues asked for their oldest message before others have their turn."""
+
+REWRITINGS_MOST = 16
+"""Rewritings in a row before checkpoints have their turn."""
+
+COMPACTION_LOOKS = 30
+"""Without a change of the segments, what is still needed of them is counted once in so many of these looks."""
+
 
 class Keeper:
     """Looks once a second whether something is due."""
 
-    def __init__(self, engine: Engine, pool: Executor, settings: LogSection, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Executor,
+        settings: LogSection,
+        loop: asyncio.AbstractEventLoop,
+        elsewhere: Elsewhere | None = None,
+        tidy: Callable[[], None] | None = None,
+    ) -> None:
+        """`elsewhere`: another process for large rewritings; a thread of the pool does them unless given.
+
+        tidy: gives free memory back; called from the pool after a checkpoint, and when a burst is over.
+        """
         self.engine = engine
         self.checkpoints = 0
         self.retirement = Retirement(engine, settings.retention)
+        aims = Aims(segment=settings.segment, compress=settings.compress_cold)
+        self.compaction = Compaction(engine, self.retirement, pool, self._state, self._synced, aims, elsewhere)
         self._pool = pool
         self._settings = settings
         self._loop = loop
         self._bytes, self._records = engine.log.bytes_written, engine.core.last_lsn
         self._running: asyncio.Future[None] | None = None
-        self._beats = 0
+        self._beats = 0  # since it last tended the log
+        self._tended = 0
+        self._tidy = tidy
+        self._seen = self._bytes  # bytes written as of the last beat
+        self._untidy = False
+        self._tidying: asyncio.Future[None] | None = None
 
     def beat(self) -> None:
         """Start a checkpoint when enough was logged since the last one, or delete what may go."""
         engine = self.engine
         self._beats += 1
+        if engine.log.bytes_written != self._seen:
+            self._seen, self._untidy = engine.log.bytes_written, True
+        elif self._untidy and self._tidy is not None:
+            self._untidy = False
+            self._tidying = self._loop.run_in_executor(self._pool, self._tidy)
         if engine.broken is not None or (self._running is not None and not self._running.done()):
             return
         grown = engine.log.bytes_written - self._bytes
-        if grown >= self._settings.checkpoint_bytes or (
+        if self._beats >= RETENTION_BEATS:  # before checkpoints: under a load that makes one due each beat, too
+            self._beats = 0
+            self._tended += 1
+            self._running = asyncio.ensure_future(self._guarded(self._tend()), loop=self._loop)
+        elif grown >= self._settings.checkpoint_bytes or (
             engine.core.last_lsn - self._records >= self._settings.checkpoint_records and grown
         ):
             self._running = asyncio.ensure_future(self._guarded(self.checkpoint()), loop=self._loop)
-        elif self._beats % RETENTION_BEATS == 0:
-            self._running = asyncio.ensure_future(self._guarded(self._retire()), loop=self._loop)
 
     @staticmethod
     async def _guarded(work: Coroutine[None, None, None]) -> None:
@@ -66,18 +106,83 @@ class Keeper:
         """Take the state now; write it once the disk has everything it stands for."""
         engine = self.engine
         self._bytes, self._records = engine.log.bytes_written, engine.core.last_lsn
-        engine.finish_turn()  # what is journalled belongs to the state and must reach the log
-        state, lsn = engine.core.durable_state(), engine.core.last_lsn
-        await self._synced(lsn)
-        await self._loop.run_in_executor(self._pool, self._write, state, lsn)
+        snapshot = await self._snapshot()
+        await self._loop.run_in_executor(self._pool, self._write, snapshot)
+        engine.core.captured(snapshot)
 
-    def _write(self, state: DurableState, lsn: int) -> None:
+    async def _snapshot(self) -> Snapshot:
+        """The state now, on disk with everything it stands for.  Raises LogBroken."""
+        engine = self.engine
+        engine.finish_turn()  # what is journalled belongs to the state and must reach the log
+        snapshot = engine.core.snapshot()
+        for _ in engine.core.capture(snapshot):
+            await asyncio.sleep(0)  # many queues: the others have their turn between two steps
+        engine.finish_turn()
+        await self._synced(engine.core.last_lsn)
+        return snapshot
+
+    async def _state(self) -> DurableState:
+        """What the log has settled: nothing that this leaves out of the queues is needed again.  Raises LogBroken."""
+        snapshot = await self._snapshot()
+        state = await self._loop.run_in_executor(self._pool, snapshot.state)
+        self.engine.core.captured(snapshot)
+        return state
+
+    def _write(self, snapshot: Snapshot) -> None:
         try:
-            self.engine.log.write_checkpoint(state.encode(), lsn)
+            self.engine.log.write_checkpoint(snapshot.encode(), snapshot.cut)
         except OSError as error:  # a full disk, say; the next start takes longer, nothing else
-            logger.warning("no checkpoint at LSN %d: %s", lsn, error)
+            logger.warning("no checkpoint at LSN %d: %s", snapshot.cut, error)
         else:
             self.checkpoints += 1
+        finally:
+            snapshot.captured.clear()
+            if self._tidy is not None:
+                self._tidy()
+
+    async def _tend(self) -> None:
+        """Delete what may go, rewrite what is worth it, and give back what the system caches of what was delivered."""
+        for _ in iter(lambda: self.engine.core.look_for_floor(FLOORS_AT_ONCE), False):
+            await asyncio.sleep(0)
+        await self._retire()
+        compaction = self.compaction
+        if compaction.news() or self._tended % COMPACTION_LOOKS == 0:
+            for _ in range(REWRITINGS_MOST):
+                if await compaction.step() is None:
+                    break
+        await compaction.index()
+        await self._loop.run_in_executor(self._pool, self.engine.log.give_back, self.engine.floor())
+
+    async def compact(self, *, dry_run: bool = False) -> dict[str, object]:
+        """Delete and rewrite all that is worth it at once, or say what that would be.
+
+        "planned": the tasks as found first; "done": how many segments were rewritten, "deleted", "freed" bytes,
+        "dropped" rows.  Raises LogBroken, LogDamaged, OSError.
+        """
+        while self._running is not None and not self._running.done():
+            await asyncio.wait([self._running])
+        ended = self._running = self._loop.create_future()
+        try:
+            compaction, log = self.compaction, self.engine.log
+            planned = [task.plain() for task in (await compaction.look()).tasks]
+            before, totals = log.first_lsn, replace(compaction.totals)
+            count = len(log.segments())
+            if not dry_run:
+                await self._retire()
+                deleted = count - len(log.segments()) if log.first_lsn != before else 0
+                for _ in range(2 * count):
+                    if await compaction.step() is None:
+                        break
+                await compaction.index()
+            else:
+                deleted = 0
+            now = compaction.totals
+            return {
+                "planned": planned, "deleted": deleted, "done": now.rewritten - totals.rewritten,
+                "freed": now.freed - totals.freed, "dropped": now.dropped - totals.dropped,
+            }  # fmt: skip
+        finally:
+            ended.set_result(None)
 
     async def _retire(self) -> None:
         """One look at what retention may delete."""
@@ -89,7 +194,8 @@ class Keeper:
         await self._synced(lsn)
         if self.engine.floor() < due:
             return  # a read began meanwhile; the base stands, and the segments go at a later look
-        for name in self.engine.log.retire(due):
+        log = self.engine.log
+        for name in await self._loop.run_in_executor(self._pool, log.remove, log.detach(due)):
             logger.info("%s is past retention and was deleted", name)
 
     async def _synced(self, lsn: int) -> None:
@@ -113,6 +219,7 @@ class Keeper:
 
     async def last_checkpoint(self) -> None:
         """At a clean stop: wait for what runs, then write the final state."""
+        self.compaction.stopping = True
         if self._running is not None:
             await self._running
         if self.engine.broken is None:

@@ -1,25 +1,32 @@
-"""Which segments may go, and the base that must be durable before they do.
+"""Which segments are past retention, which of them may go, and the base that must be durable before they do.
 
-A segment may go when all hold: it is closed; every message in it has left every queue of its route; no stream may ask
-for it again; it is older than `retention.age`, or the log is larger than `retention.bytes`.  Segments go from the
-front, so that what remains is one piece.  The state as of the first kept LSN is folded from the old base and the
-segments that go, in a thread, and written as a base; `log.retire` deletes nothing before that base is durable.
+A segment is past retention when it is closed and older than `retention.age`, or the log is larger than
+`retention.bytes`.  It may go when moreover every message in it has left every queue of its route, and no stream, reader
+or delivery may ask for it again.  Segments go from the front, so that what remains is one piece; where something in
+them is still needed, `server.compaction` leaves the rest out of them.  The state as of the first kept LSN is folded
+from the old base and the segments that go, in a thread, and written as a base; `log.retire` deletes nothing before that
+base is durable.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+import threading
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
+from penstock.log import SegmentInfo
 
 if TYPE_CHECKING:
     from penstock.config.settings import Retention
-    from penstock.log import SegmentInfo
     from penstock.server.engine import Engine
+
+FOLD_ROWS = 20_000
+"""Rows that are folded in one go beside the loop: few steps of Python a row, and none that takes long."""
+
+REST_S = 0.001
 
 
 class Retirement:
@@ -28,35 +35,54 @@ class Retirement:
     def __init__(self, engine: Engine, settings: Retention) -> None:
         self._engine = engine
         self._settings = settings
-        self._ages: dict[str, int] = {}  # by segment: time of its last record
+        self._ages: dict[int, int] = {}  # by last LSN of a segment: time of its last record
+        self._rest = threading.Event()  # never set: waiting for it lets the loop have the interpreter
         self._floor, self._state = engine.log.base_state() or (0, b"")
+
+    def past(self) -> list[SegmentInfo]:
+        """Closed segments past retention, oldest first.  Reads the log: not on the loop."""
+        age, size = self._settings.age, self._settings.bytes
+        segments = self._engine.log.segments()
+        found = list[SegmentInfo]()
+        if age is None and size is None:
+            return found
+        present = {segment.last for segment in segments}
+        self._ages = {last: time for last, time in self._ages.items() if last in present}
+        total = sum(segment.bytes for segment in segments)
+        now = self._engine.clock.wall()
+        for segment in segments[:-1]:
+            too_large = size is not None and total > size
+            if not too_large and (age is None or self._last_time(segment) >= now - age):
+                break
+            found.append(segment)
+            total -= segment.bytes
+        return found
 
     def due(self, floor: int) -> int | None:
         """The first LSN to keep, when at least one segment may go; else None.  Reads the log: not on the loop.
 
         `floor`: no message below it is in any queue or may be asked for by a stream.
         """
-        age, size = self._settings.age, self._settings.bytes
-        if age is None and size is None:
-            return None
-        segments = self._engine.log.segments()
-        total = sum(segment.bytes for segment in segments)
-        now = self._engine.clock.wall()
         keep: int | None = None
-        for segment, following in pairwise(segments):
-            too_large = size is not None and total > size
-            too_old = age is not None and self._last_time(segment) < now - age
-            if segment.last >= floor or not (too_large or too_old):
+        for segment in self.past():
+            if segment.last >= floor:
                 break
-            keep = following.first
-            total -= segment.bytes
+            keep = segment.last + 1
         return keep
 
     def state_below(self, floor: int) -> bytes:
         """The durable state of all records below `floor`, encoded.  Reads the log: not on the loop."""
         fold = Fold(DurableState.decode(self._state)) if self._state else Fold()
+        held, rows = list[pa.RecordBatch](), 0
         for batch in self._engine.log.batches(self._floor, floor):
-            fold.feed(batch)
+            held.append(batch)
+            rows += batch.num_rows
+            if rows >= FOLD_ROWS:
+                fold.feed(pa.Table.from_batches(held))
+                held, rows = [], 0
+                self._rest.wait(REST_S)
+        if held:
+            fold.feed(pa.Table.from_batches(held))
         return fold.finish().encode()
 
     def write_base(self, floor: int, state: bytes) -> int:
@@ -73,10 +99,10 @@ class Retirement:
 
     def _last_time(self, segment: SegmentInfo) -> int:
         """Time of the last record of a closed segment, microseconds; in a segment without rows, 0."""
-        known = self._ages.get(segment.name)
+        known = self._ages.get(segment.last)
         if known is None:
             known = 0
             for batch in self._engine.log.batches(segment.last, segment.last + 1, ["time"]):
                 known = batch.column(0).cast(pa.int64())[-1].as_py()
-            self._ages[segment.name] = known
+            self._ages[segment.last] = known
         return known

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -44,14 +45,17 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
             where = server.act("position")
             start = max(options.starting_lsn or 0, int(where["first"]))
             end = min(options.ending_lsn or 2**53, int(where["durable"]) + 1)
-            return [LogPart(a, b) for a, b in _split(start, max(start, end), options, lambda: _log(server, start, end))]
+            held = hold(server, start)
+            ranges = _split(start, max(start, end), options, lambda: _log(server, start, end))
+            return [LogPart(a, b, held) for a, b in ranges]
         if options.topic is not None:
             origin, start, end = self._topic_range(server)
+            held = hold(server, start)
             lsns = server.rows(
                 "replay", vhost=server.vhost, bookmark=span(origin, start, end), columns=["lsn"], **options.replay()
             )
             ranges = _split(start, end, options, lambda: lsns)
-            return [ReplayPart(origin, a, b, i) for i, (a, b) in enumerate(ranges)]
+            return [ReplayPart(origin, a, b, i, held) for i, (a, b) in enumerate(ranges)]
         return self._queue_content(server)
 
     def _topic_range(self, server: Remote) -> tuple[int, int, int]:
@@ -72,7 +76,9 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
     def _queue_content(self, server: Remote) -> list[InputPartition]:
         """Positions of what the queue holds: messages that are settled before they are read are read all the same."""
         options = self.options
-        origin = int(server.act("position")["origin"])
+        where = server.act("position")
+        origin = int(where["origin"])
+        planning = hold(server, int(where["first"]))
         columns = ["lsn", "exchange", "attempt", "state"]
         batches = list(
             server.rows(
@@ -90,16 +96,25 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         rows: pa.RecordBatch = table.sort_by("lsn").combine_chunks().to_batches()[0]
         parts: list[InputPartition] = []
         runs = _runs(rows)
+        held = hold(server, min(run[1] for run in runs))
+        server.act("hold", read=planning, release=True)
         wanted = options.min_partitions or max(1, min(_cores(), rows.num_rows // 50_000))
         for exchange in dict.fromkeys(run[0] for run in runs):
             mine = [run[1:] for run in runs if run[0] == exchange]
             total = sum(b - a for a, b, _, _ in mine)
-            parts += [ContentPart(origin, exchange, piece) for piece in _cut(mine, -(-total // wanted))]
+            parts += [ContentPart(origin, exchange, piece, held) for piece in _cut(mine, -(-total // wanted))]
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""
         return fetch(self.options, self.layout, partition)
+
+
+def hold(server: Remote, start: int) -> str:
+    """Have the server keep the log from an LSN on until the parts are read, or ten minutes; the name of the hold."""
+    name = uuid4().hex
+    server.act("hold", read=name, start=start)
+    return name
 
 
 def _cores() -> int:

@@ -41,6 +41,7 @@ class LogPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
 
     start: int
     end: int
+    held: str = ""  # name of the hold on the log that lasts as long as parts are read
 
 
 @dataclass
@@ -51,6 +52,7 @@ class ReplayPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped he
     start: int
     end: int
     part: int = 0
+    held: str = ""
 
 
 @dataclass
@@ -71,6 +73,12 @@ class ContentPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped h
     exchange: str
     runs: list[tuple[int, int, int, str]] = field(default_factory=list[tuple[int, int, int, str]])
     """(first LSN, one past the last, attempt, state)"""
+    held: str = ""
+
+    @property
+    def start(self) -> int:
+        """The first LSN."""
+        return self.runs[0][0]
 
 
 def parts_for(rows: int, least: int | None) -> int:
@@ -82,6 +90,8 @@ def parts_for(rows: int, least: int | None) -> int:
 def fetch(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
     """The rows of a part, as Spark wants them."""
     server = remote(options.where)
+    if isinstance(part, LogPart | ReplayPart | ContentPart) and part.held:
+        server.act("hold", read=part.held, start=part.start)
     rows = _rows(server, options, layout, part)
     if not layout.parsed and not layout.error:
         for batch in rows:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.server.amqp.door import AmqpDoor, AmqpLink
+from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
 from penstock.server.users import Users
 from penstock.version import __version__
@@ -51,6 +52,7 @@ class Doors:
         self.engine = instance.engine
         self.log = instance.log
         self.users = Users(settings.users)
+        self.bulk = Bulk(".")  # never asked for anything: a log in memory is read here
         self.counters = Counters()
         self.serving = True
         self.recovered_records = instance.recovered_records

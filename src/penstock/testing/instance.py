@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.errors import LogBroken
 from penstock.log import Log, LogSettings
 from penstock.log.writer import last_of
-from penstock.memory import BodyCache
+from penstock.memory import Caches
 from penstock.server.engine import Engine
-from penstock.server.house import apply_settings, open_core
+from penstock.server.house import apply_settings, finish_decided, open_core
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -86,7 +86,7 @@ class Instance:
             self.engine = Engine(
                 self.core,
                 self.log,
-                BodyCache(settings.server.memory),
+                Caches(settings.server.memory),
                 clock,
                 call_soon=self._soon,
                 read_cold=self._read_cold,
@@ -96,6 +96,7 @@ class Instance:
             self.engine.on_turn = self._turn_ended
             apply_settings(self.core, settings, self.engine.now)
             self.run_turns()
+            finish_decided(self.engine, disk)
         except BaseException:
             self.log.close(clean=False)
             raise
@@ -136,11 +137,11 @@ class Instance:
         else:
             self.loop_soon(job)
 
-    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None]) -> None:
+    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None], most: int = 0) -> None:
         """Rows from the log; never answered at once, for the engine closes a gate until the answer."""
 
         def read() -> None:
-            answer(self.log.read(lsns))
+            answer(self.log.read(lsns, most=most))
             self.engine.arm()
 
         self._soon(read)

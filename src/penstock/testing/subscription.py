@@ -62,6 +62,11 @@ class Subscription:
         """Cold reads hold back this subscription alone."""
         return self
 
+    @property
+    def full(self) -> bool:
+        """Never: a test takes what it likes."""
+        return False
+
     def deliver(self, effect: Deliver, piece: Piece) -> None:
         """Take neighbouring rows."""
         settings = effect.queue.settings

@@ -55,6 +55,11 @@ class Channel:
         """Cold reads hold back the whole connection, so that the order within it is kept."""
         return self.session
 
+    @property
+    def full(self) -> bool:
+        """Whether the connection holds as much for its peer as it may."""
+        return self.session.full
+
     def deliver(self, effect: Deliver, piece: Piece) -> None:
         """Send neighbouring rows, or keep them for the basic.get that asked for them."""
         if not self.open:
@@ -69,6 +74,7 @@ class Channel:
             return
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
+        self.session.unsent += piece.size
         self.session.out += encoder.encode(first, effect.redelivered, piece.topics, piece.properties, piece.bodies)
         counters, count = self.session.counters, len(piece.chunk)
         if effect.consumer.no_ack:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import DiskFull, Refused
 from penstock.server.amqp.alarm import DiskAlarm
-from penstock.server.amqp.session import Session
+from penstock.server.amqp.session import SEND_MOST, Session
+from penstock.server.listening import BACKLOG, bind
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import Phase
 from penstock.wire.amqp.frames import Limits
@@ -50,22 +52,28 @@ class AmqpDoor:
         self.counters = counters
         self.alarm = DiskAlarm(engine)
         self._confirms: dict[Channel, int] = {}
-        self._server: asyncio.Server | None = None
+        self._servers = list[asyncio.Server]()
         engine.on_broken.append(self._broken)
 
     # -- listening
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Start to accept; returns the address that was bound."""
+        return await self.open(bind(host, port))
+
+    async def open(self, sockets: Sequence[socket.socket]) -> tuple[str, int]:
+        """Accept who waits at these listening sockets, and who comes; returns the first one's address."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: AmqpLink(self), host, port, backlog=512)
-        bound = self._server.sockets[0].getsockname()
+        for sock in sockets:
+            server = await loop.create_server(lambda: AmqpLink(self), sock=sock, backlog=BACKLOG)
+            self._servers.append(server)
+        bound = sockets[0].getsockname()
         return bound[0], bound[1]
 
     def stop_listening(self) -> None:
         """Accept nobody any more."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     def close_all(self, text: str) -> None:
         """connection.close 320 to everybody."""
@@ -156,6 +164,7 @@ class AmqpDoor:
         now = self.engine.clock.mono()
         self.alarm.look()
         for session in list(self.sessions):
+            session.count_unsent()
             session_age = now - session.received_at
             if session.closing:
                 if now - session.closing_at > CLOSE_TIMEOUT_US:
@@ -188,7 +197,7 @@ class AmqpLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's: a client connected."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
-        self.transport.set_write_buffer_limits(high=2**20, low=2**18)
+        self.keep_below(SEND_MOST)
         host, port = self.transport.get_extra_info("peername")[:2]
         self.session = self.door.open_session(self, f"{host}:{port}")
 
@@ -211,6 +220,14 @@ class AmqpLink(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Bytes out."""
         self.transport.write(data)
+
+    def buffered(self) -> int:
+        """Bytes that the kernel has not taken."""
+        return self.transport.get_write_buffer_size()
+
+    def keep_below(self, size: int) -> None:
+        """How much may wait until the session is told to pause; it goes on at a quarter."""
+        self.transport.set_write_buffer_limits(high=size, low=size // 4)
 
     def close(self) -> None:
         """Send what is buffered, then close."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from penstock.server.amqp.session import Session
 
 
+Judged = dict[str, dict[int, bool]]
+
+
 class Intake:
     """Takes the publishes of a session."""
 
@@ -34,8 +37,11 @@ class Intake:
         self._topology = -1
         self._targets: list[Target] = []
 
-    def take(self, run: events.PublishRun) -> None:
-        """Publish a run, or what of it can be published.  Nothing after a close of its channel or connection."""
+    def take(self, run: events.PublishRun, judged: Judged | None = None) -> None:
+        """Publish a run, or what of it can be published.  Nothing after a close of its channel or connection.
+
+        judged: what content filters are known to say of its rows.
+        """
         channel = self.session.channels.get(run.channel)
         if channel is None or not channel.open or self.session.closing:
             return
@@ -51,7 +57,7 @@ class Intake:
         except Refused as refusal:
             self._publish_known_part(run, refusal)
             return
-        self._store(channel, run, topics)
+        self._store(channel, run, topics, judged)
 
     def _publish_known_part(self, run: events.PublishRun, refusal: Refused) -> None:
         """Publish the rows before the first unknown exchange, then close the channel for it."""
@@ -77,15 +83,20 @@ class Intake:
         self._targets.clear()
         self._topology = self.core.topology_version
 
-    def _store(self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic]) -> None:
+    def _store(
+        self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic], judged: Judged | None
+    ) -> None:
         refuse = self.door.refusal()
         alarm = self.door.alarm
         if (refuse is not None or alarm.raised) and alarm.holds(self.session, channel, run):
             return
+        batch = Publishes(topics, run.properties, run.bodies, judged=judged)
+        if refuse is None and not self.session.engine.judges.ready([batch], partial(self._again, run, batch)):
+            self.session.hold()
+            return
         count = len(run.bodies)
         first = channel.published + 1
         channel.published += count
-        batch = Publishes(topics, run.properties, run.bodies)
         published = self.core.publish(self.session.engine.now(), batch, refuse=refuse)
         self.counters.published += count
         self.counters.routed += published.stored
@@ -106,6 +117,10 @@ class Intake:
                 self.session.engine.when_durable(published.last, told)
             else:
                 told()
+
+    def _again(self, run: events.PublishRun, batch: Publishes) -> None:
+        """Its rows are judged now; the topology may have changed meanwhile."""
+        self.session.go_on(partial(self.take, run, batch.judged))
 
     def _return_unroutable(self, channel: Channel, run: events.PublishRun, rows: Sequence[int]) -> None:
         for row in rows:

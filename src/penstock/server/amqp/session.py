@@ -6,6 +6,7 @@ turn: one write.  Confirms leave when the log says so: one `basic.ack` with `mul
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -30,6 +31,12 @@ PACED_READ = 16 * 1024
 LONE_READ = 2048
 """After a shorter read the turn ends at once: somebody waits for one message, and a round of the loop costs 20 us."""
 
+SEND_MOST = 1 << 20
+"""Bytes that wait for a peer beyond which nothing more is delivered to it."""
+
+SEND_FREE = 64 << 10
+"""Bytes that may wait for any peer; more only as long as the budget has room."""
+
 PACED_UNCONFIRMED = 32
 """Only publishers that pipeline at least this many are paced; one that waits for each confirm never is."""
 
@@ -43,6 +50,14 @@ class Link(Protocol):
 
     def close(self) -> None:
         """Send what is buffered, then close."""
+        ...
+
+    def buffered(self) -> int:
+        """Bytes written and not yet taken by the kernel."""
+        ...
+
+    def keep_below(self, size: int) -> None:
+        """Call `pause_writing` beyond so many buffered bytes from now on, and at once if there are more."""
         ...
 
     def pause_reading(self) -> None:
@@ -71,12 +86,17 @@ class Session:
         self.closing = False
         self.closed = False
         self.out: list[bytes] = []
+        self.unsent = 0  # bytes of deliveries in `out`, about
+        self._narrow = False  # the budget is short: no more than SEND_FREE may wait
+        self._charged = 0  # bytes waiting for the peer that count against the budget
+        self._partial = 0  # bytes of announced bodies that do
         self.channels: dict[int, Channel] = {}
         self.paused = False  # reading
         self.blocked = False  # writing
         self.opened_at = self.received_at = self.sent_at = door.engine.clock.mono()
         self.closing_at = 0  # when we gave it up
         self._dirty = False
+        self._held: deque[events.Event] | None = None  # what came while messages are being judged
         self.intake = Intake(self)
         self._before = 0  # the last LSN when the present method came
 
@@ -88,6 +108,8 @@ class Session:
         published = self._handle(data)
         while self.machine.unread and not self.closing:
             published |= self._handle(b"")
+        if self.machine.partial_size != self._partial:
+            self._count_partial()
         self.mark_dirty()
         if published and not self.closing:
             self._pace(len(data))
@@ -100,16 +122,50 @@ class Session:
         """Act on the events of some bytes; whether messages were among them."""
         published = False
         for event in self.machine.receive(data):
-            if isinstance(event, events.PublishRun):
-                self.intake.take(event)
-                published = True
-            elif isinstance(event, events.AckRun):
-                self._ack(event)
-            elif isinstance(event, events.MethodReceived):
-                self._method(event)
+            if self._held is not None:
+                self._held.append(event)
             else:
-                self._other(event)
+                published = self._act(event) or published
         return published
+
+    def _act(self, event: events.Event) -> bool:
+        """Act on one event; whether it was messages."""
+        if isinstance(event, events.PublishRun):
+            self.intake.take(event)
+            return True
+        if isinstance(event, events.AckRun):
+            self._ack(event)
+        elif isinstance(event, events.MethodReceived):
+            self._method(event)
+        else:
+            self._other(event)
+        return False
+
+    def hold(self) -> None:
+        """Act on nothing more and read nothing more until `go_on`: messages of this connection are being judged."""
+        self._held = deque()
+        if not self.paused:
+            self.paused = True
+            self.link.pause_reading()
+
+    def go_on(self, first: Callable[[], None]) -> None:
+        """Do this first, then what came meanwhile, in its order; then read on."""
+        held = self._take_held()
+        if held is None or self.closed or self.closing:
+            return
+        first()
+        while held and self._held is None:
+            self._act(held.popleft())
+        if self._held is not None:  # the next of them has to be judged, too
+            self._held.extend(held)
+        else:
+            self._resume()
+        self.mark_dirty()
+        self.engine.arm()
+
+    def _take_held(self) -> deque[events.Event] | None:
+        held, self._held = self._held, None
+        return held
 
     def mark_dirty(self) -> None:
         """See that `out` and the machine's bytes are written at the end of the turn."""
@@ -130,6 +186,11 @@ class Session:
         if data and not self.closed:
             self.sent_at = self.engine.clock.mono()
             self.link.write(data)
+            self.count_unsent()
+        if self.unsent:
+            self.unsent = 0
+            if not self.blocked:
+                self.engine.reopen(self)
         if self.machine.finished and not self.closed:
             self.link.close()
 
@@ -145,6 +206,33 @@ class Session:
             self.out.append(data)
         self.mark_dirty()
 
+    @property
+    def full(self) -> bool:
+        """Whether as much waits for the peer as may."""
+        return (self.blocked or self.unsent > SEND_MOST) and not self.closed
+
+    def count_unsent(self) -> None:
+        """Charge what waits for the peer to the budget; when that is short, let less wait."""
+        waiting = self.link.buffered()
+        if waiting <= SEND_FREE and not self._charged:
+            return
+        caches = self.engine.bodies
+        charge = max(waiting - SEND_FREE, 0)
+        caches.sending.add(charge - self._charged)
+        self._charged = charge
+        narrow = charge > 0 and caches.tight
+        if narrow != self._narrow:
+            self._narrow = narrow
+            self.link.keep_below(SEND_FREE if narrow else SEND_MOST)
+
+    def _count_partial(self) -> None:
+        """Charge the bodies that were announced; when the budget is short, the first to come goes first."""
+        caches, size = self.engine.bodies, 0 if self.closed else self.machine.partial_size
+        caches.partial.add(size - self._partial)
+        self._partial = size
+        if size and caches.partial.bytes > size and caches.budget.over > 0 and self.engine.broken is None:
+            self.hold_reading(self.engine.on_room)
+
     def pause_writing(self) -> None:
         """The peer does not read: its consumers get nothing until it does."""
         self.blocked = True
@@ -155,6 +243,8 @@ class Session:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self.blocked = False
+        self.count_unsent()
+        self.engine.reopen(self)
         now = self.engine.now()
         for channel in self.channels.values():
             for consumer in channel.consumers.values():
@@ -179,6 +269,8 @@ class Session:
             hooks.append(self._resume)
 
     def _resume(self) -> None:
+        if self._held is not None:
+            return
         self.paused = False
         if not self.closed:
             self.received_at = self.engine.clock.mono()
@@ -380,6 +472,10 @@ class Session:
         """The link is gone; leases return, exclusive queues end."""
         if not self.closed:
             self.closed = True
+            self.engine.bodies.sending.add(-self._charged)
+            self._charged = 0
+            self._count_partial()
+            self.engine.reopen(self)
             if not self.closing:
                 self._close_all(lost=True)
             self.door.forget(self)

@@ -1,13 +1,14 @@
 """Delivery tags of one channel: which consumer's which message a tag means.
 
-While acks come in order this is a deque of runs (first tag, consumer, chunk), and an ack cuts the front: no object a
-message.  The first ack out of order turns the channel's runs into a dict by tag, until it is empty again.
+Deliveries stand in blocks of adjacent tags, ascending, so a tag is found by bisection.  Acks in order cut the first
+block; an ack in the middle marks one byte.  No object a message, whatever the order of the acks.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from bisect import bisect_right
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from penstock.records.chunks import Chunk, as_chunk
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
     from penstock.core.queue.consumers import Consumer
 
 Settled = list["tuple[Consumer, Chunk]"]
+
+SMALL = 64
+"""Deliveries smaller than this are joined with the one before."""
+BLOCK_MOST = 2048
+"""Tags in a joined block, about."""
+IDLE_MOST = 64
+"""Empty blocks are let go when there are more than this, and more than others."""
+_LIVING = bytes([1]) + bytes(255)
+"""Turns marks of what is gone into marks of what is not."""
 
 
 class UnknownTag(Exception):
@@ -26,14 +36,53 @@ class UnknownTag(Exception):
         self.tag = tag
 
 
+class _Block:
+    """Adjacent tags of one consumer; `chunk[i]` is the message of tag `first + i`."""
+
+    __slots__ = ("chunk", "consumer", "first", "gone", "left")
+
+    def __init__(self, first: int, consumer: Consumer, chunk: Chunk) -> None:
+        self.first = first
+        self.consumer = consumer
+        self.chunk = chunk
+        self.gone: bytearray | None = None  # 1 for each tag that was settled; None: none was
+        self.left = len(chunk)
+
+    def holds(self, low: int, high: int) -> bool:
+        """Whether all these places are outstanding (high exclusive, within the block)."""
+        return self.gone is None or self.gone.find(1, low, high) < 0
+
+    def take(self, low: int, high: int) -> Chunk:
+        """Settle what is outstanding from place `low` to before `high`; its messages."""
+        part = self.chunk[low:high]
+        gone = self.gone
+        if gone is None:
+            if low == 0:
+                self.first += high
+                self.chunk = self.chunk[high:]
+                self.left -= high
+                return part
+            gone = self.gone = bytearray(len(self.chunk))
+        elif gone.find(1, low, high) >= 0:
+            part = as_chunk(array("q", compress(part, gone[low:high].translate(_LIVING))))
+        gone[low:high] = b"\x01" * (high - low)
+        self.left -= len(part)
+        if not self.left:
+            self.chunk, self.gone = range(0), None
+        return part
+
+
 class Tags:
     """Outstanding deliveries of a channel: `count` of them; `next` is the tag of the next delivery."""
 
     def __init__(self) -> None:
         self.next = 1
         self.count = 0
-        self._runs: deque[tuple[int, Consumer, Chunk]] = deque()
-        self._spread: dict[int, tuple[Consumer, int]] = {}
+        self._blocks: list[_Block] = []  # ascending; from `_start` on, empty ones among them
+        self._firsts: list[int] = []  # their first tags
+        self._start = 0
+        self._idle = 0  # empty blocks after the start
+        self._joined: array[int] | None = None  # the chunk of the last block, if it was made here
 
     def give(self, consumer: Consumer, chunk: Chunk, outstanding: bool) -> int:
         """The first of `len(chunk)` new tags; they stay outstanding unless the consumer does not ack."""
@@ -42,12 +91,33 @@ class Tags:
         self.next = first + n
         if outstanding:
             self.count += n
-            if self._spread:
-                for offset, lsn in enumerate(chunk):
-                    self._spread[first + offset] = (consumer, lsn)
-            else:
-                self._runs.append((first, consumer, chunk))
+            if n >= SMALL or not self._blocks or not self._join(self._blocks[-1], first, consumer, chunk):
+                self._blocks.append(_Block(first, consumer, chunk))
+                self._firsts.append(first)
+                self._joined = None
         return first
+
+    def _join(self, last: _Block, first: int, consumer: Consumer, chunk: Chunk) -> bool:
+        held = last.chunk
+        size = len(held)
+        if (
+            last.consumer is not consumer
+            or last.gone is not None
+            or not 0 < size < BLOCK_MOST
+            or last.first + size != first
+            or held[-1] >= chunk[0]
+        ):
+            return False
+        if isinstance(held, range) and isinstance(chunk, range) and held.stop == chunk.start:
+            last.chunk = range(held.start, chunk.stop)
+        else:
+            if self._joined is None or self._joined is not held:
+                if size >= SMALL:
+                    return False
+                last.chunk = self._joined = array("q", held)  # others may hold the array that it was
+            self._joined.extend(chunk)
+        last.left += len(chunk)
+        return True
 
     def settle(self, low: int, high: int) -> Settled:
         """Take tags low..high (low 0: all up to high; 0, 0: all) out; raises UnknownTag and changes nothing.
@@ -56,26 +126,21 @@ class Tags:
         """
         if low == 0:
             return self._settle_up_to(high)
-        if self._spread:
-            return self._settle_spread(low, high)
-        runs = self._runs
-        if not runs:
+        at = bisect_right(self._firsts, low, self._start) - 1
+        if at < self._start:
             raise UnknownTag(low)
-        first, consumer, chunk = runs[0]
-        if low == first:
-            if high < first + len(chunk):  # the common case: within the oldest run
-                n = high - first + 1
-                self.count -= n
-                if n == len(chunk):
-                    runs.popleft()
-                else:
-                    runs[0] = (high + 1, consumer, chunk[n:])
-                return [(consumer, chunk[:n])]
-            last_first, _, last_chunk = runs[-1]
-            if high < last_first + len(last_chunk) and self._gapless():
-                return self._cut(high)
-        self._scatter()
-        return self._settle_spread(low, high)
+        block = self._blocks[at]
+        place = low - block.first
+        end = high + 1 - block.first
+        if end > len(block.chunk) or not block.holds(place, end):
+            self._must_hold(at, low, high)
+            return self._take(at, low, high)
+        chunk = block.take(place, end)
+        self.count -= len(chunk)
+        self._firsts[at] = block.first
+        if not block.left:
+            self._let_go(at)
+        return [(block.consumer, chunk)]
 
     def all(self) -> Settled:
         """Everything outstanding, oldest first; nothing is outstanding afterwards."""
@@ -84,58 +149,62 @@ class Tags:
     def _settle_up_to(self, high: int) -> Settled:
         if high == 0:
             high = self.next - 1
-        elif high >= self.next or not self._reaches(high):
+        elif high >= self.next:
             raise UnknownTag(high)
-        if self._spread:
-            return self._collect([tag for tag in self._spread if tag <= high])
-        return self._cut(high)
+        else:
+            at = bisect_right(self._firsts, high, self._start) - 1
+            if at < self._start:
+                raise UnknownTag(high)
+            self._must_hold(at, high, high)
+        return self._take(self._start, 0, high)
 
-    def _reaches(self, high: int) -> bool:
-        """Whether the tag itself is outstanding: one that was settled before is unknown."""
-        if self._spread:
-            return high in self._spread
-        return any(first <= high < first + len(chunk) for first, _, chunk in self._runs)
+    def _must_hold(self, at: int, low: int, high: int) -> None:
+        """Raise UnknownTag unless all tags from low to high are outstanding; `low` is not before block `at`."""
+        tag = low
+        while tag <= high:
+            block = self._blocks[at] if at < len(self._blocks) else None
+            if block is None or block.first > tag:
+                raise UnknownTag(tag)
+            end = min(high + 1 - block.first, len(block.chunk))
+            if not block.holds(tag - block.first, end):
+                raise UnknownTag(tag)
+            if tag - block.first < end:
+                tag = block.first + end
+            elif block.chunk or at + 1 >= len(self._blocks):
+                raise UnknownTag(tag)
+            at += 1
 
-    def _gapless(self) -> bool:
-        """No tag between the runs is missing (deliveries without ack leave gaps)."""
-        expected = self._runs[0][0]
-        for first, _, chunk in self._runs:
-            if first != expected:
-                return False
-            expected = first + len(chunk)
-        return True
-
-    def _cut(self, high: int) -> Settled:
+    def _take(self, at: int, low: int, high: int) -> Settled:
         out: Settled = []
-        runs = self._runs
-        while runs and runs[0][0] <= high:
-            first, consumer, chunk = runs.popleft()
-            n = high - first + 1
-            if n < len(chunk):
-                runs.appendleft((high + 1, consumer, chunk[n:]))
-                chunk = chunk[:n]
-            self.count -= len(chunk)
-            out.append((consumer, chunk))
+        while at < len(self._blocks) and (block := self._blocks[at]).first <= high:
+            if block.left:
+                start, end = max(low - block.first, 0), min(high + 1 - block.first, len(block.chunk))
+                if start < end and len(chunk := block.take(start, end)):
+                    self.count -= len(chunk)
+                    out.append((block.consumer, chunk))
+                    self._firsts[at] = block.first
+                    self._idle += not block.left
+            at += 1
+        self._sweep()
         return out
 
-    def _scatter(self) -> None:
-        for first, consumer, chunk in self._runs:
-            for offset, lsn in enumerate(chunk):
-                self._spread[first + offset] = (consumer, lsn)
-        self._runs.clear()
+    def _let_go(self, at: int) -> None:
+        if at == self._start or self._idle >= IDLE_MOST:
+            self._idle += 1
+            self._sweep()
+        else:
+            self._idle += 1
 
-    def _settle_spread(self, low: int, high: int) -> Settled:
-        spread = self._spread
-        for tag in range(low, high + 1):
-            if tag not in spread:
-                raise UnknownTag(tag)
-        return self._collect(range(low, high + 1))
-
-    def _collect(self, tags: range | list[int]) -> Settled:
-        per: dict[Consumer, array[int]] = {}
-        spread = self._spread
-        for tag in tags:
-            consumer, lsn = spread.pop(tag)
-            per.setdefault(consumer, array("q")).append(lsn)
-        self.count -= len(tags)
-        return [(consumer, as_chunk(array("q", sorted(lsns)))) for consumer, lsns in per.items()]
+    def _sweep(self) -> None:
+        """Step over empty blocks at the front; drop those further on when they are many."""
+        blocks = self._blocks
+        if not self.count:
+            self._blocks, self._firsts, self._start, self._idle, self._joined = [], [], 0, 0, None
+            return
+        while not blocks[self._start].left:
+            self._start += 1
+            self._idle -= 1
+        if self._start + self._idle > max(IDLE_MOST, len(blocks) // 2):
+            self._blocks = [block for block in blocks[self._start :] if block.left]
+            self._firsts = [block.first for block in self._blocks]
+            self._start = self._idle = 0

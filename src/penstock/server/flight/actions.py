@@ -24,6 +24,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
+    from penstock.server.flight.copier import Copier
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.stages import Stages
 
@@ -54,8 +55,10 @@ def refuse_different(queue: Queue, settings: QueueSettings, durable: bool, auto_
 class Actions(StreamActions):
     """All actions of a server."""
 
-    def __init__(self, handover: Handover, stages: Stages, calls: Calls, vhosts: frozenset[str]) -> None:
-        super().__init__(handover, stages, vhosts)
+    def __init__(
+        self, handover: Handover, stages: Stages, copier: Copier, calls: Calls, vhosts: frozenset[str]
+    ) -> None:
+        super().__init__(handover, stages, copier, vhosts)
         self.calls = calls
         self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
             "declare": (self._declare, "queue, settings: make a queue, or find that it is there as asked"),

@@ -96,6 +96,16 @@ class Exchange:
         """Cold reads hold back this stream alone."""
         return self
 
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for the writing thread."""
+        return self._queued
+
+    @property
+    def full(self) -> bool:
+        """Whether enough is queued for the writing thread."""
+        return self._queued > QUEUED_HIGH and self.ending is None and not self._finished
+
     def deliver(self, effect: Deliver, piece: Piece) -> None:
         """Queue neighbouring rows for the writing thread."""
         if self.ending is not None or self._finished:
@@ -149,6 +159,7 @@ class Exchange:
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
             self.engine.core.unsubscribe(self.engine.now(), consumer, requeue=True, lost=lost)
+            self.engine.reopen(self)
             self.engine.arm()
 
     def end(self, error: PenstockError) -> None:
@@ -169,7 +180,8 @@ class Exchange:
     def _resume(self) -> None:
         if self.consumer is not None:
             self.engine.core.resume(self.engine.now(), self.consumer)
-            self.engine.arm()
+        self.engine.reopen(self)
+        self.engine.arm()
 
     # -- loop: settling
 

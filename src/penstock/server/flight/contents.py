@@ -1,7 +1,7 @@
 """What waits in a queue, and what a stream has planned, as Arrow batches.
 
-The loop gives references to positions; rows are read from the log in the Flight thread, so a listing of a deep queue
-holds nobody up.  Looking changes nothing and leases nothing.
+The loop gives references to positions; rows are read from the log elsewhere (see `history`), so a listing of a deep
+queue holds nobody up.  Looking changes nothing and leases nothing.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -10,7 +10,7 @@ holds nobody up.  Looking changes nothing and leases nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -21,14 +21,13 @@ import pyarrow as pa
 
 from penstock.errors import NotFound
 from penstock.records.chunks import Chunk
-from penstock.server.flight.history import Batches, History, limited
+from penstock.server.flight.history import Batches, History, Past, limited
 from penstock.wire.flight.codec import constant, present
 from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, select
 from penstock.wire.flight.tickets import Plan, QueueContent
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
-    from penstock.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +57,19 @@ def snapshot(queue: Queue, states: Iterable[str], limit: int | None) -> list[Par
     return out
 
 
-def content(command: QueueContent, parts: list[Part], log: Log, history: History) -> tuple[pa.Schema, Batches]:
+def content(command: QueueContent, parts: Sequence[Part], log: Past, history: History) -> tuple[pa.Schema, Batches]:
     """The rows of a snapshot, each state in log order."""
     schema = select(MESSAGES, command.columns or CONTENT_DEFAULT)
     rows = _content(command, parts, log, history, schema)
     return schema, rows if command.limit is None else limited(rows, command.limit)
 
 
-def _content(command: QueueContent, parts: list[Part], log: Log, history: History, schema: pa.Schema) -> Batches:
+def _content(command: QueueContent, parts: Sequence[Part], log: Past, history: History, schema: pa.Schema) -> Batches:
     for state in command.states:
         mine = [part for part in parts if part.state == state and len(part.chunk)]
         if not mine:
             continue
-        lsns = np.concatenate([_lsns(part.chunk) for part in mine])
+        lsns = np.concatenate([lsns_of(part.chunk) for part in mine])
         attempts = np.repeat(np.array([part.attempt for part in mine], np.int32), [len(part.chunk) for part in mine])
         order = np.argsort(lsns, kind="stable")
         lsns, attempts = lsns[order], attempts[order]
@@ -86,17 +85,17 @@ def _content(command: QueueContent, parts: list[Part], log: Log, history: Histor
             yield present(batch, schema, log.origin, history.exchange_of, extra)
 
 
-def planned(command: Plan, chunks: tuple[Chunk, ...], log: Log, history: History) -> tuple[pa.Schema, Batches]:
+def planned(command: Plan, chunks: Sequence[Chunk], log: Past, history: History) -> tuple[pa.Schema, Batches]:
     """One part of a planned batch, settled or not, as long as the log has its rows."""
     schema = select(MESSAGES, command.columns or PLAN_DEFAULT)
-    lsns = np.concatenate([_lsns(chunk) for chunk in chunks]) if chunks else np.zeros(0, np.int64)
+    lsns = np.concatenate([lsns_of(chunk) for chunk in chunks]) if chunks else np.zeros(0, np.int64)
     low = len(lsns) * command.part // command.parts
     high = len(lsns) * (command.part + 1) // command.parts
     rows = history.rows_at(lsns[low:high])
     return schema, _complete(rows, schema, log, history, command, high - low)
 
 
-def _complete(rows: Batches, schema: pa.Schema, log: Log, history: History, command: Plan, wanted: int) -> Batches:
+def _complete(rows: Batches, schema: pa.Schema, log: Past, history: History, command: Plan, wanted: int) -> Batches:
     """The rows, and an error at the end if the log does not have them all any more."""
     found = 0
     for batch in rows:
@@ -109,7 +108,8 @@ def _complete(rows: Batches, schema: pa.Schema, log: Log, history: History, comm
         )
 
 
-def _lsns(chunk: Chunk) -> npt.NDArray[np.int64]:
+def lsns_of(chunk: Chunk) -> npt.NDArray[np.int64]:
+    """A chunk as an array; one that is packed already is not copied."""
     if isinstance(chunk, range):
         return np.arange(chunk.start, chunk.stop, dtype=np.int64)
     return np.frombuffer(chunk, dtype=np.int64)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.memory import Piece
-from penstock.memory.bodies import ROW_OVERHEAD
+from penstock.memory.slab import ROW_OVERHEAD
 from penstock.records.entries import Topic
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.history import History

@@ -11,8 +11,7 @@ It checks who calls and how many streams run, parses the command, and hands over
 from __future__ import annotations
 
 import secrets
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,14 +21,22 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import InvalidArgument, Unavailable
+from penstock.server.bulk.relay import Relay
+from penstock.server.bulk.upkeep import Upkeep
 from penstock.server.flight.actions import Actions
-from penstock.server.flight.calls import AnyHandshake, Caller, Calls, CheckLogin, Logins, Slot, guarded, reported
+from penstock.server.flight.calls import Caller, Calls, CheckLogin, Slot, guarded
 from penstock.server.flight.consume import Exchange
 from penstock.server.flight.contents import content, planned, snapshot
+from penstock.server.flight.copier import Copier
+from penstock.server.flight.decided import GroupLimits
+from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
 from penstock.server.flight.history import Batches, History
+from penstock.server.flight.hold_action import HoldAction
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.stages import Stages
+from penstock.server.flight.upkeep_actions import UpkeepActions
+from penstock.server.holds import Holds
 from penstock.wire.flight.fields import NAME_LIMIT
 from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, Bounds, select
 from penstock.wire.flight.tickets import (
@@ -48,6 +55,7 @@ from penstock.wire.flight.tickets import (
 
 if TYPE_CHECKING:
     from penstock.ports import Disk
+    from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
 
 SWEEP_BEATS = 600
@@ -62,6 +70,7 @@ class FlightLimits:
     stalled_s: float = 60.0  # nothing moves for so long: the stream no longer counts among those
     bounds: Bounds = field(default_factory=Bounds)
     stage_quota: int = 4 * 2**30
+    group: GroupLimits = field(default_factory=GroupLimits)
 
 
 class FlightDoor:
@@ -76,33 +85,51 @@ class FlightDoor:
         *,
         wake: Callable[[Callable[[], None]], object],
         limits: FlightLimits | None = None,
+        bulk: Bulk | None = None,
+        entrance: Entrance | None = None,
     ) -> None:
-        """`wake`: `loop.call_soon_threadsafe`.  `disk`: the data folder, for stages."""
+        """`wake`: `loop.call_soon_threadsafe`.  `disk`: the data folder, for stages.  `bulk`: where large reads run.
+
+        `entrance`: where calls wait already, if it listens.
+        """
         self.engine = engine
         self.limits = limits or FlightLimits()
         self.handover = Handover(engine, wake)
-        self.logins = Logins(check_login)
-        self.calls = Calls(self.logins, self.limits.streams, self.limits.stalled_s)
+        self.entrance = entrance or Entrance(check_login)
+        self.calls = Calls(self.entrance.logins, self.limits.streams, self.limits.stalled_s)
         self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota)
-        self.actions = Actions(self.handover, self.stages, self.calls, vhosts)
+        self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
+        self.actions = Actions(self.handover, self.stages, self.copier, self.calls, vhosts)
         self.publishing = Publishing(self.handover, self.limits.bounds)
+        self.relay = Relay(bulk, engine.log) if bulk is not None else None
+        if bulk is not None:
+            upkeep = Upkeep(bulk, engine, self.handover, self.stages, engine.core.instance)
+            self.actions.table |= UpkeepActions(upkeep).table
         self.exchanges = set[Exchange]()
+        engine.bodies.budget.watch("flight", self._queued)
         self.closing = False
         self._beats = 0
-        self._server: Server | None = None
         engine.on_broken.append(self._broken)
         engine.readers.append(self.calls.floor)
+        self.holds = Holds(engine.clock)
+        self.actions.table |= HoldAction(self.handover, self.holds).table
+        engine.readers.append(self.holds.floor)
 
     # -- the loop's thread
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Start to accept; returns the address that was bound.  Raises OSError."""
-        bracketed = f"[{host}]" if ":" in host else host
-        try:
-            self._server = Server(self, f"grpc://{bracketed}:{port}")
-        except (flight.FlightError, pa.ArrowException) as error:
-            raise OSError(0, f"Flight cannot listen there: {str(error)[:200]}") from error
-        return host, self._server.port
+        bound = self.entrance.listen(host, port)
+        self.open()
+        return bound
+
+    def open(self) -> None:
+        """Let in who waits at the entrance, and who comes."""
+        self.entrance.open(self)
+
+    def _queued(self) -> int:
+        """Bytes of deliveries that wait for clients to read them."""
+        return sum(exchange.queued for exchange in list(self.exchanges))
 
     def beat(self) -> None:
         """Once a second: silent consumers lose their leases, still streams their places, old stages go."""
@@ -137,12 +164,8 @@ class FlightDoor:
 
         pyarrow waits for every call, and a call whose client stands still does not end: then a thread stays behind.
         """
-        if self._server is None:
-            return True
-        thread = threading.Thread(target=self._server.shutdown, name="penstock-flight-stop", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        return not thread.is_alive()
+        self.copier.stop(timeout)
+        return self.entrance.close(timeout)
 
     # -- Flight's threads
 
@@ -177,15 +200,17 @@ class FlightDoor:
             slot.close()
             raise
 
-    def _read(self, caller: Caller, wanted: Get) -> tuple[pa.Schema, Batches]:
-        log = self.engine.log
-        history = History(log, caller.gone)
+    def _read(self, caller: Caller, wanted: Get, *, look: bool = False) -> tuple[pa.Schema, Batches]:
+        """Schema and rows; large reads come from the bulk child.  `look`: the rows are not wanted."""
+        log, gone = self.engine.log, caller.gone
+        relay = None if look else self.relay
+        history = History(log, gone)
         match wanted:
             case LogRange():
-                return history.records(wanted)
+                return (relay and relay.records(wanted, gone)) or history.records(wanted)
             case Replay():
                 self.actions.check_vhost(wanted.vhost)
-                return history.replay(wanted)
+                return (relay and relay.replay(wanted, gone)) or history.replay(wanted)
             case QueueContent():
                 self.actions.check_vhost(wanted.vhost)
                 parts = self.handover.call(
@@ -194,14 +219,12 @@ class FlightDoor:
                         wanted.states,
                         wanted.limit if wanted.filter is None else None,
                     ),
-                    caller.gone,
+                    gone,
                 )
-                return content(wanted, parts, log, history)
+                return (relay and relay.content(wanted, parts, gone)) or content(wanted, parts, log, history)
             case Plan():
-                chunks = self.handover.call(
-                    partial(self.engine.core.streams.batch, wanted.stream, wanted.batch), caller.gone
-                )
-                return planned(wanted, chunks, log, history)
+                chunks = self.handover.call(partial(self.engine.core.streams.batch, wanted.stream, wanted.batch), gone)
+                return (relay and relay.planned(wanted, chunks, gone)) or planned(wanted, chunks, log, history)
 
     def exchange(
         self,
@@ -245,7 +268,7 @@ class FlightDoor:
         self._refuse_when_closing()
         caller = self.calls.caller(context)
         if descriptor.command:
-            schema, rows = self._read(caller, parse_get(descriptor.command))
+            schema, rows = self._read(caller, parse_get(descriptor.command), look=True)
             del rows
             ticket = flight.Ticket(descriptor.command)
             return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
@@ -292,50 +315,3 @@ def _command(descriptor: flight.FlightDescriptor) -> bytes:
     if len(descriptor.command) > 64 * NAME_LIMIT * 16:
         raise InvalidArgument(f"the command has {len(descriptor.command)} bytes")
     return descriptor.command
-
-
-class Server(flight.FlightServerBase):
-    """pyarrow's server: each method runs in a thread of its own.  (The stubs have some results wrong: hence Any.)"""
-
-    def __init__(self, door: FlightDoor, location: str) -> None:
-        self._door = door
-        super().__init__(location, auth_handler=AnyHandshake(), middleware={"login": door.logins})
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Flight's."""
-        with reported():
-            self._door.put(context, descriptor, reader, writer)
-
-    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        """Flight's."""
-        with reported():
-            return self._door.get(context, ticket)
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Flight's."""
-        with reported():
-            self._door.exchange(context, descriptor, reader, writer)
-
-    def do_action(self, context: Any, action: Any) -> Any:
-        """Flight's."""
-        with reported():
-            return [flight.Result(pa.py_buffer(self._door.act(context, action)))]
-
-    def list_actions(self, context: Any) -> Any:
-        """Flight's."""
-        return [flight.ActionType(name, text) for name, (_, text) in self._door.actions.table.items()]
-
-    def list_flights(self, context: Any, criteria: Any) -> Iterator[flight.FlightInfo]:
-        """Flight's."""
-        with reported():
-            return iter(self._door.listing(context, criteria))
-
-    def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
-        """Flight's."""
-        with reported():
-            return self._door.info(context, descriptor)
-
-    def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Flight's."""
-        with reported():
-            return flight.SchemaResult(self._door.info(context, descriptor).schema)

@@ -1,4 +1,6 @@
-"""Reading the past in the Flight thread itself: log ranges, replays, lists of LSNs.  Durable rows only, never the loop.
+"""Reading the past: log ranges, replays, lists of LSNs.  Durable rows only, and never on the loop.
+
+It runs in a Flight thread for what is small, and in the bulk child for what is not; `server.bulk.relay` decides.
 
 The log's own Arrow batches are handed through: columns chosen, control records masked out by Arrow compute, small
 batches joined to about ten thousand rows.  No Python step a row but for a content filter.
@@ -11,7 +13,7 @@ batches joined to about ten thousand rows.  No Python step a row but for a conte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +22,13 @@ import pyarrow.compute
 import re2
 
 from penstock.errors import InvalidArgument
-from penstock.expr import compile_filter
+from penstock.log.upkeep.names import Wanted
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
 from penstock.wire.flight.bookmarks import Point, Span, parse_span
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, log_schema, select
 from penstock.wire.flight.tickets import LogRange, Replay
-
-if TYPE_CHECKING:
-    from penstock.log import Log
 
 compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
 
@@ -61,10 +60,36 @@ def join(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     return held[0] if len(held) == 1 else concat(held)
 
 
+class Vias(Protocol):
+    """What each via id stands for."""
+
+    @property
+    def known(self) -> dict[int, tuple[str, str]]: ...
+
+
+class Past(Protocol):
+    """A log to read: the server's own, or what the bulk child sees of it."""
+
+    @property
+    def origin(self) -> int: ...
+    @property
+    def durable(self) -> int: ...
+    @property
+    def first_lsn(self) -> int: ...
+    @property
+    def vias(self) -> Vias: ...
+
+    def batches(
+        self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None
+    ) -> Batches:
+        """Durable rows of all kinds with LSNs in [a, b); batches without a message of such a name may be left out."""
+        ...
+
+
 class History:
     """What the log can tell."""
 
-    def __init__(self, log: Log, gone: Callable[[], bool]) -> None:
+    def __init__(self, log: Past, gone: Callable[[], bool]) -> None:
         self._log = log
         self.gone = gone  # whether the reader has left
 
@@ -90,10 +115,13 @@ class History:
 
     def replay(self, command: Replay) -> tuple[pa.Schema, Batches]:
         """Messages of topics from a bookmark on, as far as the log was durable when the reading started."""
+        return self.replay_between(command, *self.resolve(parse_span(command.bookmark)))
+
+    def replay_between(self, command: Replay, start: int, end: int) -> tuple[pa.Schema, Batches]:
+        """The same with the LSNs [start, end) that the command's bookmark stands for."""
         schema = select(MESSAGES, command.columns or REPLAY_DEFAULT)
-        start, end = self.resolve(parse_span(command.bookmark))
         keep = self._topics(command)
-        rows = self._messages(start, end, keep)
+        rows = self.messages(start, end, keep, _wanted(command))
         if command.filter is not None:
             rows = self.matching(rows, command.filter, command.vhost)
         if command.limit is not None:
@@ -147,13 +175,24 @@ class History:
 
         return mask
 
-    def _messages(self, start: int, end: int, keep: Callable[[pa.RecordBatch], pa.Array[Any]]) -> Batches:
-        """Joined batches of the log with the wanted messages alone."""
+    def messages(
+        self,
+        start: int,
+        end: int,
+        keep: Callable[[pa.RecordBatch], Any] | None = None,
+        names: Wanted | None = None,
+    ) -> Batches:
+        """Joined batches of the log, in its own columns, with the wanted messages alone; all without `keep`.
+
+        `names`: the names that `keep` can let through, so that the indexes of segments save reading the others.
+        """
         last = int(Kind.PUBLISH_TRANSIENT)
-        for batch in joined(self._log.batches(start, end)):
+        for batch in joined(self._log.batches(start, end, None, names)):
             if self.gone():
                 return
-            mask: Any = compute.and_(compute.less_equal(batch.column("kind"), last), keep(batch))
+            mask: Any = compute.less_equal(batch.column("kind"), last)
+            if keep is not None:
+                mask = compute.and_(mask, keep(batch))
             count = compute.sum(mask).as_py() or 0
             if count == batch.num_rows:
                 yield batch
@@ -162,6 +201,8 @@ class History:
 
     def matching(self, rows: Batches, text: str, vhost: str) -> Batches:
         """The rows that a content filter lets through."""
+        from penstock.expr import compile_filter  # a sixth of the start of a child, most of whose reads have no filter
+
         matcher = compile_filter(text)
         for batch in rows:
             names = cast("list[str]", batch.column("name").to_pylist())
@@ -210,12 +251,24 @@ class History:
             at = max(stop, at + 1)
 
 
-def _pattern(text: str) -> Callable[[Any], Any]:
-    """Topics that a regular expression matches somewhere, as `underlying_topic` does."""
+def _wanted(command: Replay) -> Wanted:
+    """What the names of a replay's topics are."""
+    if command.topic is not None:
+        return command.topic
+    matcher = _compiled(cast("str", command.pattern))
+    return lambda name: matcher.search(name) is not None
+
+
+def _compiled(text: str) -> Any:
     try:
-        matcher = re2.compile(text)
+        return re2.compile(text)
     except re2.error as error:
         raise InvalidArgument(f"pattern {text[:60]!r} is not a regular expression: {error}") from None
+
+
+def _pattern(text: str) -> Callable[[Any], Any]:
+    """Topics that a regular expression matches somewhere, as `underlying_topic` does."""
+    matcher = _compiled(text)
     known = dict[str, bool]()
 
     def wanted(names: Any) -> Any:
@@ -233,7 +286,7 @@ def _pattern(text: str) -> Callable[[Any], Any]:
     return wanted
 
 
-def lsn_at(log: Log, time: int) -> int:
+def lsn_at(log: Past, time: int) -> int:
     """The first LSN whose record is not older than `time`; one past the end when all are older.
 
     Record times never decrease, so this is a bisection over the LSNs, gaps included.

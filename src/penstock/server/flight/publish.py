@@ -11,6 +11,7 @@ has its own answer, and the client's end message says how many rows it sent; the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -109,34 +110,55 @@ class Publishing:
 
     def _store(self, caller: Caller, command: Publish, upload: Upload, sequence: int | None) -> dict[str, object]:
         """One batch, stored and durable."""
-        engine = self.engine
-
-        def job(answer: Answer[Published]) -> None:
-            if not engine.has_room():
-                engine.on_room.append(lambda: self._again(job, answer))
-                return
-            why = refusal(engine)
-            if why is not None:
-                raise why
-            batch = to_publishes(engine, upload, command.vhost, command.exchange)
-            if command.publisher is None:
-                published = engine.core.publish(engine.now(), batch)
-            else:
-                published = engine.core.publish(
-                    engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence)
-                )
-            self._handover.when_durable(published.last, answer, published)
-
-        published = self._handover.submit(job).wait(caller.gone)
+        published = self._handover.submit(partial(self._decide, command, upload, sequence, None)).wait(caller.gone)
         return receipt(published, len(upload))
 
-    @staticmethod
-    def _again(job: Any, answer: Answer[Published]) -> None:
-        """There may be room now; runs on the loop, where an error must reach the waiting thread."""
+    def _decide(
+        self,
+        command: Publish,
+        upload: Upload,
+        sequence: int | None,
+        before: Publishes | None,
+        answer: Answer[Published],
+    ) -> None:
+        """Publish an upload when there is room; on the loop.  `before`: it, if content filters have judged it.
+
+        No function here refers to itself: that would be a cycle, which keeps the upload until a full collection.
+        """
+        engine = self.engine
+        if not engine.has_room():
+            engine.on_room.append(partial(self._again, command, upload, sequence, before, answer))
+            return
+        why = refusal(engine)
+        if why is not None:
+            raise why
+        batch = to_publishes(engine, upload, command.vhost, command.exchange)
+        batch.judged = None if before is None else before.judged
+        again = partial(self._again, command, upload, sequence, batch, answer)
+        if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=sequence):
+            return
+        if command.publisher is None:
+            published = engine.core.publish(engine.now(), batch)
+        else:
+            published = engine.core.publish(
+                engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence)
+            )
+        self._handover.when_durable(published.last, answer, published)
+
+    def _again(
+        self,
+        command: Publish,
+        upload: Upload,
+        sequence: int | None,
+        before: Publishes | None,
+        answer: Answer[Published],
+    ) -> None:
+        """There may be room now, or the rows are judged.  On the loop, where an error must reach the waiting thread."""
         try:
-            job(answer)
+            self._decide(command, upload, sequence, before, answer)
         except PenstockError as error:
             answer.fail(error)
+        self.engine.arm()  # no turn is under way: a commit has ended
 
 
 def receipt(published: Published, rows: int) -> dict[str, object]:

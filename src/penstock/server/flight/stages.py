@@ -1,9 +1,8 @@
 """Stages: rows of a sink's task, kept in synced files until the commit of their batch names them.
 
-A stage is one Arrow stream file `stage/<random>.arrows` in the data folder; its schema metadata says which query,
-batch, partition and attempt it is of.  The name is random and never a user's text.  Nothing in it is visible: a commit
-appends the rows of exactly the stages it names to the log.  A stage goes when its commit is durable, when its query has
-moved on, or after a day.
+A stage is one file `stage/<random>.arrows` in the data folder (`stage_files`).  The name is random and never a user's
+text.  Nothing in it is visible: a commit appends the rows of exactly the stages it names to the log.  A stage goes when
+its commit is durable, when its query has moved on, or after a day; never while a decided batch is copied from it.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -12,21 +11,31 @@ moved on, or after a day.
 
 from __future__ import annotations
 
-import io
+import logging
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import orjson
 import pyarrow as pa
 
-from penstock.errors import DiskFull, InvalidArgument, LogDamaged, NotFound
+from penstock.core.state.decided import DecidedPart
+from penstock.errors import DiskFull, InvalidArgument, NotFound
 from penstock.records.entries import Publishes
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.publish import chunks, end_rows, to_publishes
+from penstock.server.flight.stage_files import (
+    FOLDER,
+    StageInfo,
+    StageWriter,
+    check,
+    discard,
+    info_of,
+    path_of,
+    rows_of,
+)
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
 from penstock.wire.flight.tickets import Stage
@@ -35,29 +44,16 @@ if TYPE_CHECKING:
     from penstock.ports import Clock, Disk
     from penstock.server.engine import Engine
 
-FOLDER = "stage"
+logger = logging.getLogger("penstock.server")
+
 DAY_US = 86_400_000_000
 QUOTA = 4 * 2**30
 """Bytes that all stages may have together."""
 
-_KEY = b"penstock.stage"
 _NAME = re.compile(r"[0-9a-f]{32}\Z")
 
-
-@dataclass(frozen=True, slots=True)
-class StageInfo:
-    """What a stage is of, and when it was written (microseconds since the epoch)."""
-
-    query: str
-    batch: int
-    partition: int
-    attempt: int
-    topic: str | None
-    exchange: str
-    vhost: str
-    time: int = 0
-    rows: int = 0
-    bytes: int = 0
+Found: TypeAlias = "tuple[str, StageInfo]"
+"""A stage's name, and what it is."""
 
 
 class Stages:
@@ -71,10 +67,15 @@ class Stages:
         self._bounds = bounds
         self._lock = threading.Lock()
         self._known = dict[str, StageInfo]()
+        self._held = set[str]()
+        self._frozen = 0  # backups that are being made
         self._ready = False
 
     def _open(self) -> None:
-        """Look once at what an earlier process left: complete stages are known again, unfinished ones go."""
+        """Look once at what an earlier process left: complete stages are known again, unfinished uploads go.
+
+        A stage has its name only once it is synced, so one that is not whole is damage: it is told and left alone.
+        """
         with self._lock:
             if self._ready:
                 return
@@ -83,96 +84,72 @@ class Stages:
                 stem, _, kind = name.partition(".")
                 if not _NAME.match(stem):
                     continue  # not ours
-                info = self._info_of(f"{FOLDER}/{name}") if kind == "arrows" else None
-                if info is None:
+                if kind == "part":  # an upload that never ended
                     self._disk.remove(f"{FOLDER}/{name}")
+                    continue
+                info = info_of(self._disk, f"{FOLDER}/{name}") if kind == "arrows" else None
+                if info is None:
+                    logger.warning("%s/%s is no whole stage; left alone", FOLDER, name)
                 else:
                     self._known[stem] = info
                     self.used += info.bytes
             self._ready = True
-
-    def _info_of(self, path: str) -> StageInfo | None:
-        """What a file says it is; None when it is no stage of ours."""
-        try:
-            data = self._read(path)
-            schema = pa.ipc.open_stream(data).schema
-            said = orjson.loads((schema.metadata or {})[_KEY])
-            return replace(StageInfo(**said), bytes=len(data))
-        except (OSError, pa.ArrowException, KeyError, TypeError, orjson.JSONDecodeError):
-            return None
-
-    def _read(self, path: str) -> bytes:
-        file = self._disk.open(path, readonly=True)
-        try:
-            return file.pread(file.size(), 0)
-        finally:
-            file.close()
 
     def write(self, caller: Caller, slot: Slot, command: Stage, reader: Any) -> tuple[str, int]:
         """Keep an upload; (its id, its rows) once it is synced.
 
         Errors: InvalidArgument as for a publish, or when the end message and the rows disagree; DiskFull for the quota.
         """
-        self._open()
         check_schema(reader.schema, PUBLISH, ("body",), "stage")
-        batches: list[pa.RecordBatch] = []
         announced: int | None = None
-        rows = size = 0
-        for batch, metadata in chunks(reader):
-            slot.touch()
-            if metadata is not None:
-                announced = end_rows(metadata, announced)
-            if batch is None or batch.num_rows == 0:
-                continue
-            read_upload(batch, command.topic, self._bounds, "stage")  # refuse now what the commit could not take
-            batches.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if self.used + size > self.quota:
-                raise DiskFull(f"stages have {self.used + size} bytes, and {self.quota} are allowed")
-        if announced != rows or caller.gone():
-            raise InvalidArgument(f"stage: {rows} rows came and the end message says {announced}; nothing was kept")
-        info = StageInfo(**asdict(command), time=self._clock.wall(), rows=rows)
-        schema = reader.schema.remove_metadata().with_metadata({_KEY: orjson.dumps(asdict(info))})
-        sink = io.BytesIO()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-        return self._keep(info, sink.getvalue()), rows
+        rows = 0
 
-    def _keep(self, info: StageInfo, data: bytes) -> str:
+        def whole() -> Iterator[pa.RecordBatch]:
+            nonlocal announced, rows
+            for batch, metadata in chunks(reader):
+                slot.touch()
+                if metadata is not None:
+                    announced = end_rows(metadata, announced)
+                if batch is None or batch.num_rows == 0:
+                    continue
+                read_upload(batch, command.topic, self._bounds, "stage")  # refuse now what the commit could not take
+                rows += batch.num_rows
+                yield batch
+            if announced != rows or caller.gone():
+                raise InvalidArgument(f"stage: {rows} rows came and the end message says {announced}; nothing was kept")
+
+        return self.keep(StageInfo(**asdict(command), time=self._clock.wall()), reader.schema, whole()), rows
+
+    def keep(self, info: StageInfo, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> str:
+        """A stage of these rows; its name, once it is synced.  Nothing is kept of rows that end in an error.
+
+        Errors: DiskFull for the quota, or when the file cannot be written.
+        """
+        self._open()
         stem = secrets.token_hex(16)
-        part, whole = f"{FOLDER}/{stem}.part", f"{FOLDER}/{stem}.arrows"
+        writer = StageWriter(self._disk, f"{FOLDER}/{stem}.part", schema, info)
         try:
-            file = self._disk.open(part, create=True)
-            try:
-                file.pwrite(data, 0)
-                file.sync()
-            finally:
-                file.close()
-            self._disk.rename(part, whole)
-            self._disk.sync_folder(FOLDER)
-        except OSError as error:
-            self._discard(part)
-            raise DiskFull(f"the stage could not be written: {error.strerror or error}") from error
+            for batch in batches:
+                size = self.used + writer.bytes + batch.nbytes
+                if size > self.quota:
+                    raise DiskFull(f"stages have {size} bytes, and {self.quota} are allowed")
+                writer.add(batch)
+            known = writer.finish(path_of(stem))
+        except BaseException:
+            writer.abandon()
+            raise
         with self._lock:
-            self._known[stem] = replace(info, bytes=len(data))
-            self.used += len(data)
+            self._known[stem] = known
+            self.used += known.bytes
         return stem
 
-    def _discard(self, path: str) -> None:
-        try:
-            self._disk.remove(path)
-        except OSError:
-            pass  # it was never there; the next start looks again
-
-    def uploads(self, query: str, batch: int, stages: Sequence[str]) -> list[tuple[StageInfo, Upload]]:
-        """The rows of the named stages, in the order of partition, attempt and name.
+    def find(self, query: str, batch: int, stages: Sequence[str]) -> list[Found]:
+        """The named stages, in the order of partition, attempt and name.
 
         NotFound for a stage that is not there, InvalidArgument for one of another query or batch or named twice.
         """
         self._open()
-        found: list[tuple[StageInfo, str]] = []
+        found: list[Found] = []
         if len(set(stages)) != len(stages):
             raise InvalidArgument("sink_commit: a stage is named twice")
         for stem in stages:
@@ -183,32 +160,59 @@ class Stages:
                 raise InvalidArgument(
                     f"stage {stem} is of query {info.query!r} batch {info.batch}, not of {query!r} batch {batch}"
                 )
-            found.append((info, stem))
-        found.sort(key=lambda item: (item[0].partition, item[0].attempt, item[1]))
-        return [(info, upload) for info, stem in found for upload in self._uploads(info, stem)]
+            found.append((stem, info))
+        found.sort(key=lambda item: (item[1].partition, item[1].attempt, item[0]))
+        return found
 
-    def _uploads(self, info: StageInfo, stem: str) -> Iterator[Upload]:
-        try:
-            rows = 0
-            for batch in pa.ipc.open_stream(self._read(f"{FOLDER}/{stem}.arrows")):
-                rows += batch.num_rows
-                yield read_upload(batch, info.topic, self._bounds, "stage")
-        except pa.ArrowException as error:
-            raise LogDamaged(f"{FOLDER}/{stem}.arrows is not what was written: {error}") from error
-        if rows != info.rows:
-            raise LogDamaged(f"{FOLDER}/{stem}.arrows has {rows} rows of {info.rows}")
+    def uploads(self, found: Sequence[Found]) -> list[tuple[StageInfo, Upload]]:
+        """All rows of these stages.  LogDamaged for one that is not what was written."""
+        out: list[tuple[StageInfo, Upload]] = []
+        for stem, info in found:
+            check(self._disk, stem, info.bytes, info.crc)
+            for batch in rows_of(self._disk, stem):
+                out.append((info, read_upload(batch, info.topic, self._bounds, "stage")))
+        return out
+
+    def check(self, part: DecidedPart) -> None:
+        """LogDamaged unless the file of a stage is what was written."""
+        check(self._disk, part.stage, part.bytes, part.crc)
+
+    def hold(self, stages: Sequence[str]) -> None:
+        """Keep these whatever is asked, until `release`: a batch is copied from them."""
+        with self._lock:
+            self._held.update(stages)
+
+    def release(self, stages: Sequence[str]) -> None:
+        """They may go again."""
+        with self._lock:
+            self._held.difference_update(stages)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a backup keeps everything."""
+        return self._frozen > 0
+
+    def freeze(self) -> None:
+        """Keep all that is there, until `thaw`: a backup copies the log, and what that has decided."""
+        with self._lock:
+            self._frozen += 1
+
+    def thaw(self) -> None:
+        """Stages may go again."""
+        with self._lock:
+            self._frozen -= 1
 
     def drop(self, stages: Sequence[str]) -> int:
-        """Remove stages; those that are gone already do no harm.  Returns how many went."""
+        """Remove stages; those that are held stay, those that are gone do no harm.  Returns how many went."""
         self._open()
         gone = 0
         for stem in stages:
             with self._lock:
-                info = self._known.pop(stem, None)
+                info = None if self.frozen or stem in self._held else self._known.pop(stem, None)
                 if info is None:
                     continue
                 self.used -= info.bytes
-            self._discard(f"{FOLDER}/{stem}.arrows")
+            discard(self._disk, path_of(stem))
             gone += 1
         return gone
 
@@ -229,6 +233,15 @@ class Stages:
         self._open()
         known = sorted(self._known.items(), key=lambda item: item[1].time)
         return [{"stage": stem, **asdict(info)} for stem, info in known]
+
+
+def parts_of(found: Sequence[Found]) -> list[DecidedPart]:
+    """Stages as the parts of a decided batch."""
+    return [
+        DecidedPart(stem, info.rows, info.bytes, info.crc, info.topic, info.exchange, info.vhost)
+        for stem, info in found
+        if info.rows
+    ]
 
 
 def stage_publishes(engine: Engine, uploads: Sequence[tuple[StageInfo, Upload]]) -> list[Publishes]:

@@ -8,24 +8,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from penstock.core.state.decided import DecidedPart
 from penstock.core.streams.sinks import Committed
-from penstock.errors import LogBroken, NotFound
+from penstock.errors import LogBroken, LogDamaged, NotFound, PenstockError, Refused
+from penstock.records.entries import Publishes
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
-from penstock.server.flight.stages import StageInfo, stage_publishes
+from penstock.server.flight.stage_files import StageInfo
+from penstock.server.flight.stages import parts_of, stage_publishes
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.fields import LSN_MAX, Fields
 from penstock.wire.flight.tickets import DEFAULT_VHOST
 
 if TYPE_CHECKING:
+    from penstock.server.flight.copier import Copier
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.stages import Stages
 
 T = TypeVar("T")
 Reply = Mapping[str, object]
+Settlement: TypeAlias = "tuple[str, Callable[[], int], int]"
+"""The input of a commit: stream, its epoch as the loop knows it, batch."""
 
 PLAN_POLL_S = 0.02
 """How often a waiting `plan` looks again."""
@@ -37,9 +43,10 @@ ROWS_DEFAULT = 10_000
 class StreamActions:
     """Streams, stages and sink commits; and how any action runs on the loop."""
 
-    def __init__(self, handover: Handover, stages: Stages, vhosts: frozenset[str]) -> None:
+    def __init__(self, handover: Handover, stages: Stages, copier: Copier, vhosts: frozenset[str]) -> None:
         self.engine = handover.engine
         self.stages = stages
+        self.copier = copier
         self.vhosts = vhosts
         self._handover = handover
         self.stream_table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
@@ -187,39 +194,110 @@ class StreamActions:
     def _sink_commit(self, caller: Caller, f: Fields) -> Reply:
         query, batch, stages = f.name("query"), f.number("batch"), f.texts("stages")
         inner = f.inner("settle")
-        settle = None
+        settle: Settlement | None = None
         if inner is not None:
             stream = inner.name("stream")
             settle = (stream, self._epoch(inner, stream), inner.number("batch", 1))
             inner.finish()
         f.finish()
+        self._catch_up(caller, query, batch)
         highest = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
-        uploads = self.stages.uploads(query, batch, stages) if highest is None or batch > highest else []
-        committed = self._handover.submit(partial(self._commit, query, batch, uploads, settle)).wait(None)
+        found = self.stages.find(query, batch, stages) if highest is None or batch > highest else []
+        parts = parts_of(found)
+        if parts and sum(info.bytes for _, info in found) > self.copier.limits.group_bytes:
+            committed = self._decide(caller, query, batch, parts, settle)
+        else:
+            uploads = self.stages.uploads(found)
+            committed = self._handover.submit(partial(self._commit, query, batch, uploads, settle, [])).wait(None)
+        if committed.already:
+            self._catch_up(caller, query, batch)
         self.stages.drop_batch(query, batch)
         return {"already": committed.already, "stored": committed.stored, "lsn": committed.lsn}
+
+    def _catch_up(self, caller: Caller, query: str, batch: int) -> None:
+        """Wait until no batch of the query up to this one is decided and not copied."""
+
+        def unfinished() -> int | None:
+            state = self.engine.core.decided.get(query)
+            return None if state is None else state.batch
+
+        while (decided := self._do(caller, unfinished, durable=False)) is not None and decided <= batch:
+            self.copier.finish(query, decided).wait(caller.gone)
+
+    def _decide(
+        self, caller: Caller, query: str, batch: int, parts: list[DecidedPart], settle: Settlement | None
+    ) -> Committed:
+        """A batch too large for one group: decided, then copied; answered when its last row is durable."""
+        names = [part.stage for part in parts]
+
+        def job(answer: Answer[Committed]) -> None:
+            why = refusal(self.engine)
+            if why is not None:
+                raise why
+            core = self.engine.core
+            for vhost, exchange in {(part.vhost, part.exchange) for part in parts}:
+                core.topic(vhost, exchange, "")
+            settled = None if settle is None else (settle[0], settle[1](), settle[2])
+            committed = core.sink_decide(self.engine.now(), query, batch, parts, settled)
+            self._handover.when_durable(committed.lsn, answer, committed)
+
+        self.stages.hold(names)
+        try:
+            for part in parts:
+                self.stages.check(part)  # what is decided cannot be refused any more
+            committed = self._handover.submit(job).wait(None)
+        except (Refused, LogDamaged):
+            self.stages.release(names)
+            raise
+        if committed.already:
+            self.stages.release(names)
+            return committed
+        return self.copier.finish(query, batch).wait(caller.gone)
 
     def _commit(
         self,
         query: str,
         batch: int,
         uploads: list[tuple[StageInfo, Upload]],
-        settle: tuple[str, Callable[[], int], int] | None,
+        settle: Settlement | None,
+        before: list[Publishes],
         answer: Answer[Committed],
     ) -> None:
-        """On the loop: one group, answered when it is durable."""
+        """On the loop: one group, answered when it is durable.  `before`: the rows, if content filters judged them."""
         why = refusal(self.engine)
         if why is not None:
             raise why
         core = self.engine.core
+        publishes = stage_publishes(self.engine, uploads)
+        for rows, judged in zip(publishes, before, strict=bool(before)):
+            rows.judged = judged.judged
+        again = partial(self._again, query, batch, uploads, settle, publishes, answer)
+        if not self.engine.judges.ready(publishes, again):
+            return
         committed = core.sink_commit(
             self.engine.now(),
             query,
             batch,
-            stage_publishes(self.engine, uploads),
+            publishes,
             settle=None if settle is None else (settle[0], settle[1](), settle[2]),
         )
         self._handover.when_durable(committed.lsn, answer, committed)
+
+    def _again(
+        self,
+        query: str,
+        batch: int,
+        uploads: list[tuple[StageInfo, Upload]],
+        settle: Settlement | None,
+        before: list[Publishes],
+        answer: Answer[Committed],
+    ) -> None:
+        """The rows are judged; runs on the loop, where an error must reach the waiting thread."""
+        try:
+            self._commit(query, batch, uploads, settle, before, answer)
+        except PenstockError as error:
+            answer.fail(error)
+        self.engine.arm()
 
     def _sink(self, caller: Caller, f: Fields) -> Reply:
         query = f.name("query")

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from penstock.errors import InvalidArgument
+from penstock.records.bodies import Bodies, data_bytes, from_column
 from penstock.records.chunks import Chunk
 from penstock.records.schema import TIMESTAMP
 from penstock.wire.flight.fields import NAME_LIMIT
@@ -32,7 +33,7 @@ compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the 
 class Upload:
     """One batch of messages as its publisher gave it.  Times are microseconds, 0 is none."""
 
-    bodies: list[bytes]
+    bodies: Bodies
     properties: bytes | list[bytes]
     names: list[str]  # distinct topics
     name_of: list[int] | None  # place of each row's topic in `names`; None: all rows have the first
@@ -56,21 +57,16 @@ def read_upload(batch: pa.RecordBatch, topic: str | None, bounds: Bounds, what: 
     properties = properties_of(columns, rows, what)
     names, name_of = _topics(columns.get("topic"), topic, rows, what)
     heads = len(properties) * rows if isinstance(properties, bytes) else sum(map(len, properties))
+    size = data_bytes(bodies)
     return Upload(
-        cast("list[bytes]", bodies.to_pylist()),
+        from_column(bodies, size),
         properties,
         names,
         name_of,
         _times(columns.get("not_before")),
         _times(columns.get("expires_at")),
-        heads + _data_bytes(bodies),
+        heads + size,
     )
-
-
-def _data_bytes(column: pa.Array[Any]) -> int:
-    """Bytes of the values of a binary column."""
-    total = compute.sum(compute.binary_length(column)).as_py()
-    return cast("int", total or 0)
 
 
 def _topics(

@@ -2,7 +2,7 @@
 
 `/healthz`, `/readyz` and `/metrics` ask for no login: probes and scrapers have none, and they show counts only.
 Everything under `/api` asks for basic authentication.  An unknown object is 404 in RabbitMQ's shape, an unusable query
-400 with a reason.
+400 with a reason.  While the server recovers all of `/api` that asks for queues is 503.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.errors import Unavailable
 from penstock.wire.http.facts import ServerFacts
 from penstock.wire.http.metrics import exposition
 from penstock.wire.http.queues import BadQuery, choose, only_columns, queue_item
@@ -52,7 +53,7 @@ def create_app(facts: ServerFacts) -> Starlette:
     ]
     app = Starlette(
         routes=routes,
-        exception_handlers={HTTPException: _told, BadQuery: _bad_query},  # pyright: ignore[reportArgumentType] - each handler takes its own exception
+        exception_handlers={HTTPException: _told, BadQuery: _bad_query, Unavailable: _not_yet},  # pyright: ignore[reportArgumentType] - each handler takes its own exception
     )
     app.add_middleware(_Login, facts=facts)
     return app
@@ -88,6 +89,10 @@ async def _told(_: Request, error: Exception) -> Response:
 
 async def _bad_query(_: Request, error: Exception) -> Response:
     return refusal(400, "bad_request", str(error))
+
+
+async def _not_yet(_: Request, error: Exception) -> Response:
+    return refusal(503, "service_unavailable", str(error), {"retry-after": "1"})
 
 
 class _Login:
@@ -137,9 +142,9 @@ class _Doors:
         self._facts = facts
 
     async def health(self, _: Request) -> Response:
-        """200 while the server can keep what it is given, 503 when a restart is needed."""
+        """200 while the server can keep what it is given or is on the way to that, 503 when a restart is needed."""
         facts = self._facts.health()
-        return json_response(facts, 200 if facts.get("status") == "ok" else 503)
+        return json_response(facts, 200 if facts.get("status") in {"ok", "recovering"} else 503)
 
     async def ready(self, _: Request) -> Response:
         """200 once the doors are open and publishes are taken."""
@@ -148,11 +153,16 @@ class _Doors:
 
     async def metrics(self, _: Request) -> Response:
         """Sums over queues."""
-        return Response(exposition(self._facts.metrics()), media_type=METRICS_TYPE)
+        return self._scrape(per_object=False)
 
     async def metrics_per_object(self, _: Request) -> Response:
         """A line for each queue."""
-        return Response(exposition(self._facts.metrics(), per_object=True), media_type=METRICS_TYPE)
+        return self._scrape(per_object=True)
+
+    def _scrape(self, *, per_object: bool) -> Response:
+        content = exposition(self._facts.metrics(), per_object=per_object)
+        self._facts.scraped()
+        return Response(content, media_type=METRICS_TYPE)
 
     async def overview(self, _: Request) -> Response:
         """Totals, and the settings in force."""

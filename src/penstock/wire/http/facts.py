@@ -1,7 +1,7 @@
 """What the HTTP door asks of the server, and the numbers that become metrics.
 
 Every method answers from what is at hand, in well under a millisecond for a page of queues: the handlers run on the
-loop that serves messages.
+loop that serves messages.  While the server recovers, `overview`, `queues` and `queue` raise Unavailable.
 """
 
 from __future__ import annotations
@@ -61,20 +61,32 @@ class Metrics:
     )  # maxlen, expired, rejected, delivery_limit
     durable_lsn: int = 0
     last_lsn: int = 0
+    bulk_running: int = 0  # requests that the bulk process works on
+    bulk_requests: int = 0
+    bulk_starts: int = 0
+    bulk_deaths: int = 0  # that nobody asked for
     log_bytes: int = 0
     log_segments: int = 0
     log_commits: int = 0
     log_sync_seconds: float = 0.0  # spent in syncs, in all
     recovery_records: int = 0
     recovery_seconds: float = 0.0
+    recovery_share: float = 1.0  # of the start; 1: the doors are open
+    recovery_records_expected: int = 0  # that are to be read at this start
+    recovering: bool = False
     body_cache_bytes: int = 0
     body_cache_limit_bytes: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
     resident_bytes: int = 0
     resident_limit_bytes: int = 0
     disk_free_bytes: int = 0
     memory_alarm: bool = False
     disk_alarm: bool = False
     broken: bool = False  # a sync failed: nothing is confirmed any more
+    pause_longest: float = 0.0  # seconds; the longest turn of the loop since the last scrape
+    pause_longest_cpu: float = 0.0  # seconds of CPU, of the turn that took most of it since then
+    pause_total: float = 0.0  # seconds of all turns
+    pause_counts: Sequence[tuple[float, int]] = ()  # (upper end in seconds, turns up to it); the last one is all
     queues: Sequence[QueueMetrics] = ()
 
 
@@ -82,7 +94,7 @@ class ServerFacts(Protocol):
     """The server as the HTTP door sees it."""
 
     def health(self) -> Mapping[str, object]:
-        """What `/healthz` shows.  Its `status` is `ok`, or `broken` when a restart is needed."""
+        """What `/healthz` shows.  Its `status` is `ok`, `recovering`, or `broken` when a restart is needed."""
         ...
 
     def ready(self) -> bool:
@@ -107,6 +119,10 @@ class ServerFacts(Protocol):
 
     def metrics(self) -> Metrics:
         """The numbers now."""
+        ...
+
+    def scraped(self) -> None:
+        """The metrics were read: what they say since the last scrape begins anew."""
         ...
 
     def check_login(self, user: str, password: str, host: str) -> bool:

@@ -7,9 +7,10 @@ turns one `Metrics` into text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -39,13 +40,28 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
     "penstock_log_bytes": ("log_bytes", "Bytes of the log"),
     "penstock_log_segments": ("log_segments", "Files of the log"),
     "penstock_recovery_records": ("recovery_records", "Records read at the last start"),
+    "penstock_recovery_records_expected": ("recovery_records_expected", "Records to be read at the last start"),
     "penstock_recovery_seconds": ("recovery_seconds", "Time of recovery at the last start"),
+    "penstock_recovery_share": ("recovery_share", "Share of the start that is done; 1: the doors are open"),
+    "penstock_recovering": ("recovering", "1 while the log is recovered and the doors are closed"),
     "penstock_body_cache_bytes": ("body_cache_bytes", "Bodies held in memory"),
     "penstock_body_cache_limit_bytes": ("body_cache_limit_bytes", "Budget for bodies and buffers"),
+    "penstock_bulk_running": ("bulk_running", "Requests that the bulk process works on"),
+    "penstock_loop_pause_longest_seconds": (
+        "pause_longest",
+        "Longest turn of the event loop since the last scrape",
+    ),
+    "penstock_loop_pause_longest_cpu_seconds": (
+        "pause_longest_cpu",
+        "CPU time of the turn that took most of it since the last scrape",
+    ),
     "penstock_broken": ("broken", "1 if a sync failed and a restart is needed"),
 }
 
 _COUNTERS: Mapping[str, tuple[str, str]] = {
+    "penstock_bulk_requests": ("bulk_requests", "Requests given to the bulk process"),
+    "penstock_bulk_starts": ("bulk_starts", "Starts of the bulk process, which ends when idle"),
+    "penstock_bulk_deaths": ("bulk_deaths", "Ends of the bulk process that nobody asked for"),
     "rabbitmq_connections_opened": ("connections_opened", "Connections opened"),
     "rabbitmq_connections_closed": ("connections_closed", "Connections closed"),
     "rabbitmq_channels_opened": ("channels_opened", "Channels opened"),
@@ -105,6 +121,17 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
         messages = CounterMetricFamily(f"rabbitmq_global_messages_{name}", text, labels=["protocol"])
         messages.add_metric(["amqp091"], float(getattr(metrics, attribute)))
         yield messages
+    memory = GaugeMetricFamily("penstock_memory_bytes", "What server.memory is used for", labels=["account"])
+    for account, size in metrics.memory.items():
+        memory.add_metric([account], size)
+    yield memory
+    if metrics.pause_counts:
+        yield HistogramMetricFamily(
+            "penstock_loop_pause_seconds",
+            "Turns of the event loop: how long a client had to wait for its next look",
+            buckets=[("+Inf" if end == inf else str(end), count) for end, count in metrics.pause_counts],
+            sum_value=metrics.pause_total,
+        )
     for reason in _DEATHS:
         dead = CounterMetricFamily(
             f"rabbitmq_global_messages_dead_lettered_{reason}",

@@ -1,0 +1,278 @@
+"""The files of an export: Parquet, Arrow, JSON lines, CSV, each fed with batches of one schema.
+
+How a body is shown: `binary` as it is (Parquet and Arrow alone), `text` as UTF-8, with what is none replaced, or
+`json`: in JSON lines the value itself, in Parquet and Arrow a struct column whose fields the first rows decide.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import base64
+import io
+from datetime import datetime
+from typing import Any, BinaryIO, Literal, Protocol, cast
+
+import orjson
+import pyarrow as pa
+
+from penstock.errors import InvalidArgument
+
+FORMATS = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".arrows": "arrows",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+}
+"""By the end of a file's name."""
+
+BODIES = ("binary", "text", "json")
+ROW_GROUP = 100_000
+ROW_GROUP_BYTES = 64 << 20
+
+Form = Literal["parquet", "arrow", "arrows", "jsonl", "csv"]
+
+
+class Writer(Protocol):
+    """A file on its way."""
+
+    warnings: list[str]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+        ...
+
+    def finish(self) -> None:
+        """No more rows.  The sink stays open."""
+        ...
+
+
+def writer_for(form: str, sink: BinaryIO, body: str) -> Writer:
+    """The writer of a format.  InvalidArgument for one there is none of, or a body it cannot show."""
+    if body not in ("", *BODIES):
+        raise InvalidArgument(f"--body {body!r} is not one of {', '.join(BODIES)}")
+    if form == "jsonl":
+        return JsonLines(sink, body or "text")
+    if form == "csv":
+        if body and body != "text":
+            raise InvalidArgument(f"CSV shows bodies as text, not as {body}")
+        return Csv(sink)
+    if form in ("parquet", "arrow", "arrows"):
+        return Columns(sink, form, body or "binary")
+    raise InvalidArgument(f"format {form!r} is not one of {', '.join(sorted(set(FORMATS.values())))}")
+
+
+class Columns:
+    """Parquet (zstd), an Arrow file, or an Arrow stream."""
+
+    def __init__(self, sink: BinaryIO, form: str, body: str) -> None:
+        self.warnings = list[str]()
+        self._sink = sink
+        self._form = form
+        self._body = body
+        self._json: JsonColumn | None = None
+        self._out: Any = None
+        self._held = list[pa.RecordBatch]()
+        self._rows = self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+        batch = self._shown(batch)
+        if self._out is None:
+            self._open(batch.schema)
+        self._held.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= ROW_GROUP or self._bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def finish(self) -> None:
+        """No more rows.  Without any there is a file with the column `lsn` and no row."""
+        self._flush()
+        if self._out is None:
+            self._open(pa.schema([("lsn", pa.int64())]))
+        cast("Any", self._out).close()
+        if self._json is not None and self._json.misfits:
+            self.warnings.append(f"{self._json.misfits:,} bodies are null: no JSON object, or unlike the first ones")
+
+    def _open(self, schema: pa.Schema) -> None:
+        if self._form == "parquet":
+            import pyarrow.parquet
+
+            parquet: Any = pyarrow.parquet
+            self._out = parquet.ParquetWriter(self._sink, schema, compression="zstd")
+        elif self._form == "arrow":
+            self._out = pa.ipc.new_file(cast("Any", self._sink), schema)
+        else:
+            self._out = pa.ipc.new_stream(cast("Any", self._sink), schema)
+
+    def _flush(self) -> None:
+        if self._held:
+            self._out.write_table(pa.Table.from_batches(self._held))
+        self._held, self._rows, self._bytes = [], 0, 0
+
+    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = batch.schema.get_field_index("body")
+        if at < 0 or self._body == "binary":
+            return batch
+        if self._body == "text":
+            return batch.set_column(at, "body", texts(batch.column(at)))
+        bodies = cast("list[bytes | None]", batch.column(at).to_pylist())
+        if self._json is None:
+            self._json = JsonColumn(bodies)
+        return batch.set_column(at, "body", self._json.of(bodies))
+
+
+class JsonColumn:
+    """Bodies as structs whose fields the first batch decides.  A body that does not fit is null, and counted."""
+
+    def __init__(self, first: list[bytes | None]) -> None:
+        import pyarrow.json
+
+        self._reader: Any = pyarrow.json
+        self.misfits = 0
+        good = [body for body in first if isinstance(_parsed(body), dict)]
+        if not good:
+            raise InvalidArgument("--body json: none of the first bodies is a JSON object; use text or binary")
+        table = self._read(b"\n".join(orjson.dumps(_parsed(body)) for body in good), None)
+        self._schema: pa.Schema = table.schema
+        self.type = pa.struct(list(table.schema))
+
+    def of(self, bodies: list[bytes | None]) -> Any:
+        """The column."""
+        values = [_parsed(body) for body in bodies]
+        objects = [value if isinstance(value, dict) else None for value in values]
+        try:
+            column = pa.array(objects, self.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            fitting = [self._fits(value) for value in objects]
+            column = pa.array(
+                [value if fits else None for value, fits in zip(objects, fitting, strict=True)], self.type
+            )
+        self.misfits += column.null_count
+        return column
+
+    def _fits(self, value: object) -> bool:
+        try:
+            pa.array([value], self.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return False
+        return True
+
+    def _read(self, data: bytes, schema: pa.Schema | None) -> pa.Table:
+        options = self._reader.ParseOptions(explicit_schema=schema)
+        reading = self._reader.ReadOptions(block_size=max(1 << 20, len(data) + 1))
+        try:
+            table: pa.Table = self._reader.read_json(io.BytesIO(data), read_options=reading, parse_options=options)
+        except pa.ArrowException as error:
+            raise InvalidArgument(
+                f"--body json: the first bodies do not agree on their fields ({str(error)[:200]}); use text"
+            ) from None
+        fields = [pa.field(one.name, _plain_type(one.type)) for one in table.schema]
+        return table.cast(pa.schema(fields))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Texts that look like times stay texts: what the first rows look like proves nothing of later ones."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _plain_type(one.type)) for one in cast("Any", kind)])
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(cast("Any", kind).value_type))
+    return kind
+
+
+def _parsed(body: bytes | None) -> object:
+    try:
+        return orjson.loads(body or b"")
+    except orjson.JSONDecodeError:
+        return None
+
+
+class JsonLines:
+    """One JSON object a line.  A body that is no UTF-8 stands in `body_base64` instead."""
+
+    def __init__(self, sink: BinaryIO, body: str) -> None:
+        self.warnings = list[str]()
+        self._sink = sink
+        self._body = body
+        if body == "binary":
+            raise InvalidArgument("JSON lines show bodies as text or json, not as binary")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+        lines = list[bytes]()
+        for row in batch.to_pylist():
+            for name in ("body", "properties"):
+                value = row.get(name)
+                if value is not None:
+                    del row[name]
+                    row.update(self._shown(name, value))
+            if isinstance(row.get("headers"), list):
+                row["headers"] = dict(row["headers"])
+            lines.append(orjson.dumps(row, default=_other))
+        lines.append(b"")
+        self._sink.write(b"\n".join(lines))
+
+    def finish(self) -> None:
+        """No more rows."""
+
+    def _shown(self, name: str, value: bytes) -> dict[str, object]:
+        if name == "body" and self._body == "json":
+            try:
+                return {name: orjson.loads(value)}
+            except orjson.JSONDecodeError:
+                pass  # shown as text below
+        try:
+            return {name: value.decode()}
+        except UnicodeDecodeError:
+            return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _other(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+class Csv:
+    """Comma separated, with a line of names.  Headers are JSON text, bodies text."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        import pyarrow.csv
+
+        self.warnings = list[str]()
+        self._csv: Any = pyarrow.csv
+        self._sink = sink
+        self._out: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+        for at, name in enumerate(batch.schema.names):
+            column = batch.column(at)
+            if pa.types.is_map(column.type):
+                cells = [None if cell is None else orjson.dumps(dict(cell)).decode() for cell in column.to_pylist()]
+                batch = batch.set_column(at, name, pa.array(cells, pa.string()))
+            elif pa.types.is_binary(column.type):
+                batch = batch.set_column(at, name, texts(column))
+        if self._out is None:
+            self._out = self._csv.CSVWriter(self._sink, batch.schema)
+        self._out.write_batch(batch)
+
+    def finish(self) -> None:
+        """No more rows."""
+        if self._out is not None:
+            self._out.close()
+
+
+def texts(column: Any) -> pa.Array[Any]:
+    """Bytes as text; what is no UTF-8 is replaced."""
+    try:
+        return cast("pa.Array[Any]", column.cast(pa.string()))
+    except pa.ArrowInvalid:
+        cells = [None if cell is None else cell.decode("utf-8", "replace") for cell in column.to_pylist()]
+        return cast("pa.Array[Any]", pa.array(cells, pa.string()))

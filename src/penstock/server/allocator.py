@@ -1,0 +1,88 @@
+"""Free memory that the C library keeps goes back to the system.
+
+A burst leaves the heap full of holes: what waits afterwards costs 8 bytes a message and the process twice that.  The
+library gives holes back only when asked.  Measured with 6 million messages in 50 queues: 12 bytes a message instead of
+20.  Where there is no such call nothing is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from collections.abc import Callable
+from typing import cast
+
+import pyarrow as pa
+
+_PAGE = resource.getpagesize()
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
+"""Names of malloc.h."""
+
+SMALL = 128 << 20
+"""Budgets up to this are kept closely."""
+
+LARGE = 512 << 10
+"""Larger blocks are then mapped by themselves, and go back to the system when they are freed."""
+
+
+def _trim() -> Callable[[int], int] | None:
+    try:
+        return cast("Callable[[int], int]", ctypes.CDLL(None).malloc_trim)
+    except (OSError, AttributeError, TypeError):  # not glibc
+        return None
+
+
+_TRIM = _trim()
+
+
+def give_back() -> None:
+    """Give whole free pages back; takes milliseconds, so not on the loop.  Any thread."""
+    if _TRIM is not None:
+        _TRIM(0)
+
+
+class Tidy:
+    """Gives free memory back whenever the process has grown by so much: a burst's holes are not left for the next.
+
+    Bodies of all sizes come and go; without this a server with a budget of 64 MiB holds 60 MiB more in holes.
+    """
+
+    def __init__(self, growth: int) -> None:
+        """growth: bytes."""
+        self._growth = growth
+        self._low = resident_bytes()
+
+    def due(self) -> bool:
+        """Whether `run` is worth its while."""
+        now = resident_bytes()
+        self._low = min(self._low, now)
+        return now > self._low + self._growth
+
+    def run(self) -> None:
+        """Takes milliseconds, so not on the loop.  Any thread."""
+        give_back()
+        pa.default_memory_pool().release_unused()
+        self._low = resident_bytes()
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * _PAGE
+
+
+def keep_close(memory: int) -> None:
+    """Have the process keep little beyond what it uses; at the start, before there are threads.
+
+    memory: the budget, in bytes.  Threads allocate from one heap: a heap of its own keeps what one read of the log left
+    free.  With a small budget large blocks are mapped by themselves too, and Arrow allocates where everybody does; that
+    costs a fifth of the CPU of 10 kB messages, so with a large budget holes are cheaper.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    mallopt(_ARENA_MAX, 1)
+    if memory <= SMALL:
+        mallopt(_MMAP_THRESHOLD, LARGE)
+        pa.set_memory_pool(pa.system_memory_pool())

@@ -1,0 +1,122 @@
+"""`verify` and `audit` of a log that a server writes to: everything up to the listed durable LSN, nothing beyond.
+
+Verify believes no index: each batch is read again and its sum compared.  The audit reads the log once, through the
+audit and through the fold, which must agree; a log whose oldest segments are gone begins at its newest base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import pairwise
+
+import pyarrow as pa
+
+from penstock.core.audit.audit import Audit, Report
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
+from penstock.errors import LogDamaged
+from penstock.log.arrow import column
+from penstock.log.index import Segment
+from penstock.log.reader import decode
+from penstock.log.recover import Recovery, newest_base
+from penstock.log.retention import Base
+from penstock.log.segment import FOLDER, first_lsn
+from penstock.records.kinds import Kind
+from penstock.server.bulk.jobs import Request
+from penstock.server.bulk.view import View, rows_of
+
+FOLD_ROWS = 400_000
+BASE_ROWS = 4096
+"""A batch with a part of a base has no more rows."""
+
+Progress = Callable[[int, int], object]
+
+
+def verify(request: Request, progress: Progress) -> dict[str, object]:
+    """What `penstock log verify` tells: counts, segments, and a sentence for each damage."""
+    view = request.view
+    damage, warnings = list[str](), list[str]()
+    rows = batches = size = 0
+    segments = view.catalog.segments
+    total = sum(segment.end for segment in segments)
+    listed = {segment.name for segment in segments}
+    for name in request.disk.list(FOLDER):
+        if first_lsn(name) is not None and f"{FOLDER}/{name}" not in listed:
+            warnings.append(f"{FOLDER}/{name} is not in use by the server")
+    for before, segment in pairwise(segments):
+        if segment.header.previous != before.last:
+            damage.append(
+                f"{segment.name} follows LSN {segment.header.previous}, but {before.name} ends at {before.last}"
+            )
+    for segment in segments:
+        for number in range(len(segment.lsns)):
+            if segment.lsns[number] > view.durable:
+                break
+            data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+            batches += 1
+            size += len(data)
+            segment.checked[number] = 0
+            try:
+                rows += decode(segment, number, data).num_rows
+            except LogDamaged as error:
+                damage.append(str(error))
+            if batches % 256 == 0:
+                progress(size, total)
+    return {
+        "origin": view.origin,
+        "batches": batches,
+        "rows": rows,
+        "bytes": size,
+        "last_lsn": view.durable,
+        "clean": False,
+        "segments": [place._asdict() for place in view.listed.segments],
+        "damage": damage,
+        "warnings": warnings,
+    }
+
+
+def audit(request: Request, progress: Progress) -> dict[str, object]:
+    """Counts and findings, as `Report` has them."""
+    return asdict(audit_view(request.view, progress))
+
+
+def audit_view(view: View, progress: Progress) -> Report:
+    """The audit of what a view shows.  LogDamaged where bytes are not what was written."""
+    base = base_of(view)
+    start = DurableState.decode(base.state) if base is not None else None
+    auditor, fold = Audit(start), Fold(start)
+    total, done = rows_of(view), 0
+    held, rows = list[pa.RecordBatch](), 0
+    for batch in view.batches(0, view.durable + 1):
+        auditor.feed(batch)
+        held.append(batch)
+        rows += batch.num_rows
+        done += batch.num_rows
+        if rows >= FOLD_ROWS:
+            fold.feed(pa.Table.from_batches(held))
+            held, rows = [], 0
+            progress(done, total)
+    if held:
+        fold.feed(pa.Table.from_batches(held))
+    report = auditor.finish(fold.finish())
+    report.counts["segments"] = len(view.catalog.segments)
+    report.counts["bytes"] = sum(segment.end for segment in view.catalog.segments)
+    if base is not None:
+        report.counts["audited from LSN"] = base.floor
+    return report
+
+
+def base_of(view: View) -> Base | None:
+    """The base that the listed segments need; None when they need none.  LogDamaged when that is missing."""
+    oldest = view.catalog.segments[0]
+    needs = max(segment.header.floor for segment in view.catalog.segments)
+    if not oldest.header.previous and not needs:
+        return None
+    found = list[tuple[Segment, int]]()
+    for segment, number in view.catalog.batches(0, view.durable + 1):
+        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+        batch = decode(segment, number, data)
+        if batch.num_rows <= BASE_ROWS and (column(batch, "kind", "<i1") == int(Kind.BASE)).any():
+            found.append((segment, number))
+    return newest_base(oldest, Recovery(base_batches=found, needs=needs))

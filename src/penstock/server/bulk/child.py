@@ -1,0 +1,139 @@
+"""The bulk process itself: `python -m penstock.server.bulk.child FD FOLDER MEMORY NICENESS`.
+
+It reads what the server lists and runs the jobs that the server names, each request in a thread of its own.  It has no
+door, no user and no lock.  It ends when its control socket does, in the middle of whatever it does: the server is gone
+then, or wants it so.  What a job writes must therefore stand a kill at any byte, as everything in a data folder must.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.server.without_pandas import do_without_pandas
+
+logger = logging.getLogger("penstock.bulk")
+
+FDS_MAX = 16
+PROGRESS_S = 0.05
+"""How often a job tells how far it is; then it also learns that nobody waits any more."""
+
+STACK = 1 << 20
+"""Bytes of a thread's stack: they count as memory."""
+
+
+def main() -> None:
+    """Serve requests until the server closes the control socket; never returns."""
+    control, folder, memory, niceness = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
+    os.nice(niceness)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    do_without_pandas()
+    threading.stack_size(STACK)
+    sock = socket.socket(fileno=control)
+    work: Work | None = None
+    while True:
+        message, fds, _, _ = socket.recv_fds(sock, 1, FDS_MAX)
+        if not message:
+            os._exit(0)
+        if work is None:
+            work = Work(folder)
+        for fd in fds:
+            threading.Thread(target=work.serve, args=(socket.socket(fileno=fd),), daemon=True).start()
+
+
+class Work:
+    """All requests of this process."""
+
+    def __init__(self, folder: str) -> None:
+        from penstock.log.disk import OsDisk  # pyarrow comes with it: not before somebody asks for something
+        from penstock.server.bulk.view import Folder
+
+        self.disk = OsDisk(folder)
+        self.folder = Folder(self.disk)
+
+    def serve(self, sock: socket.socket) -> None:
+        """One request, whatever becomes of it."""
+        from penstock.server.bulk import frames
+
+        with sock:
+            try:
+                try:
+                    head, payload = frames.receive(sock)
+                    frames.send(sock, {"taken": os.getpid()})
+                    if head is not None:
+                        self._answer(sock, head, payload)
+                except frames.Ended:
+                    raise
+                except Exception as error:  # noqa: BLE001 - told to whoever asked, the other requests go on
+                    frames.send(sock, {"error": told(error)})
+            except frames.Ended:
+                return  # nobody waits for it any more
+
+    def _answer(self, sock: socket.socket, head: dict[str, Any], payload: memoryview) -> None:
+        from penstock.server.bulk import frames
+        from penstock.server.bulk.jobs import Request, do, read
+        from penstock.server.bulk.view import Listing
+
+        values = frames.unpack(head, payload)
+        listed = values.pop("log", None)
+        view = None if listed is None else self.folder.view(Listing.of(listed))
+
+        told_at = 0.0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal told_at
+            now = time.monotonic()
+            if now - told_at >= PROGRESS_S:
+                told_at = now
+                frames.send(sock, {"progress": [done, total]})
+
+        request = Request(self.disk, view, lambda: frames.gone(sock), progress)
+        if "read" in head:
+            schema, batches = read(request, head["read"], values)
+            frames.send(sock, {"schema": True}, memoryview(schema.serialize()))
+            rows = 0
+            for batch in batches:
+                rows += batch.num_rows
+                frames.send(sock, None, memoryview(batch.serialize()))
+            if not request.gone():
+                frames.send(sock, {"end": {"values": {"rows": rows}, "blobs": []}})
+        else:
+            end, pieces = frames.pack(do(request, head["job"], values))
+            frames.send(sock, {"end": end}, *pieces)
+
+
+def told(error: Exception) -> dict[str, object]:
+    """An error for the head of a frame."""
+    import orjson
+
+    from penstock.server.bulk.view import Moved
+    from penstock.wire.flight.failures import encode_error
+
+    if isinstance(error, Moved):
+        return {"moved": str(error)}
+    if isinstance(error, MemoryError):
+        limit = resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20
+        error = Unavailable(f"the bulk process has not enough memory for this request (its limit is {limit} MiB)")
+    if not isinstance(error, PenstockError):
+        logger.error("a bulk request failed", exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        error = PenstockError(f"the bulk process failed: {reason[:300]}")
+    return dict(orjson.loads(encode_error(error)[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""The bulk child as the server holds it: started when first needed, started anew when it died, ended when idle.
+
+A request is a socket of its own, handed to the child through a control socket.  So requests do not wait for each other,
+the kernel's buffers are the back-pressure, closing is cancelling, and a child that dies ends exactly the requests it
+had.  The child ends when the control socket does, and that happens however the server ends.
+
+    thread    socketpair -> one end to the child -> request -> answers -> close
+    loop      await run(job, ...): the same in a thread of this module
+
+It knows how to ask, not what: jobs and reads are named in `jobs` and run in `child`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.server.bulk import frames
+from penstock.server.bulk.view import Moved
+from penstock.wire.flight.failures import error_from
+
+logger = logging.getLogger("penstock.bulk")
+
+IDLE_S = 60.0
+"""A child that had no request for so long ends: it takes memory that somebody else can use."""
+
+MEMORY = 2 << 30
+"""Bytes that the child may allocate: a request beyond that fails, and nothing else does."""
+
+NICENESS = 5
+JOBS_AT_ONCE = 4
+END_S = 2.0
+
+Progress = Callable[[int, int], object]
+"""(done, in all)."""
+
+
+def _always() -> bool:
+    return True
+
+
+class Exchange:
+    """One request and its answers.  For one thread; close it, or read it to its end."""
+
+    def __init__(self, bulk: Bulk, sock: socket.socket, what: str, wanted: Callable[[], bool]) -> None:
+        self._bulk = bulk
+        self._sock: socket.socket | None = sock
+        self._what = what
+        self._wanted = wanted
+        self._spare = frames.Spare()
+        self._child = bulk.pid
+
+    def answers(self) -> Iterator[tuple[dict[str, Any] | None, memoryview]]:
+        """Frames up to the last one, which is given too.
+
+        Raises the error that the child tells, Moved, or Unavailable when the child died or `wanted` said no.
+        """
+        try:
+            while True:
+                sock = self._sock
+                if sock is None:
+                    return
+                try:
+                    head, payload = frames.receive(sock, self._wanted, self._spare)
+                except frames.Ended:
+                    if not self._wanted():
+                        raise Unavailable(f"{self._what} was given up") from None
+                    raise self._bulk.died(self._child, self._what) from None
+                if head is not None and "error" in head:
+                    raise _error(head["error"])
+                yield head, payload
+                if head is not None and "end" in head:
+                    return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """The child stops working on it."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+            self._bulk.ended()
+
+    def __del__(self) -> None:
+        """A stream that nobody ever began to read."""
+        self.close()
+
+
+def _error(told: dict[str, Any]) -> Exception:
+    return Moved(told["moved"]) if "moved" in told else error_from(told)
+
+
+class Bulk:
+    """The child of one server.  Thread-safe."""
+
+    def __init__(self, data: str | os.PathLike[str], *, memory: int = MEMORY, idle_s: float = IDLE_S) -> None:
+        self._data = str(Path(data).absolute())
+        self._memory = memory
+        self._idle_s = idle_s
+        self.starts = 0
+        self.deaths = 0  # that nobody asked for
+        self.requests = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._running = 0
+        self._last_used = time.monotonic()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    # -- any thread
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child that runs, if one does."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def running(self) -> int:
+        """Requests that the child works on."""
+        return self._running
+
+    def ask(self, kind: str, name: str, values: dict[str, object], wanted: Callable[[], bool] = _always) -> Exchange:
+        """Begin a request: kind "read" or "job".  Unavailable when no child can be started."""
+        head, pieces = frames.pack(values)
+        for attempt in range(2):
+            try:
+                ours = self._connect(fresh=attempt > 0)
+            except OSError as error:
+                raise Unavailable(f"the bulk process cannot be started: {error}") from error
+            exchange = Exchange(self, ours, f"{kind} {name!r}", wanted)
+            try:
+                frames.send(ours, {kind: name, **head}, *pieces)
+                first, _ = frames.receive(ours, wanted)  # taken
+                if first is not None and "error" in first:
+                    exchange.close()
+                    raise _error(first["error"])
+            except frames.Ended:
+                exchange.close()
+                if not wanted():
+                    raise Unavailable(f"{kind} {name!r} was given up") from None
+                continue  # it died before it knew of the request
+            return exchange
+        raise Unavailable(f"the bulk process ends before it takes up {kind} {name!r}")
+
+    def call(
+        self,
+        job: str,
+        values: dict[str, object],
+        *,
+        progress: Progress | None = None,
+        wanted: Callable[[], bool] = _always,
+    ) -> dict[str, Any]:
+        """The plain result of a job; waits for it.
+
+        `progress` is called in this thread.  `wanted` False gives the job up.  Raises what the job raises, and
+        Unavailable when the child died under it.
+        """
+        exchange = self.ask("job", job, values, wanted)
+        for head, payload in exchange.answers():
+            if head is None:
+                continue
+            if "progress" in head:
+                if not wanted():
+                    break
+                if progress is not None:
+                    progress(*cast("tuple[int, int]", head["progress"]))
+            elif "end" in head:
+                return frames.unpack(head["end"], payload)
+        exchange.close()
+        raise Unavailable(f"job {job!r} was given up")
+
+    def died(self, child: int | None, what: str) -> PenstockError:
+        """The error for a request that a child left unfinished."""
+        process = self._process
+        if self._closed:
+            return Unavailable(f"the server stops; {what} was not finished")
+        if process is None or process.pid != child:
+            return Unavailable(f"the bulk process ended while it worked on {what}; it is started again when needed")
+        try:
+            code = process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return Unavailable(f"the bulk process gave up {what}")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        return Unavailable(f"the bulk process {how} while it worked on {what}; it is started again when needed")
+
+    def ended(self) -> None:
+        """A request has ended."""
+        with self._lock:
+            self._running -= 1
+            self._last_used = time.monotonic()
+
+    def _connect(self, *, fresh: bool) -> socket.socket:
+        """A socket whose other end the child has; starts the child if none runs.  OSError when that fails."""
+        with self._lock:
+            if self._closed:
+                raise OSError(0, "the server stops")
+            if fresh or self._control is None or self._process is None or self._process.poll() is not None:
+                self._start()
+            assert self._control is not None
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    try:
+                        socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+                    except OSError:  # it has died since it was looked at
+                        self._start()
+                        socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+            self._running += 1
+            self.requests += 1
+            self._last_used = time.monotonic()
+            return ours
+
+    def _start(self) -> None:
+        """Start a child.  `subprocess` does not run our code between fork and exec, so threads do no harm."""
+        self._bury()
+        ours, theirs = socket.socketpair()
+        try:
+            command = [sys.executable, "-m", "penstock.server.bulk.child", str(theirs.fileno()), self._data]
+            self._process = subprocess.Popen(
+                [*command, str(self._memory), str(NICENESS)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": _path(), "OPENBLAS_NUM_THREADS": "1"},  # numpy is asked for no algebra
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._control = ours
+        self.starts += 1
+
+    def _bury(self) -> None:
+        """Whatever is left of the last child goes."""
+        process, self._process = self._process, None
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        if process is None:
+            return
+        code = _end(process)
+        if control is not None:  # nobody had asked it to
+            self.deaths += 1
+            logger.warning("the bulk process %d ended with status %d", process.pid, code)
+
+    # -- the loop's thread
+
+    async def run(self, job: str, *, progress: Progress | None = None, **values: object) -> dict[str, Any]:
+        """The plain result of a job.  Cancelling gives the job up.  `progress` is called in another thread."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, thread_name_prefix="penstock-bulk")
+        wanted = threading.Event()
+        wanted.set()
+
+        def work() -> dict[str, Any]:
+            return self.call(job, values, progress=progress, wanted=wanted.is_set)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except asyncio.CancelledError:
+            wanted.clear()
+            raise
+
+    def beat(self) -> None:
+        """Once a second: a child that is idle ends.  It goes when its control socket does; nobody waits for it here."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            process = self._process
+            if process is not None and process.poll() is not None:
+                self._bury()
+            elif not self._running and time.monotonic() - self._last_used >= self._idle_s:
+                control, self._control = self._control, None
+                if control is not None:
+                    control.close()
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """End the child and whatever it does.  Blocks for up to END_S: not on the loop."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            process, self._process = self._process, None
+            control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        if process is not None:
+            _end(process)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """The status of a process that should end by itself, and soon does."""
+    try:
+        return process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _path() -> str:
+    """Where the child finds this package: where this process found it."""
+    here = str(Path(__file__).resolve().parents[3])
+    return os.pathsep.join(dict.fromkeys([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))

@@ -1,0 +1,104 @@
+"""Reads in the child: the same code as in a Flight thread, over what the server listed.
+
+Positions come as chunks: a range as [state, attempt, start, stop], packed LSNs as [state, attempt, name of the bytes].
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.log.arrow import column
+from penstock.records.chunks import Chunk
+from penstock.server.bulk.jobs import Request
+from penstock.server.flight.contents import Part, planned
+from penstock.server.flight.contents import content as content_rows
+from penstock.server.flight.history import Batches, History
+from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay
+
+MATCHES_MAX = 1_000_000
+
+
+def records(request: Request, command: dict[str, Any]) -> tuple[pa.Schema, Batches]:
+    """A range of the log."""
+    return History(request.view, request.gone).records(LogRange(**command))
+
+
+def replay(request: Request, command: dict[str, Any], start: int, end: int) -> tuple[pa.Schema, Batches]:
+    """Messages of topics with LSNs in [start, end)."""
+    return History(request.view, request.gone).replay_between(Replay(**command), start, end)
+
+
+def content(
+    request: Request, command: dict[str, Any], parts: Sequence[Any], **packed: Any
+) -> tuple[pa.Schema, Batches]:
+    """The messages of a snapshot of a queue."""
+    history = History(request.view, request.gone)
+    return content_rows(QueueContent(**command), unpack(parts, packed), request.view, history)
+
+
+def plan(request: Request, command: dict[str, Any], parts: Sequence[Any], **packed: Any) -> tuple[pa.Schema, Batches]:
+    """One part of a planned batch of a stream."""
+    history = History(request.view, request.gone)
+    chunks = [part.chunk for part in unpack(parts, packed)]
+    return planned(Plan(**command), chunks, request.view, history)
+
+
+def matching(
+    request: Request, filter: str, start: int, end: int, vhost: str = "/", limit: int = MATCHES_MAX
+) -> dict[str, object]:
+    """LSNs in [start, end) of messages that a filter lets through, of every topic.
+
+    Result: `lsns`, packed signed 64-bit; `walked`: all below it was looked at; `scanned`: messages looked at.
+    """
+    history = History(request.view, request.gone)
+    found = list[np.ndarray[Any, np.dtype[np.int64]]]()
+    count = scanned = 0
+    walked = end
+    for batch in history.messages(start, end):
+        scanned += batch.num_rows
+        for hit in history.matching(iter([batch]), filter, vhost):
+            found.append(column(hit, "lsn", "<i8"))
+            count += hit.num_rows
+        if count >= limit:
+            walked = int(column(batch, "lsn", "<i8")[-1]) + 1
+            break
+    lsns = np.concatenate(found) if found else np.zeros(0, np.int64)
+    return {"lsns": lsns.tobytes(), "walked": walked, "scanned": scanned}
+
+
+def pack(parts: Sequence[Part]) -> dict[str, object]:
+    """Positions for a request, without copying them."""
+    named = dict[str, object]()
+    told = list[list[object]]()
+    for at, part in enumerate(parts):
+        if isinstance(part.chunk, range):
+            told.append([part.state, part.attempt, part.chunk.start, part.chunk.stop])
+        else:
+            named[f"chunk{at}"] = memoryview(part.chunk)
+            told.append([part.state, part.attempt, f"chunk{at}"])
+    return {"parts": told, **named}
+
+
+def unpack(parts: Sequence[Any], packed: dict[str, Any]) -> list[Part]:
+    """The inverse."""
+    out = list[Part]()
+    for state, attempt, *where in parts:
+        chunk: Chunk
+        if len(where) == 2:
+            chunk = range(where[0], where[1])
+        else:
+            chunk = array("q")
+            chunk.frombytes(packed[where[0]])
+        out.append(Part(state, chunk, attempt))
+    return out
+
+
+def plain(command: LogRange | Replay | QueueContent | Plan) -> dict[str, Any]:
+    """A command for a request."""
+    return asdict(command)

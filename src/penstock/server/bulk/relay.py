@@ -1,0 +1,148 @@
+"""Which DoGet runs in the bulk child, and its answer relayed: Arrow messages as bytes, no row of them touched.
+
+A read that may go through many bytes of the log goes to the child; a small one stays in its Flight thread, where it
+costs no process.  How far a read may go is known before it starts: from the segments' sizes and the LSNs it spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+
+from penstock.errors import LogDamaged
+from penstock.records.chunks import Chunk
+from penstock.server.bulk import reads
+from penstock.server.bulk.view import Moved, listing
+from penstock.server.flight.contents import Part
+from penstock.server.flight.history import Batches, History
+from penstock.wire.flight.bookmarks import parse_span
+from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay
+
+if TYPE_CHECKING:
+    from penstock.log import Log
+    from penstock.server.bulk.process import Bulk, Exchange
+
+T = TypeVar("T")
+
+LARGE = 8 << 20
+"""Bytes of the log from which on a read is the child's."""
+
+LARGE_FILTERED = 1 << 20
+"""The same for a read with a content filter: that is Python for each row, and Python in a thread stops the loop."""
+
+LONE = 64 << 10
+"""What finding one row of the log may cost at most: the batch it was written in."""
+
+TRIES = 3
+
+
+class Relay:
+    """Reads of one server that are not small."""
+
+    def __init__(self, bulk: Bulk, log: Log, *, large: int = LARGE, large_filtered: int = LARGE_FILTERED) -> None:
+        self.bulk = bulk
+        self.relayed = 0  # reads that went to the child
+        self._log = log
+        self._large = large
+        self._large_filtered = large_filtered
+
+    def records(self, command: LogRange, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
+        """A range of the log; None when it is small."""
+        start, end = command.from_lsn, min(command.to_lsn, self._log.durable + 1)
+        if not self._is_large(start, end):
+            return None
+        return self._read("records", {"command": reads.plain(command)}, start, end, gone)
+
+    def replay(self, command: Replay, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
+        """Messages of topics; None when there is little to look through."""
+        start, end = History(self._log, gone).resolve(parse_span(command.bookmark))
+        if not self._is_large(start, end, filtered=command.filter is not None):
+            return None
+        values: dict[str, object] = {"command": reads.plain(command), "start": start, "end": end}
+        return self._read("replay", values, start, end, gone)
+
+    def content(
+        self, command: QueueContent, parts: Sequence[Part], gone: Callable[[], bool]
+    ) -> tuple[pa.Schema, Batches] | None:
+        """What waits in a queue; None when that is little."""
+        return self._positions("content", command, parts, gone, filtered=command.filter is not None)
+
+    def planned(
+        self, command: Plan, chunks: Sequence[Chunk], gone: Callable[[], bool]
+    ) -> tuple[pa.Schema, Batches] | None:
+        """A planned batch of a stream; None when it is small."""
+        return self._positions("plan", command, [Part("", chunk, 0) for chunk in chunks], gone)
+
+    def _positions(
+        self,
+        name: str,
+        command: QueueContent | Plan,
+        parts: Sequence[Part],
+        gone: Callable[[], bool],
+        *,
+        filtered: bool = False,
+    ) -> tuple[pa.Schema, Batches] | None:
+        parts = [part for part in parts if len(part.chunk)]
+        count = sum(len(part.chunk) for part in parts)
+        if not count:
+            return None
+        start = min(part.chunk[0] for part in parts)
+        end = max(part.chunk[-1] for part in parts) + 1
+        if isinstance(command, Plan):
+            count = count // command.parts + 1
+        if not self._is_large(start, end, most=count * LONE, filtered=filtered):
+            return None
+        return self._read(name, {"command": reads.plain(command), **reads.pack(parts)}, start, end, gone)
+
+    def _is_large(self, start: int, end: int, *, most: int = 1 << 62, filtered: bool = False) -> bool:
+        limit = self._large_filtered if filtered else self._large
+        return min(most, self.bytes_between(start, end)) >= limit
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """About how many bytes of the log have LSNs in [start, end)."""
+        total = 0.0
+        for one in self._log.segments():
+            low, high = max(start, one.first), min(end, one.last + 1)
+            if low < high:
+                total += one.bytes * (high - low) / (one.last + 1 - one.first)
+        return int(total)
+
+    def _read(
+        self, name: str, values: dict[str, object], start: int, end: int, gone: Callable[[], bool]
+    ) -> tuple[pa.Schema, Batches]:
+        """Ask the child; schema and batches when its first answer is there.  Raises what the child tells."""
+        self.relayed += 1
+
+        def ask(listed: dict[str, object]) -> tuple[pa.Schema, Batches]:
+            exchange = self.bulk.ask("read", name, {**values, "log": listed}, lambda: not gone())
+            answers = exchange.answers()
+            _, payload = next(answers)
+            schema = pa.ipc.read_schema(pa.py_buffer(payload))
+            return schema, _batches(exchange, answers, schema)
+
+        return on_log(self._log, ask, start, end)
+
+
+def on_log(log: Log, ask: Callable[[dict[str, object]], T], start: int = 0, end: int = 1 << 62) -> T:
+    """What `ask` gives for a listing of the log; asked again when a file was replaced or deleted before it was opened.
+
+    Raises what `ask` raises, and LogDamaged for a file that is never what the server takes it for.
+    """
+    moved = ""
+    for _ in range(TRIES):
+        try:
+            return ask(listing(log, start, end).plain())
+        except Moved as error:
+            moved = str(error)
+    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
+
+
+def _batches(exchange: Exchange, answers: Iterator[tuple[object, memoryview]], schema: pa.Schema) -> Batches:
+    try:
+        for head, payload in answers:
+            if head is None:
+                yield pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+    finally:
+        exchange.close()

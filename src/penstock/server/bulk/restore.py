@@ -1,0 +1,152 @@
+"""A data folder from a backup.  It gets an origin of its own, so that it and the original are never taken for one log.
+
+Bookmarks carry the origin: those of the original are refused by the restored server, and the other way round.  LSNs,
+queues, streams and sinks are what they were.  The log ends without the mark of a clean stop, so that the first start
+gives out LSNs far beyond any that the original may have given out since.
+
+Everything is written beside its place and moved there at the end, `log` last.  Until then the folder has
+`restore.part`, and a server refuses to start in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from crc32c import crc32c
+
+from penstock.errors import DiskFull, InvalidArgument, LogDamaged
+from penstock.log import OsDisk, checkpoints
+from penstock.log.encode import Encoder
+from penstock.log.segment import FOLDER, NotASegment, read_header
+from penstock.server.bulk import RESTORE_PART as PART
+from penstock.server.bulk.manifest import Kept, Manifest, blocks, closing, read
+
+Progress = Callable[[int, int], object]
+
+
+def restore(backup: str | Path, data: str | Path, progress: Progress, *, origin: int = 0) -> dict[str, object]:
+    """Make `data` from a backup.
+
+    Result: `origin`, `old_origin`, `last` (LSN), `rows`, `files`, `bytes`.  Errors: InvalidArgument for a folder that
+    is not empty or a backup that is not complete, LogDamaged when a file is not what was backed up, DiskFull.
+    """
+    if not Path(backup).is_dir():
+        raise InvalidArgument(f"{backup} is no folder")
+    source = OsDisk(backup)
+    manifest = read(source)
+    place = Path(data)
+    _refuse_used(place)
+    origin = origin or int.from_bytes(os.urandom(6), "big") + 1
+    part = place / PART
+    try:
+        part.mkdir(parents=True)
+        _fill(source, OsDisk(part), manifest, origin, progress)
+        for child in sorted(part.iterdir(), key=lambda path: path.name == FOLDER):  # the log last
+            child.rename(place / child.name)
+        part.rmdir()
+        OsDisk(place).sync_folder()
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"the backup does not fit into {data}: {error.strerror}") from error
+        raise InvalidArgument(f"{data} cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return {
+        "origin": origin,
+        "old_origin": manifest.origin,
+        "last": manifest.last,
+        "rows": manifest.rows,
+        "files": len(manifest.files),
+        "bytes": sum(one.bytes for one in manifest.files),
+    }
+
+
+def _refuse_used(place: Path) -> None:
+    try:
+        there = sorted(os.listdir(place)) if place.exists() else []
+    except OSError as error:
+        raise InvalidArgument(f"{place} cannot be a data folder: {error.strerror}") from error
+    if PART in there:
+        raise InvalidArgument(f"{place} holds an unfinished restore; empty the folder and restore again")
+    if there:
+        raise InvalidArgument(f"{place} is not empty: it holds {there[0]!r}; restore into a new folder")
+
+
+def _fill(source: OsDisk, target: OsDisk, manifest: Manifest, origin: int, progress: Progress) -> None:
+    total = sum(one.bytes for one in manifest.files)
+    done = 0
+
+    def step(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done, total)
+
+    segments = [one for one in manifest.files if one.name.startswith(f"{FOLDER}/")]
+    if not segments:
+        raise LogDamaged("the backup holds no segment of the log")
+    for folder in sorted({one.name.partition("/")[0] for one in manifest.files}):
+        target.mkdir(folder)
+    for one in manifest.files:
+        if one.name.startswith(f"{checkpoints.FOLDER}/"):
+            _summed(source, one, None, step)
+            continue
+        mark = manifest.last if one is segments[-1] else None
+        _copy(source, target, one, (manifest.origin, origin) if one in segments else None, mark, step)
+    checkpoint = checkpoints.newest(source, manifest.origin, [])
+    if checkpoint is not None:
+        checkpoints.write(target, origin, checkpoint.lsn, checkpoint.state, checkpoint.vias)
+    for folder in {one.name.partition("/")[0] for one in manifest.files}:
+        target.sync_folder(folder)
+    target.sync_folder()
+
+
+def _copy(
+    source: OsDisk,
+    target: OsDisk,
+    one: Kept,
+    origins: tuple[int, int] | None,
+    mark: int | None,
+    step: Callable[[int], object],
+) -> None:
+    """A file of the backup; of a segment, with its new origin, and with a mark behind the last batch of all."""
+    with closing(target.open(one.name, create=True)) as file:
+        _summed(source, one, file.pwrite, step)
+        if origins is not None:
+            try:
+                header, size = read_header(file)
+            except NotASegment as error:
+                raise LogDamaged(f"{one.name} of the backup is no segment: {error}") from None
+            if header.origin != origins[0]:
+                raise LogDamaged(f"{one.name} of the backup has origin {header.origin}, and the backup {origins[0]}")
+            fresh = replace(header, origin=origins[1]).encode()
+            assert len(fresh) == size, "numbers in a header have a fixed width"
+            file.pwrite(fresh, 0)
+        if mark is not None and (claim := Encoder().mark(mark + 1, mark, one.bytes)) is not None:
+            file.pwrite(claim, one.bytes)  # rot in the last batch is damage from now on, and no torn tail
+        file.sync()
+
+
+def _summed(
+    source: OsDisk, one: Kept, write: Callable[[bytes, int], object] | None, step: Callable[[int], object]
+) -> None:
+    """Read a file of the backup to its end, hand its blocks on, and compare size and sum."""
+    at = crc = 0
+    try:
+        with closing(source.open(one.name, readonly=True)) as file:
+            for block in blocks(file, file.size()):
+                crc = crc32c(block, crc)
+                if write is not None:
+                    write(block, at)
+                at += len(block)
+                step(len(block))
+    except FileNotFoundError:
+        raise LogDamaged(f"{one.name} of the backup is missing") from None
+    if (at, crc) != (one.bytes, one.crc32c):
+        raise LogDamaged(f"{one.name} of the backup is not what was written: its sum or size is another")

@@ -1,0 +1,73 @@
+"""Backup, verify and audit of the log that a server writes to: what it must hold still meanwhile, and the child's work.
+
+Any thread but the loop's calls these, and waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.server.bulk.relay import on_log
+
+if TYPE_CHECKING:
+    from penstock.server.bulk.process import Bulk
+    from penstock.server.engine import Engine
+    from penstock.server.flight.handover import Handover
+    from penstock.server.flight.stages import Stages
+
+
+class Upkeep:
+    """Work on a whole log, one server's."""
+
+    def __init__(self, bulk: Bulk, engine: Engine, handover: Handover, stages: Stages, server: str) -> None:
+        self._bulk = bulk
+        self._engine = engine
+        self._handover = handover
+        self._stages = stages
+        self._server = server
+        self._alone = threading.Lock()
+
+    def verify(self, gone: Callable[[], bool]) -> dict[str, Any]:
+        """What `penstock log verify` tells."""
+        return self._run("verify", gone)
+
+    def audit(self, gone: Callable[[], bool]) -> dict[str, Any]:
+        """What `penstock audit` tells."""
+        return self._run("audit", gone)
+
+    def backup(self, target: str, copy: bool, gone: Callable[[], bool]) -> dict[str, Any]:
+        """A backup into a folder of this machine; see `backup.run`.  One after the other."""
+        with self._alone, self._still(gone):
+            return self._run("backup", gone, target=target, copy=copy, server=self._server)
+
+    def _run(self, job: str, gone: Callable[[], bool], **values: object) -> dict[str, Any]:
+        def ask(listed: dict[str, object]) -> dict[str, Any]:
+            return self._bulk.call(job, {**values, "log": listed}, wanted=lambda: not gone())
+
+        with self._held(gone):
+            return on_log(self._engine.log, ask)
+
+    @contextmanager
+    def _held(self, gone: Callable[[], bool]) -> Generator[None]:
+        """No segment goes, and none is compacted."""
+        first = self._engine.log.first_lsn
+        hold: Callable[[], int | None] = lambda: first  # noqa: E731 - a name, so that it can be found again
+        readers = self._engine.readers
+        self._handover.call(partial(readers.append, hold), gone, durable=False)
+        try:
+            yield
+        finally:
+            self._handover.post(partial(readers.remove, hold))
+
+    @contextmanager
+    def _still(self, gone: Callable[[], bool]) -> Generator[None]:
+        """No stage goes: what the log has decided may still be copied from it."""
+        self._stages.freeze()
+        try:
+            yield
+        finally:
+            self._stages.thaw()

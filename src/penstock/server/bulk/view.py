@@ -1,0 +1,267 @@
+"""The log as a reader without its lock sees it: segments that somebody listed, up to a durable LSN that somebody named.
+
+The server lists its segments with each request, each with the byte up to which it may be believed; `View` opens files,
+indexes what it has not seen yet, and gives rows whose CRC was right.  `stand_alone` is the same of a folder that no
+server speaks for.  It writes nothing and judges no torn tail: beyond the listed end it never looks.
+
+A file may be deleted or replaced by one of a higher generation while it is read: what is open stays readable, and a
+name that is gone before it was opened raises Moved, upon which the server lists again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import LogDamaged
+from penstock.log import checkpoints
+from penstock.log.arrow import column
+from penstock.log.frame import FrameReader, NotAFrame, Window
+from penstock.log.index import Catalog, Segment
+from penstock.log.reader import Reader, Vias, damaged
+from penstock.log.recover import Recovery, newest_base, open_segments
+from penstock.log.segment import NotASegment, read_header
+from penstock.log.upkeep.names import Indexes, Wanted
+from penstock.ports import Disk
+from penstock.records.kinds import Kind
+
+OPEN_MAX = 256
+"""Files that stay open between requests, with their indexes."""
+
+
+class Moved(Exception):
+    """A listed file is not there any more, or is another one: list again."""
+
+
+class Place(NamedTuple):
+    """A segment as its owner lists it.  `end` is the byte behind its last durable batch."""
+
+    name: str
+    first: int
+    last: int
+    rows: int
+    batches: int
+    end: int
+    closed: bool
+    generation: int = 0  # how often it was rewritten: the same name then means another file
+
+
+class Listing(NamedTuple):
+    """What a reader may see: plain values, made by `listing` and sent with each request."""
+
+    origin: int
+    durable: int
+    vias: dict[str, list[str]]
+    segments: list[Place]
+
+    def plain(self) -> dict[str, object]:
+        """For a head."""
+        return {
+            "origin": self.origin,
+            "durable": self.durable,
+            "vias": self.vias,
+            "segments": [list(place) for place in self.segments],
+        }
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Listing:
+        """The inverse."""
+        return cls(values["origin"], values["durable"], values["vias"], [Place(*one) for one in values["segments"]])
+
+
+class Owner(Protocol):
+    """What a listing asks of an open log (`penstock.log.Log`)."""
+
+    vias: Vias
+
+    @property
+    def origin(self) -> int: ...
+    @property
+    def durable(self) -> int: ...
+
+    def segments(self) -> Sequence[Any]: ...
+
+
+def listing(log: Owner, start: int = 0, end: int = 1 << 62) -> Listing:
+    """The segments with LSNs in [start, end), as far as they are durable now.  Any thread.
+
+    The first of them is always there, so that `first_lsn` of a whole listing is the log's.
+    """
+    durable = log.durable  # before the ends of the segments: each of them covers it
+    places = [Place(*one[:8]) for one in log.segments()]
+    chosen = [place for place in places if place.last >= start and place.first < end]
+    return Listing(log.origin, durable, log.vias.table(), chosen or places[-1:])
+
+
+class View:
+    """What one request may read.  Its segments are shared with other requests, its bounds are its own."""
+
+    def __init__(self, listed: Listing, segments: Sequence[Segment], indexes: Indexes) -> None:
+        self.origin = listed.origin
+        self.durable = listed.durable
+        self.listed = listed
+        self.vias = Vias()
+        self.vias.load(listed.vias)
+        self.catalog = Catalog()
+        for segment in segments:
+            self.catalog.add(segment)
+        self._reader = Reader(self.catalog, self.vias, 0)
+        self._indexes = indexes
+
+    @property
+    def first_lsn(self) -> int:
+        """No row with a lower LSN is listed."""
+        return self.catalog.segments[0].header.first
+
+    def batches(
+        self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of all kinds with LSNs in [a, b), never above `durable`.  LogDamaged where bytes are wrong.
+
+        `names`: only messages of such topics matter, so batches without any may be left out.
+        """
+        chosen = None if names is None else partial(self._indexes.find, wanted=names)
+        return self._reader.batches(a, min(b, self.durable + 1), columns, chosen)
+
+    def close(self) -> None:
+        """Close the files, where this view is the only one that has them (`stand_alone`)."""
+        for segment in self.catalog.segments:
+            segment.file.close()
+
+
+class Folder:
+    """The files of a log folder that a process has opened, and what it has indexed of them.  Thread-safe."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._indexes = Indexes(disk)
+        self._open = dict[str, tuple[Place, Segment]]()
+        self._frames = FrameReader()
+        self._lock = threading.Lock()
+
+    def view(self, listed: Listing) -> View:
+        """A view of what was listed.
+
+        Raises Moved when the list is out of date, LogDamaged when a file is not what it must be.
+        """
+        with self._lock:
+            view = View(listed, [self._segment(place, listed.origin) for place in listed.segments], self._indexes)
+            for place in listed.segments:
+                self._open[place.name] = self._open.pop(place.name)
+            for name in list(self._open)[: -max(OPEN_MAX, len(listed.segments))]:
+                del self._open[name]  # a reader that still has it keeps it open
+            return view
+
+    def _segment(self, place: Place, origin: int) -> Segment:
+        known = self._open.get(place.name)
+        if known is not None:
+            before, segment = known
+            if before.closed and before != place:
+                known = None  # another generation under the same name
+            elif segment.end >= place.end:
+                return segment  # as far as asked for, or further
+        segment = known[1] if known is not None else self._fresh(place, origin)
+        self._index(segment, place)
+        self._open[place.name] = (place, segment)
+        return segment
+
+    def _fresh(self, place: Place, origin: int) -> Segment:
+        try:
+            file = self.disk.open(place.name, readonly=True)
+        except FileNotFoundError:
+            raise Moved(place.name) from None
+        try:
+            header, size = read_header(file)
+        except NotASegment as error:
+            raise LogDamaged(f"{place.name} is no segment of this log: {error}") from None
+        if header.origin != origin:
+            raise LogDamaged(f"{place.name} belongs to another data folder (origin {header.origin}, not {origin})")
+        if (header.first, header.generation) != (place.first, place.generation):
+            raise Moved(place.name)
+        return Segment(place.name, header, size, file)
+
+    def _index(self, segment: Segment, place: Place) -> None:
+        """Walk the frames up to the listed end.  Headers alone; each CRC is checked when a row is asked for."""
+        window = Window(segment.file, place.end)
+        at, wrong = segment.end, ""
+        while at < place.end and not wrong:
+            try:
+                frame = self._frames.at(window, at)
+            except NotAFrame as error:
+                wrong = f"cannot be read: {error}"
+                break
+            if frame is None:
+                wrong = "is zeros"
+                break
+            at += frame.length
+            if frame.rows:
+                last = frame.last if frame.last >= 0 else frame.lsn + frame.rows - 1
+                segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, False)
+            else:
+                segment.end = at
+        if wrong or (place.closed and len(segment.lsns) != place.batches):
+            where = (segment.name, len(segment.lsns), at, segment.last + 1)
+            raise damaged(*where, wrong or f"is not where the server has it ({place.batches} batches)")
+        segment.last = place.last
+
+
+def stand_alone(disk: Disk) -> View:
+    """A view of a folder that no server speaks for: up to the last whole batch.
+
+    LogDamaged where the files do not fit together.  Beside a running server the last batches may not be synced yet; a
+    server that writes while its last file is judged makes a sound tail look damaged, so damage is believed when it is
+    the same twice.
+    """
+    said = ""
+    while True:
+        catalog = Catalog()
+        try:
+            recovery = open_segments(disk, catalog, origin=0, new_first=1, repair=False)
+            return _stand_alone(disk, catalog, recovery)
+        except LogDamaged as error:
+            for segment in catalog.segments:
+                segment.file.close()
+            if str(error) == said:
+                raise
+            said = str(error)
+
+
+def _stand_alone(disk: Disk, catalog: Catalog, recovery: Recovery) -> View:
+    segments = catalog.segments
+    base = newest_base(segments[0], recovery)
+    last = segments[-1]
+    places = [
+        Place(
+            one.name,
+            one.header.first,
+            one.last,
+            one.rows,
+            len(one.lsns),
+            one.end,
+            one is not last,
+            one.header.generation,
+        )
+        for one in segments
+    ]
+    listed = Listing(recovery.origin, last.last, base.vias if base is not None else {}, places)
+    view = View(listed, segments, Indexes(disk))
+    checkpoint = checkpoints.newest(disk, recovery.origin, recovery.warnings)
+    after = 0
+    if checkpoint is not None and checkpoint.lsn <= last.last:
+        view.vias.load(checkpoint.vias)
+        after = checkpoint.lsn
+    for batch in view.batches(after + 1, last.last + 1):
+        for row in np.flatnonzero(column(batch, "kind", "<i1") == int(Kind.VIA)).tolist():
+            via, header = (cast("Any", batch.column(name))[row].as_py() for name in ("via", "properties"))
+            view.vias.learn(via, header)
+    return view
+
+
+def rows_of(view: View) -> int:
+    """Rows in all listed segments."""
+    return sum(segment.rows for segment in view.catalog.segments)

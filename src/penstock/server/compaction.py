@@ -1,0 +1,257 @@
+"""Compaction of a running server's log: one rewriting at a time, planned here, written elsewhere, swapped in here.
+
+    look     facts about closed segments; where rows may go also what is still needed, as of a synced LSN
+    plan     `log.upkeep.plan` says what is worth doing
+    base     before rows are left out, a durable base that stands for them
+    rewrite  in the bulk child where there is one, else in a thread; never above the room that the disk has
+    swap     one new list of segments on the loop; readers go on with the old files
+
+Every step may fail, and the log is as it was.  What may go is decided by settled, synced records alone: a message that
+waits, is leased, is on its way, or was planned for a stream keeps its row, and a running read keeps all from its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from penstock.core.state.needs import count, held_from, needed_pairs
+from penstock.errors import LogDamaged
+from penstock.log.upkeep.names import build
+from penstock.log.upkeep.plan import UNKNOWN, Aims, Facts, Task, plan
+from penstock.log.upkeep.rewrite import GaveUp, Made, Old, Order, rewrite
+from penstock.log.upkeep.swap import drop
+
+if TYPE_CHECKING:
+    from penstock.core.state.durable import DurableState
+    from penstock.log import SegmentInfo
+    from penstock.server.engine import Engine
+    from penstock.server.retention import Retirement
+
+logger = logging.getLogger("penstock.server")
+
+_T = TypeVar("_T")
+
+MARGIN = 64 << 20
+"""Bytes of the disk that a rewriting leaves free, beside what the log holds back for itself."""
+
+PAUSE_S = 0.002
+"""In a thread of the server: how long it rests after each group of batches."""
+
+LARGE = 8 << 20
+"""Bytes to read from which on the work is done elsewhere."""
+
+
+class Elsewhere(Protocol):
+    """Another process for what reads much."""
+
+    async def rewrite(self, order: Order) -> Made:
+        """As `log.upkeep.rewrite.rewrite`; PenstockError too when the other process cannot do it."""
+        ...
+
+    async def index(self, first: int) -> int:
+        """As `log.upkeep.names.build`."""
+        ...
+
+
+@dataclass(slots=True)
+class Look:
+    """What was found: tasks, and the state as of a synced LSN that says what their segments still need."""
+
+    tasks: list[Task]
+    state: DurableState | None = None
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was done since the start."""
+
+    rewritten: int = 0  # files that were replaced
+    freed: int = 0  # bytes
+    dropped: int = 0  # rows
+
+
+class Compaction:
+    """Compaction of one log.  Its coroutines run one at a time, and belong to the loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        retirement: Retirement,
+        pool: Executor,
+        state: Callable[[], Awaitable[DurableState]],
+        synced: Callable[[int], Awaitable[None]],
+        aims: Aims,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        """`state` gives what the log has settled, on disk for sure; `synced` waits until the log has synced an LSN."""
+        self.totals = Totals()
+        self.stopping = False
+        self._engine, self._retirement, self._pool = engine, retirement, pool
+        self._state, self._synced, self._aims = state, synced, aims
+        self._elsewhere = elsewhere
+        self._rest = threading.Event()
+        self._failed = set[int]()  # first LSNs of segments that could not be rewritten
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+
+    def news(self) -> bool:
+        """Whether there may be something to do that was not there at the last look.  Cheap; on the loop."""
+        segments = self._engine.log.segments()
+        seen = (len(segments), segments[-1].first, sum(one.generation for one in segments))
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        return True
+
+    async def look(self) -> Look:
+        """What is worth doing now.  Raises LogBroken, LogDamaged, OSError."""
+        engine = self._engine
+        past = {one.first for one in await self._off(self._retirement.past)}
+        closed = [_facts(one, one.first in past) for one in engine.log.segments()[:-1]]
+        room = self._room()
+        state: DurableState | None = None
+        hold = engine.held()
+        if any(one.past and one.last < hold and one.rows for one in closed):
+            state = await self._state()
+            closed = await self._off(partial(_counted, closed, state))
+            hold = min(engine.held(), held_from(state))  # what was settled for its delivery is on its way now
+        tasks = [
+            task for task in plan(closed, hold, room, self._aims)
+            if not self._read(task) and not any(one.first in self._failed for one in task.segments)
+        ]  # fmt: skip
+        return Look(tasks, state)
+
+    def _read(self, task: Task) -> bool:
+        """Whether somebody reads these files: rows that he may want stay, and he may open a file by its name."""
+        return self._engine.reading() <= task.segments[-1].last
+
+    async def step(self) -> Task | None:
+        """Do the most useful thing, if there is one; the task that was done."""
+        look = await self.look()
+        for task in look.tasks:
+            if self.stopping or self._engine.log.full:
+                return None
+            if await self.run(task, look.state):
+                return task
+        return None
+
+    async def run(self, task: Task, state: DurableState | None) -> bool:
+        """Carry out one task; whether the log is now different.
+
+        Raises LogBroken, OSError, and Unavailable when the other process died.  Segments that turn out to be damaged
+        are told and not tried again.
+        """
+        engine, log = self._engine, self._engine.log
+        order = Order(tuple(Old(one.first, one.last, one.generation, one.rows) for one in task.segments))
+        order = replace(order, compress=task.why == "cold" or _all_compressed(task))
+        if task.drops:
+            assert state is not None, "rows are left out by a state alone"
+            floor = await self._base_over(order.last, task.gain)
+            if not floor:
+                return False
+            keep = await self._off(lambda: needed_pairs(state, order.first, order.last).tobytes())
+            order = replace(order, keep=keep, floor=floor)
+        try:
+            made = await self._rewrite(order, task.bytes_before)
+        except GaveUp:
+            return False
+        except LogDamaged as error:
+            logger.warning("upkeep of the log: %s", error)
+            self._failed.update(one.first for one in task.segments)
+            return False
+        if self._read(task) or (task.drops and engine.held() <= order.last):
+            await self._off(lambda: drop(log.disk, made))  # a read or a delivery began meanwhile
+            return False
+        try:
+            swap = log.swap(made)
+        except ValueError as error:  # retired meanwhile
+            logger.info("a rewriting came too late: %s", error)
+            await self._off(lambda: drop(log.disk, made))
+            return False
+        await self._off(swap.prepare)
+        swap.enter()
+        freed = made.bytes_before - made.end
+        self.totals.rewritten += len(task.segments)
+        self.totals.freed += freed
+        self.totals.dropped += made.rows_before - made.rows
+        logger.info(
+            "%d segment(s) from LSN %d on rewritten (%s): %d of %d rows, %d bytes freed",
+            len(task.segments), made.first, task.why, made.rows, made.rows_before, freed,
+        )  # fmt: skip
+        await self._off(swap.finish)
+        return True
+
+    async def _base_over(self, last: int, gain: int) -> int:
+        """The floor of a durable base above `last`; 0 when a new one would cost more than is gained."""
+        log, retirement = self._engine.log, self._retirement
+        if log.base_floor > last:
+            return log.base_floor
+        past = await self._off(retirement.past)
+        floor = max([last, *(one.last for one in past)]) + 1
+        state = await self._off(lambda: retirement.state_below(floor))
+        if 2 * len(state) > gain:
+            return 0
+        await self._synced(retirement.write_base(floor, state))
+        return log.base_floor
+
+    async def _rewrite(self, order: Order, size: int) -> Made:
+        if self._elsewhere is not None and size >= LARGE:
+            return await self._elsewhere.rewrite(order)
+        return await self._off(lambda: rewrite(self._engine.log.disk, order, self._between))
+
+    async def index(self) -> int:
+        """Make the indexes of names that are missing; how many.  Segments that cannot be read are told once."""
+        log, made = self._engine.log, 0
+        sizes = {one.first: one.bytes for one in log.segments()}
+        for first in await self._off(log.unindexed):
+            if self.stopping or log.full or first in self._failed:
+                continue
+            try:
+                if self._elsewhere is not None and sizes.get(first, 0) >= LARGE:
+                    await self._elsewhere.index(first)
+                else:
+                    await self._off(partial(build, log.disk, first, self._between))
+            except LogDamaged as error:
+                logger.warning("upkeep of the log: %s", error)
+                self._failed.add(first)
+            else:
+                made += 1
+        return made
+
+    def _between(self, done: int) -> bool:
+        """In a thread of the server, between groups of batches: let the loop have the interpreter."""
+        self._rest.wait(PAUSE_S)
+        return self.stopping
+
+    async def _off(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _room(self) -> int:
+        log = self._engine.log
+        if log.full:
+            return 0
+        held_back = log.settings.low_space + log.settings.reserve
+        return log.disk.free() - held_back - (MARGIN if log.settings.low_space else 0)
+
+
+def _facts(one: SegmentInfo, past: bool) -> Facts:
+    return Facts(one.first, one.last, one.rows, one.batches, one.bytes, one.generation, one.compressed, past)
+
+
+def _counted(closed: list[Facts], state: DurableState) -> list[Facts]:
+    """The facts with what is needed of each segment past retention."""
+    out = list[Facts]()
+    for one in closed:
+        needed = min(one.rows, count(needed_pairs(state, one.first, one.last))) if one.past else UNKNOWN
+        out.append(replace(one, needed=needed))
+    return out
+
+
+def _all_compressed(task: Task) -> bool:
+    return all(one.compressed for one in task.segments)

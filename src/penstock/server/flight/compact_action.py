@@ -1,0 +1,46 @@
+"""The action `compact`: have the keeper do now what it would do by and by, or say what that is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.server.flight.calls import Caller
+from penstock.wire.flight.fields import Fields
+
+if TYPE_CHECKING:
+    from penstock.server.flight.handover import Answer, Handover
+    from penstock.server.keeper import Keeper
+
+
+class CompactAction:
+    """This action, as a row of the table of all actions."""
+
+    def __init__(self, handover: Handover, keeper: Keeper) -> None:
+        self._handover = handover
+        self._keeper = keeper
+        self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
+            "compact": (self._compact, "dry_run: delete and rewrite closed segments, or say what would be done"),
+        }
+
+    def _compact(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        dry_run = f.flag("dry_run")
+        f.finish()
+
+        def job(answer: Answer[dict[str, object]]) -> None:
+            work = asyncio.ensure_future(self._keeper.compact(dry_run=dry_run))
+            work.add_done_callback(lambda done: _tell(done, answer))
+
+        return self._handover.submit(job).wait(caller.gone)
+
+
+def _tell(done: asyncio.Future[dict[str, object]], answer: Answer[dict[str, object]]) -> None:
+    error = done.exception()
+    if error is None:
+        answer.give(done.result())
+    elif isinstance(error, PenstockError):
+        answer.fail(error)
+    else:
+        answer.fail(PenstockError(f"the log could not be compacted: {error}"))

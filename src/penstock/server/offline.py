@@ -1,0 +1,166 @@
+"""Compaction of a data folder that no server holds, and a look at what it would do.
+
+The plan and the rewriting are those of a running server; here there are no readers and no deliveries, so what the log
+itself has settled decides alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
+from penstock.core.state.needs import count, held_from, needed_pairs
+from penstock.errors import LogBroken
+from penstock.log import Log, LogSettings
+from penstock.log.index import Catalog
+from penstock.log.listing import SegmentInfo, describe
+from penstock.log.reader import Reader, Vias
+from penstock.log.recover import open_segments
+from penstock.log.replay import choose_start, tables
+from penstock.log.upkeep.plan import Aims, Facts, Task, plan
+from penstock.log.upkeep.rewrite import Made, Old, Order, rewrite
+from penstock.records.chunks import LSN_LIMIT
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
+from penstock.records.schema import LOG_VERSION
+
+if TYPE_CHECKING:
+    from penstock.log.replay import Start
+    from penstock.ports import Clock, Disk
+
+SETTINGS = LogSettings(ahead=0, reserve=0, low_space=0)
+
+
+class Limits(NamedTuple):
+    """What is past retention; None: nothing by that measure."""
+
+    age: int | None = None  # microseconds
+    bytes: int | None = None  # of the whole log
+
+
+Told = Callable[[Task, Made], object]
+"""Called after each rewriting."""
+
+
+def look(disk: Disk, clock: Clock, limits: Limits, aims: Aims) -> list[Task]:
+    """What is worth doing.  Changes nothing.  LogDamaged where the log cannot be read."""
+    catalog, vias = Catalog(), Vias()
+    recovery = open_segments(disk, catalog, origin=0, new_first=1, repair=False)
+    try:
+        start = choose_start(disk, catalog, recovery, vias)
+        after = 0 if start is None else start.lsn if start.kind == "checkpoint" else start.lsn - 1
+        state = folded(start, tables(catalog, vias, after))
+        last = catalog.segments[-1]
+        segments = [describe(segment, segment is not last) for segment in catalog.segments]
+        past = past_retention(segments, Reader(catalog, vias, 0), limits, clock.wall())
+        return _plan(segments, past, state, disk.free(), aims)
+    finally:
+        for segment in catalog.segments:
+            segment.file.close()
+
+
+def compact(disk: Disk, clock: Clock, limits: Limits, aims: Aims, told: Told) -> list[str]:
+    """Do what is worth doing; names of segments of which nothing was needed, and which were deleted.
+
+    A base is written at the log's end where rows are left out; otherwise nothing is appended, and the log is left as
+    cleanly as it was found.  DataFolderInUse when somebody has the folder, LogDamaged, OSError.
+    """
+    log = Log.open(disk, clock, SETTINGS)
+    clean, found = log.recovery.clean, log.appended
+    try:
+        state = folded(log.start_state(), log.replay())
+        past = past_retention(log.segments(), log, limits, clock.wall())
+        gone = _delete(log, clock, state, past)
+        for task in _plan(log.segments(), past, state, disk.free(), aims):
+            olds = tuple(Old(one.first, one.last, one.generation, one.rows) for one in task.segments)
+            order = Order(olds, compress=task.why == "cold" or all(one.compressed for one in task.segments))
+            if task.drops:
+                if log.base_floor <= order.last:
+                    _write_base(log, clock, max(past) + 1)
+                keep = needed_pairs(state, order.first, order.last).tobytes()
+                order = replace(order, keep=keep, floor=log.base_floor)
+            made = rewrite(disk, order)
+            swap = log.swap(made)
+            swap.prepare()
+            swap.enter()
+            swap.finish()
+            told(task, made)
+        return gone
+    finally:
+        log.close(clean=(clean or log.appended > found) and not log.broken)
+
+
+def _delete(log: Log, clock: Clock, state: DurableState, past: set[int]) -> list[str]:
+    """Delete from the front what is past retention and of no use to anybody."""
+    held, floor = held_from(state), 0
+    for one in log.segments()[:-1]:
+        if one.last not in past or one.last >= held or len(needed_pairs(state, one.first, one.last)):
+            break
+        floor = one.last + 1
+    if floor and log.base_floor < floor:
+        _write_base(log, clock, max(past) + 1)
+    return log.retire(floor)
+
+
+def folded(start: Start | None, rows: Iterable[pa.Table]) -> DurableState:
+    """The durable state at the end of the log."""
+    fold = Fold(DurableState.decode(start.state)) if start is not None else Fold()
+    for table in rows:
+        fold.feed(table)
+    return fold.finish()
+
+
+def past_retention(segments: Sequence[SegmentInfo], log: Reader | Log, limits: Limits, now: int) -> set[int]:
+    """The last LSNs of closed segments past retention."""
+    total = sum(one.bytes for one in segments)
+    found = set[int]()
+    for one, following in pairwise(segments):
+        too_large = limits.bytes is not None and total > limits.bytes
+        if not too_large and (limits.age is None or _time_at(log, following.first) >= now - limits.age):
+            break
+        found.add(one.last)
+        total -= one.bytes
+    return found
+
+
+def _time_at(log: Reader | Log, first: int) -> int:
+    """Time of the first row at or after an LSN: nothing before it is younger."""
+    for batch in log.batches(first, LSN_LIMIT, ["time"]):
+        time: int = batch.column(0).cast(pa.int64())[0].as_py()
+        return time
+    return LSN_LIMIT
+
+
+def _plan(segments: Sequence[SegmentInfo], past: set[int], state: DurableState, room: int, aims: Aims) -> list[Task]:
+    closed = list[Facts]()
+    for one in segments[:-1]:
+        facts = Facts(one.first, one.last, one.rows, one.batches, one.bytes, one.generation, one.compressed)
+        if one.last in past:
+            needed = min(one.rows, count(needed_pairs(state, one.first, one.last)))
+            facts = replace(facts, past=True, needed=needed)
+        closed.append(facts)
+    return plan(closed, held_from(state), room, aims)
+
+
+def _write_base(log: Log, clock: Clock, floor: int) -> None:
+    """A durable base as of `floor`, folded from the base before it and the records since."""
+    before = log.base_state()
+    fold = Fold(DurableState.decode(before[1])) if before is not None else Fold()
+    for batch in log.batches(0 if before is None else before[0], floor):
+        fold.feed(batch)
+    state = fold.finish().encode()
+    now = clock.wall()
+    if log.appended < log.recovery.next_lsn - 1:  # after an unclean stop: a run begins, as it does in a server
+        boot = orjson.dumps({"clean": False, "instance": "penstock log compact", "version": LOG_VERSION})
+        log.append([Control(Kind.BOOT, "", boot, b"", log.recovery.next_lsn, now)])
+    log.append([log.base_group(log.appended + 1, now, floor, state)], sync=True)
+    log.flush()
+    if log.broken:
+        raise LogBroken(log.broken)
