@@ -9,13 +9,12 @@ a tenth of the messages stays.  Only `Fold.feed` and `finish` are timed.  Prints
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import time
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+from harness import emit
 
 from penstock.core.state.fold import Fold
 from penstock.core.state.plain import dump, dump_settings
@@ -121,13 +120,13 @@ def main() -> None:
         start = time.perf_counter()
         encoded = state.encode()
         encode = time.perf_counter() - start
-        print(json.dumps({
-            "bench": "fold", "python": platform.python_version(), "pyarrow": pa.__version__, "queues": queues,
-            "rows_a_batch": options.rows, "records": fold.records, "seconds": round(spent, 3),
-                    "cpu_seconds_fed": round(cpu, 3),
-            "records_per_s": round(fold.records / spent), "budget": 5_000_000, "waiting": waiting,
-            "state_bytes": len(encoded), "encode_ms": round(encode * 1000, 1),
-        }))  # fmt: skip
+        settings = {
+            "queues": queues, "rows_a_batch": options.rows, "records": fold.records, "seconds": round(spent, 3),
+            "cpu_seconds_fed": round(cpu, 3), "waiting": waiting, "state_bytes": len(encoded),
+            "encode_ms": round(encode * 1000, 1),
+        }  # fmt: skip
+        what = "fold: one queue" if queues == 1 else f"fold: {queues} queues interleaved"
+        emit(what, [fold.records / spent], "records/s", budget=5_000_000, sense="at least", settings=settings)
 
 
 if __name__ == "__main__":

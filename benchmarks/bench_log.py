@@ -1,16 +1,14 @@
 """What the log costs: encoding, commits beside an idle and a busy loop, replay, reading back.
 
-Each figure is one line of JSON on standard output: name, value, unit, and what it was taken with.  `--fast` takes a
-second or two, for the tests.  Nothing here is judged by time alone; budgets are printed beside the values.
+Each figure is one line of JSON on standard output, as `harness.emit` prints it.  `--fast` takes a second or two, for
+the tests.  Nothing here is judged by time alone; budgets are printed beside the values.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import random
 import tempfile
 import time
@@ -18,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from harness import emit
 
 from penstock.log import Log, LogSettings, OsDisk
 from penstock.log.encode import Encoder
@@ -38,11 +38,8 @@ class RealClock:
 
 
 def tell(name: str, value: float, unit: str, budget: float | None = None, **more: object) -> None:
-    """One line of JSON."""
-    line: dict[str, object] = {"bench": "log", "name": name, "value": round(value, 4), "unit": unit, **more}
-    if budget is not None:
-        line |= {"budget": budget, "ratio": round(value / budget, 3)}
-    print(json.dumps(line), flush=True)
+    """One figure."""
+    emit(f"log: {name}", [value], unit, budget=budget, settings=more)
 
 
 def uniform(first: int, rows: int, size: int = 100) -> Publishes:
@@ -180,7 +177,7 @@ def replay(folder: Path, fast: bool) -> None:
         seconds = time.perf_counter() - start
         assert got == wanted
         tell(f"open and replay {wanted} rows of {rows}-row batches", seconds, "s", open=round(opened, 3),
-             million_rows_a_second=round(wanted / seconds / 1e6, 2))  # fmt: skip
+             rows_a_second=round(wanted / seconds))  # fmt: skip
         at = min(20_000, wanted // 2)
         for run in (1, 50, 1_000):
             seconds = best(partial(log.read, range(at, at + run)), 200)
@@ -199,7 +196,6 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true", help="a second or two, for the tests")
     parser.add_argument("--only", choices=["encode", "commit", "replay"], help="one part alone")
     asked = parser.parse_args()
-    tell("machine", os.cpu_count() or 0, "cores", python=platform.python_version())
     with tempfile.TemporaryDirectory(prefix="bench-log-") as name:
         folder = Path(name)
         if asked.only in (None, "encode"):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from harness import emit, parse, parser
 
-from penstock.core.effects import Deliver, Effect, Verb
+from penstock.core.effects import Deliver, Effect, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.consumers import Consumer
 from penstock.core.queue.view import Queue
@@ -120,8 +120,9 @@ def filtered(n: int, rounds: int) -> float:
     queue.arrive(NOW, bench.lsns(1), sink, batch=Publishes(topic, b"", [b"stuck"]))
     for text in (b"a", b"b"):
         queue.subscribe(NOW, sink, tag=text.decode(), holder=None, filter=StartsWith(text))
-    for targets in queue.targets.lists.values():
-        targets.walked, targets.asked = queue.main.last(), None
+    for effect in sink.take_effects():
+        if isinstance(effect, Scan):
+            queue.scanned(NOW, effect.token, [[] for _ in effect.filters], effect.chunk[-1], sink)
     bodies = [b"a", b"b"] * (n // 2)
     start = time.process_time()
     for _ in range(rounds):

@@ -1,6 +1,7 @@
 """`make bench`: every benchmark, one table, and `benchmarks/results/*.jsonl`.
 
     python benchmarks/run.py [--quick] [--only NAME] [--out FOLDER]
+    PENSTOCK_BENCH=short make bench
 
 Each benchmark is a program of its own in this folder (`bench_*.py`) that prints one line of JSON a figure; its lines go
 to `results/NAME.jsonl`, which is written anew.  A figure beyond its budget is shown and is no failure; a benchmark that
@@ -22,17 +23,44 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
-ORDER = ("start", "amqp", "flight", "memory", "recovery")
+ORDER = (
+    "start", "amqp", "flight", "memory", "memory_bound", "depth", "restart", "recovery", "drain", "filters",
+)  # fmt: skip
 """These first, in the order of the table; then all others by name."""
 
 QUICK = {"expr": ["--fast"], "log": ["--fast"], "fold": ["--records", "100000"]}
 """What stands for `--quick` where a benchmark measures a part without a server and has options of its own."""
+
+SHORT = {
+    "amqp": ["--messages", "100000", "--repeat", "1"],
+    "flight": ["--repeat", "1"],
+    "memory": ["--messages", "1000000"],
+    "depth": ["--messages", "200000"],
+    "restart": ["--messages", "1000000"],
+    "recovery": ["--messages", "1000000", "--repeat", "1"],
+    "drain": ["--messages", "1000000"],
+    "filters": ["--messages", "1000000", "--repeat", "1"],
+    "log": ["--fast"],
+    "fold": ["--records", "1000000"],
+    "expr": ["--fast"],
+}
+"""What `PENSTOCK_BENCH=short` adds: minutes instead of an hour, and budgets that still mean something."""
+
+WHOLE = {"memory_bound": ["--whole"]}
+"""What a full run adds."""
 
 
 def names() -> list[str]:
     """Every benchmark there is."""
     found = {path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py")}
     return [name for name in ORDER if name in found] + sorted(found.difference(ORDER))
+
+
+def added(name: str, *, quick: bool) -> list[str]:
+    """The options that the length of the run stands for; those of the command line come after and win."""
+    if quick:
+        return QUICK.get(name, ["--quick"])
+    return (SHORT if os.environ.get("PENSTOCK_BENCH") == "short" else WHOLE).get(name, [])
 
 
 def run(name: str, arguments: list[str], out: Path, console: Console) -> tuple[list[dict[str, Any]], int]:
@@ -106,8 +134,7 @@ def main() -> int:
     failed: list[str] = []
     started = time.perf_counter()
     for name in given.only or names():
-        quick = QUICK.get(name, ["--quick"]) if given.quick else []
-        figures, status = run(name, [*rest, *quick], given.out, console)
+        figures, status = run(name, [*added(name, quick=given.quick), *rest], given.out, console)
         all_figures += figures
         if status != 0:
             failed.append(name)

@@ -14,11 +14,13 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
-from penstock.memory import BodyCache
+from penstock.memory import Caches
 from penstock.records.chunks import Now
 from penstock.records.entries import Rows
+from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
 from penstock.server.engine import Engine
+from penstock.server.flight.decided import finish_decided
 from penstock.server.flight.door import FlightDoor, FlightLimits
 
 T = TypeVar("T")
@@ -41,12 +43,18 @@ class FlightHouse:
     """`with FlightHouse(folder) as house:` and `house.url`."""
 
     def __init__(
-        self, folder: Path, limits: FlightLimits | None = None, memory: int = 64 * 2**20, segment: int = 8 * 2**20
+        self,
+        folder: Path,
+        limits: FlightLimits | None = None,
+        memory: int = 64 * 2**20,
+        segment: int = 8 * 2**20,
+        bulk: Bulk | None = None,
     ) -> None:
         self.folder = folder
         self.limits = limits
         self.memory = memory
         self.segment = segment
+        self.bulk = bulk  # closed with the house
         self.clock = ShiftedClock()
         self.loop = asyncio.new_event_loop()
         self.engine: Engine
@@ -92,15 +100,19 @@ class FlightHouse:
         self.engine = Engine(
             core,
             self.log,
-            BodyCache(self.memory),
+            Caches(self.memory),
             self.clock,
             call_soon=self.loop.call_soon,
             read_cold=self._read_cold,
         )
+        self.engine.judges.off = self.engine.scans.off = self._off_the_loop
+        if self.bulk is not None:
+            self.engine.judges.ask = self.engine.scans.ask = self.bulk.call
         self.log.on_durable = self.engine.durable
         self.log.on_broken = lambda error: self.engine.break_down(str(error))
         self.log.start_thread(self.loop.call_soon_threadsafe, self.loop.call_later)
         self.engine.finish_turn()
+        finish_decided(self.engine, disk, self.limits.group if self.limits is not None else None)
         self.door = FlightDoor(
             self.engine,
             lambda user, password, host: (user, password) == ("guest", "guest") and host == "127.0.0.1",
@@ -108,6 +120,7 @@ class FlightHouse:
             disk,
             wake=self.loop.call_soon_threadsafe,
             limits=self.limits,
+            bulk=self.bulk,
         )
         _, self.port = self.door.listen("127.0.0.1", self.port)
         self._ticking()
@@ -116,8 +129,8 @@ class FlightHouse:
         self.engine.tick()
         self._timer = self.loop.call_later(0.02, self._ticking)
 
-    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None]) -> None:
-        future = self._pool.submit(self.log.read, lsns)
+    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None], most: int = 0) -> None:
+        future = self._pool.submit(self.log.read, lsns, 0, most)
 
         def done() -> None:
             answer(future.result())
@@ -125,12 +138,18 @@ class FlightHouse:
 
         future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(done))
 
+    def _off_the_loop(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        future = self._pool.submit(work)
+        future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(lambda: done(future.result())))
+
     def beat(self) -> None:
         """What the server does once a second."""
         self.run(self.door.beat)
 
     def __exit__(self, *exc: object) -> None:
         self.run(self.door.stop)
+        if self.bulk is not None:
+            self.bulk.close()
         self.door.close()
         self.run(self.door.shut)
         self.run(self._close)

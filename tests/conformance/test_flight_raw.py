@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from pyarrow import flight
 
 import penstock
 from flight_house import FlightHouse
+from penstock.records.bodies import PackedBodies, held_by
 from penstock.server.flight.door import FlightLimits
 from penstock.wire.flight.schemas import SETTLE
 
@@ -89,6 +91,32 @@ def test_each_batch_is_answered_when_it_is_durable(house: FlightHouse, raw: Raw)
     end = json.loads(reader.read().to_pybytes())
     assert (end["end"], end["complete"], end["rows"], end["stored"]) == (True, True, 4, 4)
     writer.close()
+
+
+def test_an_upload_holds_no_more_memory_than_is_counted(tmp_path: Path) -> None:
+    batch = pa.record_batch({"body": [b"x" * 100] * 2000})
+    budget = 1 << 20
+    with FlightHouse(tmp_path, memory=budget) as house:
+        with penstock.connect(house.url) as client:
+            client.declare("q")
+        raw = Raw(house)
+        gc.collect()
+        gc.disable()  # nothing of an upload may wait for the collector of cycles
+        try:
+            writer, reader = raw.put(b'{"publish": {"topic": "q"}}')
+            for _ in range(20):
+                writer.write_batch(batch)
+                reader.read()
+            held = [one for one in gc.get_objects() if isinstance(one, PackedBodies)]
+            sizes, memory = [one.size for one in held], [held_by(one.array) for one in held]
+            used = house.run(lambda: house.engine.bodies.used)
+            writer.close()
+        finally:
+            gc.enable()
+            raw.client.close()
+    assert used <= budget
+    assert 0 < sum(sizes) <= budget + batch.nbytes
+    assert sum(memory) <= sum(sizes) * 9 // 8
 
 
 def test_an_end_that_counts_wrong_is_an_error_and_the_rows_stay(raw: Raw) -> None:

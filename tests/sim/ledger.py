@@ -228,7 +228,7 @@ class Load:
 
     def wait(self) -> None:
         self.life.advance(200_000)
-        if self.life.engine.broken is None and not self.life.log._gathered:
+        if self.life.engine.broken is None and not self.life.log._gathered.entries:
             self.ledger.gone |= self.unsure
             self.unsure.clear()
 

@@ -31,6 +31,28 @@ class FakeClock:
         self.now += micros
 
 
+class Steps(SimDisk):
+    """A disk that counts the calls that change it, and dies with the one after `last`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.step, self.last = 0, -1
+
+    def due(self, kind: str) -> int:
+        self.step += 1
+        return 5 if 0 <= self.last < self.step else super().due(kind)
+
+    def remove(self, name: str) -> None:
+        if self.due("remove"):
+            raise OSError(5, "the machine died")
+        super().remove(name)
+
+    def rename(self, old: str, new: str) -> None:
+        if self.due("rename"):
+            raise OSError(5, "the machine died")
+        super().rename(old, new)
+
+
 def messages(first: int, *bodies: bytes, topic: Topic = ORDERS) -> Publishes:
     """A run of messages."""
     return Publishes(topic, b"\x10\0\x02", list(bodies), first, T0)

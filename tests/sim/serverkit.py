@@ -10,12 +10,12 @@ import errno
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from penstock.core.state.durable import DurableState
 from penstock.log import MEMORY, Log, LogSettings, SimDisk
-from penstock.memory import BodyCache
+from penstock.memory import Caches
 from penstock.records.entries import Rows
 from penstock.records.properties import Properties, decode, encode
 from penstock.server.amqp.door import AmqpDoor
@@ -27,6 +27,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.settings import load
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import BODY, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, Limits, frame
+from sim.logkit import Steps as Steps  # tests of servers take it from here
 
 M = TypeVar("M", bound=m.Method)
 
@@ -79,6 +80,8 @@ class Client:
         self.reading = True  # the server reads
         self.got: list[m.Method | Content] = []
         self.heartbeats = 0
+        self.waiting = 0  # bytes that the kernel has not taken
+        self.below = 0  # how many of them there may be, if the server has said so
         self.writes = 0
         self._kept = b""
         self._open: Content | None = None
@@ -131,6 +134,12 @@ class Client:
                 self.got.append(content)
                 self._open = None
 
+    def buffered(self) -> int:
+        return self.waiting
+
+    def keep_below(self, size: int) -> None:
+        self.below = size
+
     def close(self) -> None:
         self.closed = True
 
@@ -141,9 +150,14 @@ class Client:
     def resume_reading(self) -> None:
         assert not self.reading
         self.reading = True
-        data, self._unread = self._unread, b""
-        if data:
-            self.life.jobs.append(lambda: self.send(data))
+        if self._unread:
+            self.life.jobs.append(self._read_on)
+
+    def _read_on(self) -> None:
+        """What came while nobody read; what is sent meanwhile queues up behind it."""
+        if self.reading and self._unread:
+            data, self._unread = self._unread, b""
+            self.session.receive(data)
 
     # the client's side
 
@@ -151,7 +165,7 @@ class Client:
         """Bytes to the server; while it does not read they wait."""
         if self.closed or self.session.closed:
             return
-        if self.reading:
+        if self.reading and not self._unread:
             self.session.receive(data)
         else:
             self._unread += data
@@ -249,20 +263,20 @@ class Life:
     ) -> None:
         self.disk, self.clock = disk, clock
         self.jobs: deque[Callable[[], None]] = deque()
-        self.cold: deque[tuple[Sequence[int], Callable[[Rows], None]]] = deque()
+        self.cold: deque[tuple[Sequence[int], Callable[[Rows], None], int]] = deque()
         self.health: list[str] = []
         self.upkeep: object = None  # a test's own
         self.settings = load(config)
-        self.log = Log.open(disk, clock, log)
+        self.log = Log.open(disk, clock, replace(log, cache=min(log.cache, budget // 8)))
         recovered = open_core(self.log, clock, self.settings, seed=1)
         self.core = recovered.core
         self.engine = Engine(
             self.core,
             self.log,
-            BodyCache(budget),
+            Caches(budget),
             clock,
             call_soon=self.jobs.append,
-            read_cold=lambda lsns, answer: self.cold.append((lsns, answer)),
+            read_cold=lambda lsns, answer, most=0: self.cold.append((lsns, answer, most)),
         )
         self.log.on_durable = self.engine.durable
         self.log.on_broken = self.engine.break_down
@@ -291,8 +305,8 @@ class Life:
 
     def read_cold(self) -> None:
         """Answer the oldest read of the log."""
-        lsns, answer = self.cold.popleft()
-        answer(self.log.read(lsns))
+        lsns, answer, most = self.cold.popleft()
+        answer(self.log.read(lsns, most=most))
         self.engine.arm()
 
     def run(self) -> None:
@@ -368,28 +382,6 @@ class Life:
         """Bodies of all that a queue holds in any state, oldest first; from what is durable."""
         lsns = sorted(lsn for chunk in self.core.queue("/", name).snapshot()[0] for lsn in chunk)
         return self.log.read(lsns).bodies if lsns else []
-
-
-class Steps(SimDisk):
-    """A disk that counts the calls that change it, and dies with the one after `last`."""
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__(seed=seed)
-        self.step, self.last = 0, -1
-
-    def due(self, kind: str) -> int:
-        self.step += 1
-        return 5 if 0 <= self.last < self.step else super().due(kind)
-
-    def remove(self, name: str) -> None:
-        if self.due("remove"):
-            raise OSError(5, "the machine died")
-        super().remove(name)
-
-    def rename(self, old: str, new: str) -> None:
-        if self.due("rename"):
-            raise OSError(5, "the machine died")
-        super().rename(old, new)
 
 
 def state_of(disk: SimDisk, clock: FakeClock, log: LogSettings = MEMORY) -> DurableState:

@@ -1,8 +1,9 @@
 """Power cuts, kills and failing calls at chosen moments: what was confirmed is there, once and in order.
 
-Each run drives one log through random commits, rolls, checkpoints, bases and retirements on a `SimDisk`, and ends its
-lives by a crash, a kill, a clean stop, or a failed call before one of these.  After each start the content must be
-what was confirmed, followed by whole batches of what was not, and no LSN may come back.  A failure names its seed.
+Each run drives one log through random commits, rolls, checkpoints, bases, retirements and merges on a `SimDisk`, and
+ends its lives by a crash, a kill, a clean stop, or a failed call before one of these.  After each start the content
+must be what was confirmed, followed by whole batches of what was not, and no LSN may come back.  A failure names its
+seed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 from penstock.log import Log, SimDisk
 from penstock.log.settings import Sync
+from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from penstock.records.entries import Entry, Group
 from penstock.records.kinds import Kind
@@ -79,8 +81,22 @@ class World:
             self.lsn += log.base_parts(state)
             self.given = self.lsn - 1
             self.append([group])
-        else:
+        elif chance < 0.93:
             log.retire(self.random.randint(1, log.synced + 1))
+        else:
+            self.merge()
+
+    def merge(self) -> None:
+        """Have one segment in the place of some closed ones."""
+        closed = self.log.segments()[:-1]
+        if closed:
+            at = self.random.randrange(len(closed))
+            some = closed[at : at + self.random.randint(1, 3)]
+            olds = tuple(Old(one.first, one.last, one.generation, one.rows) for one in some)
+            swap = self.log.swap(rewrite(self.disk, Order(olds, compress=self.random.random() < 0.3)))
+            swap.prepare()
+            swap.enter()
+            swap.finish()
 
     def live(self) -> None:
         """Some steps, perhaps with a failing call on the way, then an end."""

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/durability.md")
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/amps.md",
+    "docs/durability.md",
+    "docs/backup.md",
+    "docs/massive-queues.md",
+)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

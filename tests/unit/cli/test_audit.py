@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from penstock.cli.auditing import audit
 from penstock.core.audit import audit as audit_module
 from penstock.core.audit.audit import Report
+from penstock.core.audit.sinks import SinkAudit
 from penstock.core.broker import Core
-from penstock.core.effects import Fetch, Verb
+from penstock.core.effects import Fetch, Scan, Verb
 from penstock.core.state.durable import DurableState
 from penstock.log import MEMORY, Log
 from penstock.log.disk import OsDisk
@@ -24,6 +25,7 @@ from penstock.records.chunks import Now, as_chunk, pack_pairs
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.records.settings import QueueSettings, Retry
+from penstock.server.scanning import matching
 
 T0 = 1_700_000_000_000_000
 PERSISTENT = b"\x10\0\x02"
@@ -451,6 +453,44 @@ def test_a_sink_commits_once(forger: Forger) -> None:
     assert names(forger.report()) == {"sinks"}
 
 
+def _decide(f: Forger, batch: int, rows: int) -> None:
+    f.control(Kind.DECIDED, "query", {"batch": batch, "parts": [["a", rows, 9, 7, "q", "", "/"]]})
+
+
+def _chunk(f: Forger, batch: int, chunk: int, rows: int) -> None:
+    f.control(Kind.CHUNK, "query", {"batch": batch, "chunk": chunk, "rows": rows})
+
+
+def test_chunks_that_follow_their_decision(forger: Forger) -> None:
+    _decide(forger, 0, 5)
+    _chunk(forger, 0, 1, 2)
+    _chunk(forger, 0, 2, 5)
+    forger.control(Kind.SINK_COMMIT, "query", {"batch": 1, "rows": 0})
+    _decide(forger, 2, 5)
+    _chunk(forger, 2, 1, 4)
+    report = forger.report()
+    assert names(report) == set()
+    assert report.counts["sink batches"] == 3
+
+
+@pytest.mark.parametrize(
+    "chunks", [[(0, 1, 2), (0, 1, 4)], [(0, 2, 2)], [(1, 1, 2)], [(0, 1, 5), (0, 2, 6)], [(0, 1, 3), (0, 2, 3)]]
+)
+def test_chunks_that_do_not(chunks: list[tuple[int, int, int]]) -> None:
+    found = list[str]()
+    sinks = SinkAudit(lambda guarantee, lsns, text: found.append(guarantee))
+    sinks.record(Kind.DECIDED, 1, "query", {"batch": 0, "parts": [["a", 5, 9, 7, "q", "", "/"]]})
+    for lsn, (batch, chunk, rows) in enumerate(chunks):
+        sinks.record(Kind.CHUNK, 2 + lsn, "query", {"batch": batch, "chunk": chunk, "rows": rows})
+    assert found == ["sinks"]
+
+
+def test_a_batch_waits_for_the_chunks_of_the_one_before(forger: Forger) -> None:
+    _decide(forger, 0, 5)
+    forger.control(Kind.SINK_COMMIT, "query", {"batch": 1, "rows": 0})
+    assert names(forger.report()) == {"sinks"}
+
+
 def test_publisher_sequences(forger: Forger) -> None:
     for last in (5, 9, 9):
         forger.control(Kind.PUBLISHERS, "", {"me": last})
@@ -486,11 +526,15 @@ def test_what_a_core_writes_is_found_right(tmp_path: Path, seed: int) -> None:
             effects = core.take_effects()
             log.append(core.take_journal())
             log.flush()
-            fetches = [effect for effect in effects if isinstance(effect, Fetch)]
-            if not fetches:
+            asked = [effect for effect in effects if isinstance(effect, Fetch | Scan)]
+            if not asked:
                 return
-            for fetch in fetches:
-                core.fetched(Now(wall, wall), fetch.token, log.read(fetch.chunk))
+            for effect in asked:
+                rows = log.read(effect.chunk)
+                if isinstance(effect, Fetch):
+                    core.fetched(Now(wall, wall), effect.token, rows)
+                else:
+                    core.scanned(Now(wall, wall), effect.token, matching(effect.filters, rows), effect.chunk[-1])
 
     kinds = {
         "plain": QueueSettings(lease_period=40),

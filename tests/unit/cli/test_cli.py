@@ -53,9 +53,10 @@ ALL = dict(commands(typer.main.get_command(app)))
 
 def test_the_tree_of_commands() -> None:
     assert set(ALL) == {
-        *("serve", "up", "check", "publish", "consume", "expr", "audit", "doctor", "version"),
+        *("serve", "up", "check", "convert", "publish", "consume", "expr", "audit", "doctor", "version"),
+        *("backup", "restore"),
         *("queue list", "queue show", "queue declare", "queue peek"),
-        *("log ls", "log show", "log verify"),
+        *("log ls", "log show", "log verify", "log compact", "log export"),
     }
 
 

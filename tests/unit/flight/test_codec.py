@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
+from penstock.records.bodies import PackedBodies, held_by
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.schema import COLUMNS, TIMESTAMP
 from penstock.wire.flight.codec import Upload, present, read_upload
@@ -31,6 +32,18 @@ def test_bodies_alone_share_one_header() -> None:
     assert decode(PLAIN) == Properties(delivery_mode=2)
     assert (got.names, got.name_of) == (["t"], None)
     assert got.size == 3 + 3 * len(PLAIN)
+
+
+def test_many_bodies_stay_in_one_buffer_of_their_own() -> None:
+    bodies = [b"%d" % row for row in range(1000)]
+    got = upload({"body": bodies})
+    assert isinstance(got.bodies, PackedBodies)
+    assert (got.bodies.tolist(), got.size) == (bodies, sum(map(len, bodies)) + 1000 * len(PLAIN))
+    column = pa.array([b"z" * 1000] * 2000, pa.binary())
+    small = read_upload(pa.record_batch({"body": column}).slice(1000, 100), "t", Bounds(), "publish")
+    assert isinstance(small.bodies, PackedBodies)
+    assert small.bodies.tolist() == [b"z" * 1000] * 100
+    assert held_by(small.bodies.array) == 100 * 1000 + 4 * 101
 
 
 def test_text_bodies_become_bytes() -> None:

@@ -103,6 +103,19 @@ async def test_a_checkpoint_follows_bytes_or_records(life: Life) -> None:
     assert again.core.durable_state().queues == state.queues
 
 
+async def test_checkpoints_that_are_always_due_leave_retention_its_turn(life: Life) -> None:
+    """A load that writes more than `checkpoint_bytes` a beat would fill the disk otherwise."""
+    one = keeper(life, checkpoint_bytes="1B", retention=Retention(bytes="0B"))
+    before = life.log.first_lsn
+    for _ in range(2 * RETENTION_BEATS):
+        fill(life, 2)
+        drain(life)
+        one.beat()
+        await finished(life, one)
+    assert life.log.first_lsn > before
+    assert one.checkpoints >= RETENTION_BEATS
+
+
 async def test_the_last_checkpoint_waits_for_what_runs(life: Life) -> None:
     one = keeper(life, checkpoint_bytes="1KiB")
     fill(life, 2)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.log import MEMORY, SimDisk
-from penstock.server import engine as engine_module
+from penstock.memory import budget as budget_module
 from penstock.server.amqp import door as door_module
 from penstock.server.amqp import session as session_module
 from penstock.wire.amqp import methods as m
@@ -296,7 +296,8 @@ def test_cancelled_consumers_are_forgotten_when_nothing_is_left(life: Life) -> N
 
 
 def test_publishers_wait_for_room(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "GATHER_LIMIT", 1000)
+    monkeypatch.setattr(budget_module, "GATHER_MOST", 1000)
+    monkeypatch.setattr(budget_module, "GATHER_LEAST", 1000)
     client = life.client(confirm=True)
     client.publish("q", b"x" * 600)
     life.turn()

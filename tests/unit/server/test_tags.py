@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from contextlib import ExitStack
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.server.amqp import tags as tags_module
 from penstock.server.amqp.tags import Settled, Tags, UnknownTag
 
 A, B = cast("Any", "consumer a"), cast("Any", "consumer b")
@@ -60,8 +64,16 @@ OPERATION = st.one_of(
 )
 
 
-@given(st.lists(OPERATION, max_size=40))
-def test_any_order_agrees_with_a_dict(operations: list[tuple[str, int, Any, Any]]) -> None:
+@given(st.lists(OPERATION, max_size=40), st.booleans())
+def test_any_order_agrees_with_a_dict(operations: list[tuple[str, int, Any, Any]], tiny: bool) -> None:
+    with ExitStack() as stack:
+        if tiny:
+            stack.enter_context(patch.object(tags_module, "IDLE_MOST", 0))
+            stack.enter_context(patch.object(tags_module, "BLOCK_MOST", 4))
+        any_order(operations)
+
+
+def any_order(operations: list[tuple[str, int, Any, Any]]) -> None:
     tags, model, lsn = Tags(), dict[int, tuple[Any, int]](), 100
     for what, a, b, c in operations:
         if what == "give":
@@ -69,7 +81,7 @@ def test_any_order_agrees_with_a_dict(operations: list[tuple[str, int, Any, Any]
             first = tags.give(consumer, range(lsn, lsn + b), c)
             if c:
                 model.update({first + i: (consumer, lsn + i) for i in range(b)})
-            lsn += b
+            lsn += b + b % 2  # a stranger's message now and then
             continue
         if what == "one":
             wanted = range(a + 1, a + 2 + b)
@@ -86,3 +98,19 @@ def test_any_order_agrees_with_a_dict(operations: list[tuple[str, int, Any, Any]
             with pytest.raises(UnknownTag):
                 tags.settle(low, high)
         assert tags.count == len(model)
+
+
+def test_a_million_single_deliveries_cost_bytes_and_acks_in_any_order_are_quick() -> None:
+    tags, lsn = Tags(), 1
+    tracemalloc.start()
+    for number in range(50_000):
+        tags.give(A, range(lsn, lsn + 1), True)
+        lsn += 1 + number % 3
+    used = tracemalloc.get_traced_memory()[0]
+    for tag in range(2, 50_000, 2):
+        tags.settle(tag, tag)
+    more = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used / 50_000 < 12
+    assert more / 50_000 < 14
+    assert tags.count == 50_000 - 24_999

@@ -19,6 +19,7 @@ class Facts:
     def __init__(self) -> None:
         self.status = "ok"
         self.open = True
+        self.scrapes = 0
         self.logins: list[tuple[str, str, str]] = []
         self.present: list[dict[str, object]] = [
             {"name": "to-ship", "vhost": "/", "ready": 3, "leased": 2, "delayed": 1, "ready_bytes": 30, "consumers": 1},
@@ -43,6 +44,9 @@ class Facts:
 
     def vhosts(self) -> Sequence[str]:
         return ["/", "shop"]
+
+    def scraped(self) -> None:
+        self.scrapes += 1
 
     def metrics(self) -> Metrics:
         queues = [QueueMetrics("/", "to-ship", 3, 2, 1, 30, 20, 1), QueueMetrics("shop", 'odd "name"\n', 4)]

@@ -1,0 +1,103 @@
+"""`penstock log compact` against a real server, and on the folder that it leaves."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from conformance.test_cli_against_a_server import penstock as command
+from live_server import LiveServer
+from penstock.errors import LogDamaged
+from penstock.log import OsDisk
+from penstock.log.upkeep.rewrite import Old, Order, rewrite
+from penstock.server.bulk.compacting import Compactor
+from penstock.server.bulk.process import Bulk
+from sim.logkit import SMALL, commit, messages, opened
+
+pytestmark = pytest.mark.conformance
+
+CONFIG = """
+[log]
+segment = "128KiB"
+retention = { bytes = "200KiB" }
+[[queue]]
+name = "work"
+[[queue]]
+name = "stuck"
+"""
+BODY = b"x" * 400
+
+
+def work(url: str, rounds: int) -> None:
+    """Messages that are taken and settled."""
+    with penstock.connect(url) as client:
+        for n in range(rounds):
+            client.publish_table("work", pa.table({"body": [b"%d-%d " % (n, k) + BODY for k in range(20)]}))
+        for taken, message in enumerate(client.consume("work", backlog=500), 1):
+            message.ack()
+            if taken == 20 * rounds:
+                break
+
+
+def test_a_stuck_message_and_a_large_log(tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text(CONFIG)
+    with LiveServer(tmp_path, [str(config)], flight=True) as server:
+        url = f"penstock://{server.ready['flight']}"
+        work(url, 20)
+        with penstock.connect(url) as client:
+            client.publish("stuck", b"still here")
+        work(url, 60)
+        before = json.loads(command("log", "ls", "--data", str(server.data), "--json"))
+        planned = json.loads(command("log", "compact", "--dry-run", "--url", url, "--json"))
+        assert planned["planned"]
+        assert planned["done"] == planned["deleted"] == 0
+        assert "sparse" in command("log", "compact", "--dry-run", "--url", url)
+        said = json.loads(command("log", "compact", "--url", url, "--json"))
+        assert said["done"] + said["deleted"] > 0
+        after = json.loads(command("log", "ls", "--data", str(server.data), "--json"))
+        assert sum(one["bytes"] for one in after) < sum(one["bytes"] for one in before) / 2
+        with penstock.connect(url) as client:
+            assert [message.body for message in client.peek("stuck")] == [b"still here"]
+        assert "0 rewritten" in command("log", "compact", "--url", url)
+        command("log", "compact", "--data", str(server.data), status=3)
+        server.kill()
+        server.start()
+        with penstock.connect(f"penstock://{server.ready['flight']}") as client:
+            assert [message.body for message in client.peek("stuck")] == [b"still here"]
+        assert "every guarantee held" in command("audit", "--data", str(server.data))
+    data = str(server.data)
+    assert "rewritten" in command("log", "compact", "--data", data, "--size", "1B")
+    assert "every checksum is right" in command("log", "verify", "--data", data)
+    assert "every guarantee held" in command("audit", "--data", data)
+    shown = command("log", "show", "--data", data, "--json", "--limit", "1000")
+    assert shown.count('"kind":"publish"') >= 1
+    command("log", "compact", "--data", data, "--size", "many", status=1)
+
+
+async def test_the_bulk_child_writes_the_same_file(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    log = opened(disk, replace(SMALL, segment=5000))
+    for at in range(30):
+        commit(log, messages(log.appended + 1, b"%d" % at, b"x" * at))
+    olds = tuple(Old(one.first, one.last, one.generation, one.rows) for one in log.segments()[:3])
+    order = Order(olds, keep=struct.pack("<4q", 2, 5, 9, 10), floor=1 << 40, compress=True)
+    here = rewrite(disk, order)
+    written = (tmp_path / "log" / f"{1:020d}.rewrite").read_bytes()
+    bulk = Bulk(tmp_path)
+    try:
+        compactor = Compactor(bulk)
+        assert await compactor.rewrite(order) == here
+        assert (tmp_path / "log" / f"{1:020d}.rewrite").read_bytes() == written
+        assert await compactor.index(1) == len((tmp_path / "index" / f"{1:020d}-00000.names").read_bytes())
+        with pytest.raises(LogDamaged, match="rows, not 99"):
+            await compactor.rewrite(Order((replace(olds[0], rows=99),)))
+    finally:
+        bulk.close()
+        log.close()

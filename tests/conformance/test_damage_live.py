@@ -1,0 +1,60 @@
+"""A bit that flips in a cold part of the log, met by a real server: it is named, and every other queue is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pika
+import pytest
+
+from live_server import LiveServer
+
+pytestmark = pytest.mark.conformance
+
+SETTINGS = '[server]\nmemory = "8MiB"\n\n[log]\nsegment = "64KiB"\n'
+COUNT = 150
+
+
+def fill(server: LiveServer, queue: str) -> None:
+    channel = server.connect().channel()
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    for number in range(COUNT):
+        body = f"{queue}-{number} ".encode() + bytes([65 + number % 26]) * 2000
+        channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))  # a batch each
+
+
+def drained(server: LiveServer, queue: str, seconds: float) -> list[int]:
+    """Numbers of the messages that come, until there is nothing for so long."""
+    channel = server.connect().channel()
+    got = []
+    for method, _, body in channel.consume(queue, inactivity_timeout=seconds, auto_ack=False):
+        if method is None or body is None:
+            break
+        got.append(int(body.split(b" ")[0].split(b"-")[1]))
+    return got
+
+
+def test_a_flipped_bit_in_a_cold_segment(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text(SETTINGS)
+    with LiveServer(tmp_path, [str(settings)]) as server:
+        for queue in ("before", "hurt", "after"):
+            fill(server, queue)
+        server.stop()
+        segments = sorted((server.data / "log").glob("*.arrows"))
+        target = next(path for path in segments[1:-1] if b"hurt-70 " in path.read_bytes())
+        data = bytearray(target.read_bytes())
+        place = data.index(b"hurt-70 ") + 1000
+        data[place] ^= 4
+        target.write_bytes(bytes(data))
+        server.start()
+        assert drained(server, "before", 2) == list(range(COUNT))
+        hurt = drained(server, "hurt", 2)
+        assert hurt == sorted(set(hurt))
+        assert 70 not in hurt
+        assert set(range(COUNT)) - set(hurt) <= set(range(60, 80)), "more is held back than what lies in one batch"
+        assert drained(server, "after", 2) == list(range(COUNT))
+        assert target.name in server.output(), "the damaged file was never named"
+        assert target.read_bytes() == bytes(data)
+        server.stop()

@@ -1,0 +1,184 @@
+"""Commits too large for one group, through the real Flight door: decided first, then copied in chunks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from flight_house import FlightHouse
+from penstock.server.flight.copier import Copier
+from penstock.server.flight.decided import GroupLimits
+from penstock.server.flight.door import FlightLimits
+
+pytestmark = pytest.mark.conformance
+
+SMALL = FlightLimits(group=GroupLimits(group_bytes=2_000, chunk_bytes=4_000, chunk_rows=50))
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[FlightHouse]:
+    with FlightHouse(tmp_path, SMALL) as house:
+        yield house
+
+
+@pytest.fixture
+def client(house: FlightHouse) -> Iterator[penstock.Client]:
+    with penstock.connect(house.url) as client:
+        for name in ("in", "out", "other"):
+            client.declare(name)
+        yield client
+
+
+def body(part: int, row: int) -> str:
+    return f"{part} {row:05}"
+
+
+def stage(client: penstock.Client, batch: int, part: int, rows: int, query: str = "query") -> str:
+    bodies = pa.record_batch({"body": [body(part, n) for n in range(rows)]})
+    made = client.stage(query, batch, part, 0, [bodies], topic="out")
+    assert made is not None
+    return made[0]
+
+
+def contents(client: penstock.Client, queue: str = "out") -> list[str]:
+    return [message.body.decode() for message in client.peek(queue, 1_000_000)]
+
+
+def kinds(house: FlightHouse) -> list[int]:
+    out = list[int]()
+    for batch in house.log.batches(1, house.log.durable + 1, ["kind"]):
+        out += batch.column(0).to_pylist()
+    return out
+
+
+def test_a_large_commit_is_decided_and_copied(client: penstock.Client, house: FlightHouse) -> None:
+    client.publish_table("in", pa.table({"body": ["1", "2"]}))
+    client.action("stream_open", stream="s", queue="in")
+    client.action("plan", stream="s", epoch=1, start=0)
+    names = [stage(client, 0, part, rows) for part, rows in enumerate((300, 7, 120))]
+    commit = {"query": "query", "batch": 0, "settle": {"stream": "s", "epoch": 1, "batch": 1}}
+    done = client.action("sink_commit", stages=names[::-1], **commit)
+    assert (done["already"], done["stored"]) == (False, 427)
+    assert done["lsn"] <= house.log.durable
+    assert contents(client) == [body(part, n) for part, rows in enumerate((300, 7, 120)) for n in range(rows)]
+    assert client.queue("in")["leased"] == 0
+    assert client.action("stages")["stages"] == []
+    assert kinds(house).count(35) == 1
+    assert kinds(house).count(36) >= 9  # 427 rows in chunks of at most 50
+    assert client.action("sink_commit", stages=names, **commit)["already"] is True
+    assert client.action("sink", query="query")["batch"] == 0
+    small = stage(client, 1, 9, 3)
+    assert client.action("sink_commit", query="query", batch=1, stages=[small])["stored"] == 3
+    assert kinds(house).count(35) == 1
+
+
+def test_other_publishers_go_on_between_the_chunks(client: penstock.Client, house: FlightHouse) -> None:
+    name = stage(client, 0, 0, 20_000)
+    with ThreadPoolExecutor(1) as pool, penstock.connect(house.url) as driver:
+        running = pool.submit(driver.action, "sink_commit", query="query", batch=0, stages=[name])
+        while not client.queue("out")["ready"]:
+            pass
+        published = client.publish_table("other", pa.table({"body": ["meanwhile"]}))
+        done = running.result(60)
+    assert published.first < done["lsn"]
+    assert done["stored"] == 20_000
+    assert contents(client) == [body(0, n) for n in range(20_000)]
+
+
+def test_a_retry_waits_for_the_copying_and_stages_stay_meanwhile(
+    client: penstock.Client, house: FlightHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+    copy = Copier._copy
+
+    def slowly(self: Copier, query: str, batch: int) -> object:
+        asked.set()
+        assert go_on.wait(30)
+        return copy(self, query, batch)
+
+    monkeypatch.setattr(Copier, "_copy", slowly)
+    name = stage(client, 0, 0, 200)
+    with ThreadPoolExecutor(2) as pool, penstock.connect(house.url) as one, penstock.connect(house.url) as two:
+        first = pool.submit(one.action, "sink_commit", query="query", batch=0, stages=[name])
+        assert asked.wait(30)
+        again = pool.submit(two.action, "sink_commit", query="query", batch=0, stages=[name])
+        assert client.action("stage_drop", stages=[name])["dropped"] == 0
+        house.clock.ahead = 25 * 3600 * 1_000_000
+        assert house.door.stages.sweep() == 0
+        assert client.action("sink", query="query")["batch"] == 0
+        assert client.queue("out")["ready"] == 0
+        assert not first.done()
+        assert not again.done()
+        go_on.set()
+        assert first.result(30)["stored"] == 200
+        assert again.result(30)["already"] is True
+    assert contents(client) == [body(0, n) for n in range(200)]
+
+
+def test_a_stop_between_the_chunks_is_made_good_by_the_next_start(tmp_path: Path) -> None:
+    with FlightHouse(tmp_path, SMALL) as house, penstock.connect(house.url) as client:
+        client.declare("out")
+        names = [stage(client, 4, part, 200) for part in range(2)]
+        house.door.copier.stop()
+        with pytest.raises(penstock.Unavailable, match="batch 4 of query 'query' is decided and complete at its next"):
+            client.action("sink_commit", query="query", batch=4, stages=names)
+        assert client.queue("out")["ready"] == 0
+    with FlightHouse(tmp_path, SMALL) as house, penstock.connect(house.url) as client:
+        assert contents(client) == [body(part, n) for part in range(2) for n in range(200)]
+        assert client.action("stages")["stages"] == []
+        assert client.action("sink_commit", query="query", batch=4, stages=names)["already"] is True
+
+
+def test_a_full_disk_is_waited_for(
+    client: penstock.Client, house: FlightHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copier = house.door.copier
+    waited = threading.Event()
+
+    class Told(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.set()
+            return super().wait(0.01)
+
+    monkeypatch.setattr(copier, "_stopping", Told())
+    finish = copier.finish
+
+    def on_a_full_disk(query: str, batch: int) -> object:
+        house.log._room.full = True
+        return finish(query, batch)
+
+    monkeypatch.setattr(copier, "finish", on_a_full_disk)
+    name = stage(client, 0, 0, 200)
+    with ThreadPoolExecutor(1) as pool, penstock.connect(house.url) as driver:
+        running = pool.submit(driver.action, "sink_commit", query="query", batch=0, stages=[name])
+        assert waited.wait(30)
+        assert client.queue("out")["ready"] == 0
+        house.log._room.full = False
+        assert running.result(30)["stored"] == 200
+    assert contents(client) == [body(0, n) for n in range(200)]
+
+
+def test_what_could_not_be_finished_is_not_decided(client: penstock.Client, house: FlightHouse) -> None:
+    name = stage(client, 0, 0, 200)
+    path = house.folder / "stage" / f"{name}.arrows"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:900] + bytes([whole[900] ^ 1]) + whole[901:])
+    with pytest.raises(penstock.PenstockError, match="is not what was written"):
+        client.action("sink_commit", query="query", batch=0, stages=[name])
+    assert client.action("sink", query="query")["batch"] is None
+    path.write_bytes(whole)
+    client.action("declare_exchange", exchange="e", type="fanout")
+    made = client.stage("query", 0, 1, 0, [pa.record_batch({"body": ["x"]})], topic="out", exchange="e")
+    assert made is not None
+    client.action("delete_exchange", exchange="e")
+    with pytest.raises(penstock.NotFound, match="exchange 'e'"):
+        client.action("sink_commit", query="query", batch=0, stages=[name, made[0]])
+    assert client.action("sink", query="query")["batch"] is None
+    assert client.action("stage_drop", stages=[made[0]])["dropped"] == 1
+    assert client.action("sink_commit", query="query", batch=0, stages=[name])["stored"] == 200

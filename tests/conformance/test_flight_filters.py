@@ -1,0 +1,81 @@
+"""Content filters and large bodies over Flight: uploads wait for their judgement, batches of a sink stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from flight_house import FlightHouse
+from penstock.server.bulk.process import Bulk
+
+LARGE = b'{"kind":"a","pad":"' + b"x" * 2_000_000 + b'"}'
+OTHER = b'{"kind":"b","pad":"' + b"x" * 300_000 + b'"}'
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[FlightHouse]:
+    with FlightHouse(tmp_path, bulk=Bulk(tmp_path)) as house:
+        yield house
+
+
+def table(*bodies: bytes) -> pa.RecordBatch:
+    return pa.record_batch({"body": pa.array(bodies, pa.binary())})
+
+
+def bodies_of(client: penstock.Client, queue: str, count: int, text: str | None = None) -> list[bytes]:
+    out = list[bytes]()
+    for message in client.consume(queue, filter=text):
+        out.append(message.body)
+        message.ack()
+        if len(out) == count:
+            break
+    return out
+
+
+def test_large_bodies_reach_the_queues_that_want_them_in_order(house: FlightHouse) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("a", underlying_topic="t", filter="/kind = 'a'")
+        client.declare("b", underlying_topic="t", filter="/kind = 'b'")
+        client.publish_table("t", table(LARGE, b'{"kind":"b"}', OTHER, b'{"kind":"a"}'))
+        client.publish("t", b'{"kind":"a","n":2}')
+        assert bodies_of(client, "a", 3) == [LARGE, b'{"kind":"a"}', b'{"kind":"a","n":2}']
+        assert bodies_of(client, "b", 2) == [b'{"kind":"b"}', OTHER]
+
+
+def test_several_uploads_with_a_sequence_are_stored_once(house: FlightHouse) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("a", filter="/kind = 'a'")
+        with ThreadPoolExecutor(3) as pool:
+            done = [
+                pool.submit(client.publish_table, "a", table(LARGE, OTHER), publisher=f"p{one}", sequence=1)
+                for one in range(3)
+            ]
+            for one in done:
+                one.result()
+        client.publish_table("a", table(LARGE, OTHER, b'{"kind":"a"}'), publisher="p0", sequence=1)
+        assert bodies_of(client, "a", 4) == [LARGE, LARGE, LARGE, b'{"kind":"a"}']
+        assert house.run(lambda: house.engine.core.queue("/", "a").ready) == 0
+
+
+def test_a_batch_of_a_sink_is_judged_before_it_is_made_visible(house: FlightHouse) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("a", underlying_topic="out", filter="/kind = 'a'")
+        stage = client.stage("query", 0, 0, 0, [table(LARGE, OTHER, b'{"kind":"a"}')], topic="out")
+        assert stage is not None
+        committed = client.action("sink_commit", query="query", batch=0, stages=[stage[0]])
+        assert committed["already"] is False
+        assert bodies_of(client, "a", 2) == [LARGE, b'{"kind":"a"}']
+
+
+def test_a_late_consumer_with_a_filter_finds_its_messages_in_a_deep_queue(house: FlightHouse) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("q")
+        for first in range(0, 60_000, 20_000):
+            client.publish_table("q", table(*(b'{"n":%d}' % number for number in range(first, first + 20_000))))
+        client.publish("q", LARGE)
+        assert bodies_of(client, "q", 3, "/n IN (17, 33333) OR /kind = 'a'") == [b'{"n":17}', b'{"n":33333}', LARGE]

@@ -1,0 +1,59 @@
+"""Upkeep against appends in 20,000 interleavings, two processes side by side; and the proof that mistakes are found.
+
+`PENSTOCK_SCHEDULES` sets how many (20,000); a failure prints the seed and the command that shows it again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sim.interleave import LIVES, Chain, simulated_threads
+from sim.planted import PLANTED
+
+TESTS = Path(__file__).resolve().parents[1]
+SCHEDULES = int(os.environ.get("PENSTOCK_SCHEDULES", "20000"))
+PROCESSES = 2
+LIMIT_S = 900
+
+
+def started(*options: str) -> subprocess.Popen[str]:
+    """The simulator in a process of its own."""
+    path = os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))
+    command = [sys.executable, "-m", "sim.interleave", *options]
+    environ = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ)
+
+
+def test_many_interleavings(effort: int) -> None:
+    chains = max(1, SCHEDULES * effort // LIVES // PROCESSES)
+    running = [started("--chains", str(chains), "--first", str(1 + at * chains)) for at in range(PROCESSES)]
+    said = [process.communicate(timeout=LIMIT_S * effort)[0] for process in running]
+    for process, text in zip(running, said, strict=True):
+        assert process.returncode == 0, text[-4000:]
+
+
+def test_planted_mistakes_are_found() -> None:
+    names = [house.__name__ for house in PLANTED]
+    for pair in (names[at : at + PROCESSES] for at in range(0, len(names), PROCESSES)):
+        running = [started("--chains", "200", "--plant", name) for name in pair]
+        for name, process in zip(pair, running, strict=True):
+            text = process.communicate(timeout=LIMIT_S)[0]
+            assert process.returncode == 1, f"{name} was not found: {text[-2000:]}"
+            assert f"--plant {name}" in text
+            assert "replay: PYTHONPATH=tests .venv/bin/python -m sim.interleave --seed" in text
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    traces = []
+    for _ in range(2):
+        chain = Chain(11)
+        chain.trace = []
+        with simulated_threads():
+            for _ in range(6):
+                chain.live()
+        traces.append((chain.trace, chain.steps, chain.disk.files()))
+    assert traces[0] == traces[1]
+    assert len(traces[0][0]) > 50

@@ -1,0 +1,107 @@
+"""`penstock` on a disk with a quota, and if asked with a leak: `python hosted.py serve ...`.
+
+`SOAK_QUOTA` names a file that holds the most bytes the data folder may have; it is read again and again.  `SOAK_LEAK`
+(`memory`, `descriptors`) plants a leak, so that the soak can prove that it notices one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.cli.main import main
+from penstock.log.disk import OsDisk, OsFile
+from penstock.server import app
+from penstock.server.engine import Engine
+
+LOOK_S = 0.05
+MEMORY_LEAK, DESCRIPTOR_LEAK = 40_000, 0.01
+"""Bytes a turn, and the share of turns that leave a descriptor open."""
+
+
+class Quota:
+    """How many bytes may be written still."""
+
+    def __init__(self, folder: Path, file: Path) -> None:
+        self._folder, self._file = folder, file
+        self._looked = 0.0
+        self._left = 1 << 60
+
+    def left(self) -> int:
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            used = sum(entry.stat().st_blocks * 512 for entry in self._folder.rglob("*") if _there(entry))
+            self._left = int(self._file.read_text() or 1 << 60) - used
+        return self._left
+
+    def take(self, size: int) -> None:
+        """About to write so many bytes.  OSError when there is no space for them."""
+        if self.left() < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._left -= size
+
+
+def _there(path: Path) -> bool:
+    return path.is_file()
+
+
+class QuotaFile(OsFile):
+    """A file that may only grow within the quota."""
+
+    __slots__ = ("quota",)
+
+    quota: Quota
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self.quota.take(max(0, offset + len(data) - self.size()))
+        super().pwrite(data, offset)
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        self.quota.take(max(0, offset + sum(map(len, pieces)) - self.size()))
+        super().pwritev(pieces, offset)
+
+
+class QuotaDisk(OsDisk):
+    """A data folder on a disk that has only so much room."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__(folder)
+        self.quota = Quota(self.folder, Path(os.environ["SOAK_QUOTA"]))
+
+    def open(self, name: str, *, create: bool = False, readonly: bool = False) -> QuotaFile:
+        plain = super().open(name, create=create, readonly=readonly)
+        file = QuotaFile(plain._fd)
+        plain._fd = -1
+        file.quota = self.quota
+        return file
+
+    def free(self) -> int:
+        return max(0, min(super().free(), self.quota.left()))
+
+
+def plant(leaks: str) -> None:
+    """Leak a little in every turn of the engine."""
+    kept, turns = list[object](), 0
+    finish_turn = Engine.finish_turn
+
+    def leaking(self: Engine) -> None:
+        nonlocal turns
+        turns += 1
+        if "memory" in leaks:
+            kept.append(bytearray(b"x" * MEMORY_LEAK))
+        if "descriptors" in leaks and turns % round(1 / DESCRIPTOR_LEAK) == 0:
+            kept.append(os.open("/dev/null", os.O_RDONLY))
+        finish_turn(self)
+
+    Engine.finish_turn = leaking  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    if "SOAK_QUOTA" in os.environ:
+        app.OsDisk = QuotaDisk  # type: ignore[misc]
+    plant(os.environ.get("SOAK_LEAK", ""))
+    main()

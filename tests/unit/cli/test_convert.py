@@ -1,0 +1,135 @@
+"""`penstock convert`, `check` and `doctor` with settings files of others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+XML = """<AMPSConfig>
+  <Name>one</Name>
+  <Logging/>
+  <SOW>
+    <Queue>
+      <Name>Jobs</Name>
+      <MessageType>json</MessageType>
+      <MaxCancels>3</MaxCancels>
+      <Filter>/total &gt; 5</Filter>
+    </Queue>
+  </SOW>
+</AMPSConfig>
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture
+def amps(tmp_path: Path) -> Path:
+    path = tmp_path / "amps.xml"
+    path.write_text(XML)
+    return path
+
+
+def test_settings_go_to_stdout_and_what_differs_to_stderr(run: Run, amps: Path) -> None:
+    status, out, err = run("convert", str(amps), "--to", "toml")
+    assert status == 0
+    assert out.startswith(f"# From AMPSConfig, {amps}\n")
+    assert tomllib.loads(out) == {
+        "server": {"name": "one"},
+        "queue": [{"name": "Jobs", "max_cancels": 3, "filter": "/total > 5", "max_per_subscription_backlog": 1}],
+    }
+    assert "no meaning here" in err
+    assert "differs here" in err
+
+
+def test_json_holds_everything(run: Run, amps: Path) -> None:
+    status, out, err = run("convert", str(amps), "--json")
+    assert (status, err) == (0, "")
+    told = json.loads(out)
+    assert told["format"] == "AMPSConfig"
+    assert tomllib.loads(told["toml"]) == told["settings"]
+    assert told["remarks"][0] == {
+        "verdict": "no meaning here",
+        "file": str(amps),
+        "line": 3,
+        "what": "<Logging>",
+        "text": "messages go to standard error",
+    }
+
+
+def test_wrong_files_end_with_two(run: Run, amps: Path, tmp_path: Path) -> None:
+    amps.write_text(XML.replace("3", "three"))
+    status, out, err = run("convert", str(amps))
+    assert (status, out) == (2, "")
+    assert f"{amps}:8: <MaxCancels> of <Queue> \"Jobs\": 'three' is not a whole number" in err
+    ours = tmp_path / "penstock.toml"
+    ours.write_text("[server]\n")
+    assert "needs no conversion" in run("convert", str(ours))[2]
+    assert run("convert", str(tmp_path / "none"))[0] == 2
+    assert run("convert", str(amps), "--to", "yaml")[0] == 2
+
+
+def test_check_reads_the_file_as_it_is(run: Run, amps: Path) -> None:
+    status, out, err = run("check", str(amps))
+    assert (status, out) == (0, f"{amps}: good (1 queue)\n")
+    assert "no meaning here" in err
+    amps.write_text(XML.replace("/total &gt; 5", "/total &gt;"))
+    status, _, err = run("check", str(amps))
+    assert status == 2
+    assert f'{amps}:9: [[queue]] "Jobs".filter:' in err
+
+
+def test_check_knows_the_variables_of_actions(run: Run, amps: Path) -> None:
+    action = """<Actions><Action>
+      <On><Module>amps-action-on-sow-expire-message</Module><Options><Topic>Jobs</Topic></Options></On>
+      <Do><Module>amps-action-do-publish-message</Module>
+        <Options><Topic>Failed</Topic>
+          <Data>{{AMPS_NOTHING}}</Data></Options></Do>
+    </Action></Actions></AMPSConfig>"""
+    amps.write_text(XML.replace("</AMPSConfig>", action))
+    status, _, err = run("check", str(amps))
+    assert status == 2
+    assert f"{amps}:16: [[action]] number 1 do.publish.data: an action knows no variable {{{{AMPS_NOTHING}}}}" in err
+
+
+def test_doctor_shows_the_line_of_each_setting(run: Run, amps: Path) -> None:
+    settings = json.loads(run("doctor", str(amps), "--json")[1])["settings"]
+    assert settings["server.name"] == {"value": "one", "from": f"{amps}:2"}
+    assert settings["server.sync"]["from"] == "default"
+    assert settings['queue "Jobs" max_cancels'] == {"value": "3", "from": f"{amps}:8"}
+    assert settings['queue "Jobs" max_per_subscription_backlog'] == {"value": "1", "from": f"{amps}:5"}
+    assert 'queue "Jobs" max_deliveries' not in settings
+
+
+def test_serve_takes_the_file_and_tells_what_differs(amps: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "serve", str(amps), "--data", str(tmp_path / "data")]
+    command += ["--amqp", "127.0.0.1:0", "--http", "off", "--flight", "off"]
+    wide = {**os.environ, "COLUMNS": "250"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=wide) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline()  # the line that says the doors are open
+        server.terminate()
+        _, err = server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert "no meaning here" in err

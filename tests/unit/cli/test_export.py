@@ -1,0 +1,210 @@
+"""`penstock log export`: files that other tools read, whole or not at all, from a folder and from a server."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+import penstock
+from flight_house import FlightHouse
+from penstock.cli.main import app
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.server.bulk.process import Bulk
+from penstock.server.bulk.relay import Relay
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with 30 JSON orders, 5 bodies that are no text, and a routed message."""
+    folder = tmp_path_factory.mktemp("filled")
+    with FlightHouse(folder) as house, penstock.connect(house.url) as client:
+        write(client)
+    return folder
+
+
+def write(client: penstock.Client) -> None:
+    client.declare_topic("orders")
+    client.declare_topic("raw")
+    client.declare_exchange("e")
+    client.declare("bound")
+    client.bind("bound", "e", "k")
+    for n in range(30):
+        client.publish("orders", {"id": n, "total": n / 2, "at": "2026-11-20"}, headers={"n": str(n)}, priority=n % 4)
+    for n in range(5):
+        client.publish("raw", bytes([255, n]))
+    client.publish("k", b"routed", exchange="e")
+
+
+@pytest.fixture
+def run(filled: Path, tmp_path: Path) -> Run:
+    def work(name: str, *arguments: object, code: int = 0) -> Result:
+        file = name if name == "-" else str(tmp_path / name)
+        result = CliRunner().invoke(app, ["log", "export", file, "--data", str(filled), *map(str, arguments)])
+        if code:
+            assert isinstance(result.exception, PenstockError)
+            assert result.exception.exit_status == code
+        else:
+            assert result.exit_code == 0, result.output + repr(result.exception)
+        assert sorted(path.name for path in tmp_path.iterdir()) in ([], [name])
+        return result
+
+    return work
+
+
+def test_parquet_has_decoded_columns(run: Run, tmp_path: Path) -> None:
+    run("orders.parquet", "--topic", "orders")
+    table = pq.read_table(tmp_path / "orders.parquet")
+    assert table.column_names == ["lsn", "time", "exchange", "topic", "priority", "headers", "body"]
+    assert table.num_rows == 30
+    row = table.slice(7, 1).to_pylist()[0]
+    assert (row["topic"], row["priority"], dict(row["headers"])["n"]) == ("orders", 3, "7")
+    assert json.loads(row["body"]) == {"id": 7, "total": 3.5, "at": "2026-11-20"}
+    assert isinstance(row["time"], datetime)
+
+
+def test_json_bodies_become_columns_of_parquet(run: Run, tmp_path: Path) -> None:
+    run("orders.parquet", "--topic", "orders", "--body", "json")
+    table = pq.read_table(tmp_path / "orders.parquet")
+    assert table.column("body").to_pylist()[3] == {"id": 3, "total": 1.5, "at": "2026-11-20"}
+
+
+def test_json_bodies_that_do_not_fit_are_null_and_counted(tmp_path: Path, run: Run) -> None:
+    result = run("all.parquet", "--body", "json")
+    bodies = pq.read_table(tmp_path / "all.parquet").column("body")
+    assert bodies.null_count == 5
+    assert "5 bodies are null" in result.stderr
+    (tmp_path / "all.parquet").unlink()
+    result = run("b.arrow", "--topic", "raw", "--body", "json", code=1)
+    assert "none of the first bodies is a JSON object" in str(result.exception)
+
+
+def test_json_lines(run: Run) -> None:
+    lines = [json.loads(line) for line in run("-", "--topic", "orders", "--body", "json").stdout.splitlines()]
+    assert [line["body"]["id"] for line in lines] == list(range(30))
+    assert lines[5]["headers"]["n"] == "5"
+    raw = [json.loads(line) for line in run("-", "--topic", "raw").stdout.splitlines()]
+    assert [line["body_base64"] for line in raw][:2] == ["/wA=", "/wE="]
+
+
+def test_csv(run: Run, tmp_path: Path) -> None:
+    run("orders.csv", "--topic", "orders", "--columns", "lsn,headers,body")
+    with open(tmp_path / "orders.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 30
+    assert json.loads(lines[4]["headers"])["n"] == "4"
+    assert json.loads(lines[4]["body"])["id"] == 4
+
+
+@pytest.mark.parametrize(("name", "opened"), [("a.arrow", pa.ipc.open_file), ("a.arrows", pa.ipc.open_stream)])
+def test_arrow(run: Run, tmp_path: Path, name: str, opened: Any) -> None:
+    run(name, "--exchange", "e", "--columns", "exchange,topic,body")
+    with opened(tmp_path / name) as reader:
+        assert reader.read_all().to_pylist() == [{"exchange": "e", "topic": "k", "body": b"routed"}]
+
+
+def test_records_of_all_kinds(run: Run, tmp_path: Path) -> None:
+    run("all.parquet", "--records")
+    kinds = pq.read_table(tmp_path / "all.parquet").column("kind").to_pylist()
+    assert kinds.count("publish") == 36
+    assert {"boot", "via", "route", "queue_declare", "topic_declare"} <= set(kinds)
+
+
+def test_ranges(run: Run, filled: Path) -> None:
+    def ids(*arguments: object) -> list[int]:
+        out = run("-", "--topic", "orders", "--body", "json", *arguments).stdout
+        return [json.loads(line)["body"]["id"] for line in out.splitlines()]
+
+    lines = [
+        json.loads(line) for line in run("-", "--topic", "orders", "--columns", "lsn,bookmark,time").stdout.splitlines()
+    ]
+    low, high = lines[10], lines[19]
+    assert ids("--from", low["lsn"], "--to", high["lsn"]) == list(range(10, 20))
+    assert ids("--from", low["bookmark"], "--to", high["bookmark"]) == list(range(10, 20))
+    assert ids("--from", low["time"], "--limit", 1) == [10]
+    assert ids("--to", high["lsn"], "--filter", "/id > 17") == [18, 19]
+    assert ids("--to", "EPOCH") == []
+    assert ids("--limit", 3) == [0, 1, 2]
+
+
+def test_an_empty_export_is_a_file_without_rows(run: Run, tmp_path: Path) -> None:
+    run("none.parquet", "--topic", "nobody")
+    assert pq.read_table(tmp_path / "none.parquet").num_rows == 0
+
+
+def test_a_program_gets_numbers(run: Run) -> None:
+    told = json.loads(run("orders.parquet", "--topic", "orders", "--json").stdout)
+    assert told["rows"] == 30
+    assert told["bytes"] > 100
+    assert told["format"] == "parquet"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        ("a.xyz", [], "--format"),
+        ("a.csv", ["--body", "json"], "CSV shows bodies as text"),
+        ("a.jsonl", ["--body", "binary"], "JSON lines"),
+        ("a.parquet", ["--body", "xml"], "binary, text, json"),
+        ("a.parquet", ["--columns", "lsn,boddy"], "'boddy'"),
+        ("a.parquet", ["--from", "yesterday"], "'yesterday' is no place in the log"),
+        ("a.parquet", ["--from", "1|5|"], "comes from another log"),
+        ("a.parquet", ["--topic", "a", "--pattern", "b"], "not both"),
+        ("a.parquet", ["--records", "--topic", "a"], "--records"),
+        ("a.parquet", ["--format", "xls"], "'xls'"),
+        ("a.parquet", ["--pattern", "("], "regular expression"),
+        ("no/folder.parquet", [], "cannot be written"),
+    ],
+)
+def test_mistakes_are_sentences_and_leave_no_file(run: Run, name: str, arguments: list[str], text: str) -> None:
+    assert text in str(run(name, *arguments, code=1).exception)
+
+
+def test_a_file_that_is_there_is_not_replaced_unless_asked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("mine")
+    assert "already there" in str(run("a.jsonl", code=1).exception)
+    run("a.jsonl", "--overwrite", "--limit", 1)
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_server_gives_the_same_through_its_child(tmp_path: Path) -> None:
+    bulk = Bulk(tmp_path / "data")
+    with FlightHouse(tmp_path / "data", bulk=bulk) as house:
+        house.door.relay = Relay(bulk, house.log, large=0, large_filtered=0)
+        with penstock.connect(house.url) as client:
+            write(client)
+        for arguments in (["--topic", "orders"], ["--records"], ["--exchange", "e"], ["--filter", "/id = 3"]):
+            outs = [
+                CliRunner().invoke(app, ["log", "export", "-", *where, *arguments]).stdout
+                for where in (["--url", house.url], ["--data", str(house.folder)])
+            ]
+            assert outs[0] == outs[1] != ""
+        assert bulk.requests == 4
+
+
+def test_damage_leaves_no_file(tmp_path: Path) -> None:
+    with FlightHouse(tmp_path / "data", segment=1 << 16) as house, penstock.connect(house.url) as client:
+        client.declare_topic("t")
+        for _ in range(20):
+            client.publish_table("t", pa.table({"body": [b"x" * 100] * 100}))
+        victim = tmp_path / "data" / house.log.segments()[0].name
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+        result = CliRunner().invoke(
+            app, ["log", "export", str(tmp_path / "t.parquet"), "--data", str(tmp_path / "data")]
+        )
+    assert isinstance(result.exception, PenstockError)
+    assert not isinstance(result.exception, InvalidArgument)
+    assert result.exception.exit_status == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -1,0 +1,320 @@
+"""Settings files of others: which file is whose, bounds of XML, RabbitMQ's definitions, Artemis' broker.xml."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.config.foreign import Converted, Verdict, is_foreign, read_foreign
+from penstock.config.foreign.document import DEPTH_MAX
+from penstock.config.foreign.toml_writer import to_toml
+from penstock.config.load import judged, load_file, load_text
+from penstock.errors import SettingsError
+
+
+def file(folder: Path, text: str | bytes) -> Path:
+    path = folder / "settings"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refusal(folder: Path, text: str | bytes, **environ: str) -> str:
+    path = file(folder, text)
+    with pytest.raises(SettingsError) as caught:
+        read_foreign(path, environ)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def remarks(converted: Converted) -> set[tuple[Verdict, str]]:
+    return {(remark.verdict, remark.place.what) for remark in judged(converted)}
+
+
+# --- whose file -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "foreign"),
+    [
+        (b"<AMPSConfig/>", True),
+        (b"\xef\xbb\xbf\n <?xml version='1.0'?>", True),
+        (b'{"queues": []}', True),
+        (b"[server]\n", False),
+        (b"# a comment\n", False),
+        (b"", False),
+    ],
+)
+def test_the_first_bytes_tell_whose_file_it_is(text: bytes, foreign: bool) -> None:
+    assert is_foreign(text) is foreign
+
+
+@pytest.mark.parametrize("text", ["<AMPSConfig><Name>one</Name></AMPSConfig>", "[server]\nname = 'one'\n"])
+def test_a_file_is_read_once_for_it_may_be_a_pipe(tmp_path: Path, text: str) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(pipe.write_text, text)
+        assert load_file(pipe).server.name == "one"
+        written.result()
+
+
+def test_a_missing_file_is_told_as_ever(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.xml: cannot be read: No such file"):
+        load_file(tmp_path / "none.xml")
+
+
+def test_xml_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "<project/>") == (
+        "FILE:1: <project> begins no settings file that is known here: "
+        "there are <AMPSConfig> of AMPS and <configuration> of Artemis"
+    )
+    assert "has none of users, vhosts" in refusal(tmp_path, '{"name": "package"}')
+
+
+# --- bounds of XML --------------------------------------------------------------------------------------------------
+
+
+def test_entities_and_external_files_stay_outside(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    external = f'<!DOCTYPE AMPSConfig [<!ENTITY x SYSTEM "{secret}">]><AMPSConfig><Name>&x;</Name></AMPSConfig>'
+    assert "<!DOCTYPE>) is not accepted" in refusal(tmp_path, external)
+    assert "is not XML: undefined entity" in refusal(tmp_path, "<AMPSConfig><Name>&x;</Name></AMPSConfig>")
+
+
+def test_nesting_and_size_have_bounds(tmp_path: Path) -> None:
+    deep = "<AMPSConfig>" + "<a>" * DEPTH_MAX + "</a>" * DEPTH_MAX + "</AMPSConfig>"
+    assert refusal(tmp_path, deep) == f"FILE:1: <a> is nested deeper than {DEPTH_MAX} elements"
+    assert "more than 100,000 elements" in refusal(tmp_path, "<AMPSConfig>" + "<a/>" * 100_001 + "</AMPSConfig>")
+    assert "is larger than 5,000,000 bytes" in refusal(tmp_path, b"<AMPSConfig>" + b" " * 5_000_000)
+
+
+def test_an_unknown_encoding_is_told(tmp_path: Path) -> None:
+    assert refusal(tmp_path, '<?xml version="1.0" encoding="x-none"?><AMPSConfig/>').startswith("FILE:1: is not XML")
+
+
+def test_includes_stay_in_the_folder_also_through_links(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    (outside / "sow.xml").write_text("<SOW/>")
+    (inside / "link.xml").symlink_to(outside / "sow.xml")
+    for name in ("../outside/sow.xml", "link.xml", str(outside / "sow.xml")):
+        said = refusal(inside, f"<AMPSConfig><Include>{name}</Include></AMPSConfig>")
+        assert said == f"FILE:1: <Include>: {name!r} is outside of the folder of FILE"
+
+
+def test_includes_do_not_go_round_or_on_for_ever(tmp_path: Path) -> None:
+    for at in range(10):
+        (tmp_path / f"{at}.xml").write_text(f"<SOW><Include>{at + 1}.xml</Include></SOW>")
+    assert "8.xml' is more than 8 levels deep" in refusal(tmp_path, "<SOW><Include>0.xml</Include></SOW>")
+    (tmp_path / "a.xml").write_text("<SOW/>")
+    many = "<AMPSConfig>" + "<Include>a.xml</Include>" * 64 + "</AMPSConfig>"
+    assert "'a.xml' is one file more than 64" in refusal(tmp_path, many)
+
+
+def test_a_mistake_in_an_included_file_names_that_file(tmp_path: Path) -> None:
+    (tmp_path / "q.xml").write_text("<Queue>\n <Name>q</Name>\n <MaxCancels>x</MaxCancels>\n</Queue>")
+    said = refusal(tmp_path, "<SOW><Include>q.xml</Include></SOW>")
+    assert f"{tmp_path / 'q.xml'}:3: <MaxCancels> of <Queue> \"q\": 'x' is not a whole number" in said
+
+
+def test_variables_come_from_the_environment(tmp_path: Path) -> None:
+    text = "<AMPSConfig><Name>${WHO}-1</Name><Group>${AMPS_CONFIG_DIRECTORY}</Group></AMPSConfig>"
+    settings = load_file(file(tmp_path, text), environ={"WHO": "orders"})
+    assert (settings.server.name, settings.server.group) == ("orders-1", str(tmp_path))
+    assert "the environment has no variable WHO; did you mean 'WHOM'?" in refusal(tmp_path, text, WHOM="x")
+
+
+def test_options_and_environment_win_over_the_file(tmp_path: Path) -> None:
+    path = file(tmp_path, "<AMPSConfig><Name>one</Name></AMPSConfig>")
+    settings = load_file(path, environ={"PENSTOCK_SERVER__NAME": "two"}, options={"server.data": "/d"})
+    assert (settings.server.name, settings.origin("server.name")) == (
+        "two",
+        "environment variable PENSTOCK_SERVER__NAME",
+    )
+    with pytest.raises(SettingsError, match=r"^option --sync: 'never' is not one of"):
+        load_file(path, options={"server.sync": "never"})
+
+
+# --- RabbitMQ -------------------------------------------------------------------------------------------------------
+
+DEFINITIONS: dict[str, object] = {
+    "rabbit_version": "3.13.1",
+    "users": [{"name": "ann", "password_hash": "x", "tags": ["administrator"]}],
+    "vhosts": [{"name": "/"}, {"name": "shop"}],
+    "permissions": [{"user": "ann", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+    "parameters": [],
+    "exchanges": [
+        {"name": "events", "vhost": "shop", "type": "topic", "durable": True, "auto_delete": False, "internal": False}
+    ],
+    "queues": [
+        {
+            "name": "to-ship",
+            "vhost": "shop",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {
+                "x-queue-type": "classic",
+                "x-message-ttl": 60_000,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "graveyard",
+                "x-lease-period": 1500,
+                "x-colour": "red",
+            },
+        }
+    ],
+    "bindings": [
+        {
+            "source": "events",
+            "vhost": "shop",
+            "destination": "to-ship",
+            "destination_type": "queue",
+            "routing_key": "order.*",
+            "arguments": {},
+        }
+    ],
+}
+
+
+def test_definitions_become_settings(tmp_path: Path) -> None:
+    converted = read_foreign(file(tmp_path, json.dumps(DEFINITIONS)))
+    assert converted.settings == {
+        "vhost": [{"name": "shop"}],
+        "exchange": [{"name": "events", "type": "topic", "vhost": "shop"}],
+        "queue": [
+            {
+                "name": "to-ship",
+                "vhost": "shop",
+                "fairness_model": "round-robin",
+                "message_ttl": "1m",
+                "dead_letter_exchange": "",
+                "dead_letter_routing_key": "graveyard",
+                "lease_period": "1500ms",
+            }
+        ],
+        "binding": [{"source": "events", "destination": "to-ship", "key": "order.*", "vhost": "shop"}],
+    }
+    assert remarks(converted) == {
+        (Verdict.DIFFERS, 'users[0] "ann"'),
+        (Verdict.NO_MEANING, 'queues[0] "to-ship" x-colour'),
+    }
+    taken = load_file(converted.source)
+    assert taken.with_origins({}) == load_text(to_toml(converted.settings)).with_origins({})
+
+
+def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) -> None:
+    queue = {"name": "q", "vhost": "/", "arguments": {"x-max-length": 5, "x-expires": 1000, "x-queue-type": "quorum"}}
+    policy = {"vhost": "/", "name": "p", "pattern": ".*", "definition": {"max-length": 5}}
+    delayed = {"name": "later", "vhost": "/", "type": "x-delayed-message"}
+    right = {"user": "bob", "vhost": "/", "configure": "", "write": ".*", "read": ".*"}
+    text = json.dumps({"queues": [queue], "policies": [policy], "exchanges": [delayed], "permissions": [right]})
+    converted = read_foreign(file(tmp_path, text))
+    assert converted.settings["queue"] == [
+        {"name": "q", "fairness_model": "round-robin", "max_length": 5, "expires": "1s"}
+    ]
+    assert remarks(converted) == {
+        (Verdict.LATER, 'policies[0] "p"'),
+        (Verdict.LATER, "permissions[0]"),
+        (Verdict.LATER, 'queues[0] "q" x-max-length'),
+        (Verdict.LATER, 'queues[0] "q" x-expires'),
+        (Verdict.REFUSED, 'queues[0] "q" x-queue-type'),
+        (Verdict.REFUSED, 'exchanges[0] "later"'),
+    }
+    with pytest.raises(SettingsError, match=r'queues\[0\] "q" x-max-length: is not supported in this version'):
+        load_file(converted.source)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"queues": [}', "FILE:1: is not JSON: Expecting value"),
+        ('{"queues": 5}', "FILE: queues: is not a list"),
+        ('{"queues": [5]}', "FILE: queues[0]: is not an object"),
+        ('{"queues": [{"vhost": "/"}]}', "FILE: queues[0]: name is missing"),
+        (
+            '{"queues": [{"name": "q", "durable": "yes"}]}',
+            "FILE: queues[0] \"q\": durable 'yes' is neither true nor false",
+        ),
+        ('{"queues": [{"name": "q", "arguments": {"a": null}}]}', 'FILE: queues[0] "q": holds null'),
+        ('{"queues": [{"name": "q", "arguments": {"a": NaN}}]}', 'FILE: queues[0] "q": holds nan'),
+        ('{"queues": [{"name": "\\ud800"}]}', "surrogate pair"),
+        ('{"queues": [{"name": "q", "x": ' + "[" * 20 + "]" * 20 + "}]}", "is nested deeper than 16"),
+        ('{"queues": ' + "[" * 100_000, "FILE: is not JSON that can be read"),
+        ('{"queues": ' + "1" * 5000 + "}", "FILE: is not JSON that can be read"),
+    ],
+)
+def test_definitions_that_cannot_be_read(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+# --- Artemis --------------------------------------------------------------------------------------------------------
+
+BROKER = """<?xml version="1.0"?>
+<configuration xmlns="urn:activemq">
+  <core xmlns="urn:activemq:core">
+    <name>broker-1</name>
+    <acceptors><acceptor name="artemis">tcp://0.0.0.0:61616</acceptor></acceptors>
+    <address-settings>
+      <address-setting match="ticker.#">
+        <default-ring-size>1000</default-ring-size>
+        <redelivery-delay>5000</redelivery-delay>
+        <auto-create-queues>true</auto-create-queues>
+        <dead-letter-address>DLQ</dead-letter-address>
+      </address-setting>
+    </address-settings>
+    <addresses>
+      <address name="jobs"><anycast><queue name="jobs"/></anycast></address>
+      <address name="ticker.ibm">
+        <multicast>
+          <queue name="last-ten" ring-size="10"><durable>false</durable></queue>
+          <queue name="all"><filter string="price &gt; 5"/></queue>
+        </multicast>
+      </address>
+      <address name="audit"/>
+    </addresses>
+  </core>
+</configuration>
+"""
+
+
+def test_a_broker_xml_becomes_settings(tmp_path: Path) -> None:
+    converted = read_foreign(file(tmp_path, BROKER))
+    assert converted.settings == {
+        "server": {"name": "broker-1"},
+        "topic": [{"name": "audit"}],
+        "queue": [
+            {"name": "jobs"},
+            {"name": "last-ten", "underlying_topic": "ticker.ibm", "ring_size": 10, "durable": False},
+            {"name": "all", "underlying_topic": "ticker.ibm"},
+        ],
+        "address": [
+            {
+                "pattern": "ticker.#",
+                "default_ring_size": 1000,
+                "redelivery_delay": "5s",
+                "auto_create_queues": True,
+                "dead_letter_address": "DLQ",
+            }
+        ],
+    }
+    assert remarks(converted) == {
+        (Verdict.NO_MEANING, "<acceptors>"),
+        (Verdict.LATER, '<address-setting> "ticker.#"'),
+        (Verdict.LATER, 'ring-size of <queue> "last-ten"'),
+        (Verdict.REFUSED, '<filter> of <queue> "all"'),
+    }
+    with pytest.raises(SettingsError, match=r':18: ring-size of <queue> "last-ten": is not supported in this version'):
+        load_file(converted.source)
+
+
+def test_two_anycast_queues_share_messages_there_and_not_here(tmp_path: Path) -> None:
+    queues = '<queue name="a" max-consumers="1"/><queue name="b" enabled="true"/>'
+    text = f'<core><addresses><address name="x"><anycast>{queues}</anycast></address></addresses></core>'
+    assert remarks(read_foreign(file(tmp_path, text))) == {
+        (Verdict.REFUSED, '<address> "x"'),
+        (Verdict.REFUSED, 'max-consumers of <queue> "a"'),
+    }

@@ -1,0 +1,59 @@
+"""Files that were cut, doubled or scribbled on: a mistake with a sentence, or settings that can be written."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.config.foreign import read_foreign
+from penstock.config.foreign.toml_writer import to_toml
+from penstock.config.load import judged
+from penstock.errors import SettingsError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "scenarios" / "amps"
+SOURCES = [
+    (EXAMPLES / f"{name}.xml").read_bytes() for name in ("whole-instance", "every-element", "one-queue", "dead-letters")
+]
+TAGS = sorted({tag for source in SOURCES for tag in re.findall(rb"<(\w+)>", source)})
+
+
+@st.composite
+def scribbled(draw: st.DrawFn) -> bytes:
+    """One of the examples with a few lines dropped, doubled or moved, tags exchanged and values overwritten."""
+    lines = draw(st.sampled_from(SOURCES)).split(b"\n")
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(lines) - 1))
+        match draw(st.sampled_from(("drop", "double", "move", "tag", "value", "bytes"))):
+            case "drop":
+                lines[at] = b""
+            case "double":
+                lines.insert(at, lines[at])
+            case "move":
+                lines.insert(draw(st.integers(0, len(lines) - 1)), lines.pop(at))
+            case "tag":
+                tag = draw(st.sampled_from(TAGS))
+                lines[at] = re.sub(rb"<(/?)\w+", rb"<\1" + tag, lines[at])
+            case "value":
+                value = draw(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=12))
+                safe = value.replace("&", "&amp;").replace("<", "&lt;").encode()
+                lines[at] = re.sub(rb">[^<]+<", b">" + safe.replace(b"\\", rb"\\") + b"<", lines[at])
+            case _:
+                lines[at] += draw(st.binary(max_size=3))
+    return b"\n".join(lines)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=scribbled())
+def test_a_damaged_file_is_told_or_taken(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "scribbled"
+    path.write_bytes(data)
+    with contextlib.suppress(SettingsError):
+        converted = read_foreign(path, {"DATA": "/data"})
+        judged(converted)
+        assert tomllib.loads(to_toml(converted.settings, converted.places)) == converted.settings

@@ -1,0 +1,135 @@
+"""A reader without the lock: what a server lists, up to the durable LSN, whatever becomes of the files meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bulk_lab import Writer, rows
+from penstock.errors import LogDamaged
+from penstock.log import OsDisk
+from penstock.log.upkeep.rewrite import Old, Order, rewrite
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
+from penstock.server.bulk.view import Folder, Listing, Moved, View, listing, stand_alone
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[Writer]:
+    made = Writer(tmp_path)
+    yield made
+    made.log.close()
+
+
+def test_a_view_shows_what_the_log_shows(writer: Writer) -> None:
+    writer.write(200)
+    assert len(writer.log.segments()) > 3
+    sent = Listing.of(listing(writer.log).plain())  # as it goes through JSON
+    view = Folder(OsDisk(writer.folder)).view(sent)
+    assert rows(view.batches(0, 1 << 60)) == rows(writer.log.batches(0, 1 << 60))
+    assert rows(view.batches(500, 700, ["lsn"])) == rows(writer.log.batches(500, 700, ["lsn"]))
+    assert (view.first_lsn, view.durable, view.origin) == (writer.log.first_lsn, writer.log.durable, 77)
+
+
+def test_a_view_ends_where_it_was_listed_however_the_log_grows(writer: Writer) -> None:
+    folder = Folder(OsDisk(writer.folder))
+    writer.write(3)
+    early = folder.view(listing(writer.log))
+    seen = writer.log.durable
+    writer.write(100)
+    late = folder.view(listing(writer.log))
+    assert rows(early.batches(0, 1 << 60, ["lsn"]))[-1] == {"lsn": seen}
+    assert rows(late.batches(0, 1 << 60)) == rows(writer.log.batches(0, 1 << 60))
+
+
+def test_a_listing_of_a_range_holds_the_segments_of_that_range(writer: Writer) -> None:
+    writer.write(200)
+    names = [place.name for place in listing(writer.log, 900, 901).segments]
+    assert len(names) == 1
+    view = Folder(OsDisk(writer.folder)).view(listing(writer.log, 900, 901))
+    assert rows(view.batches(900, 901, ["lsn"])) == [{"lsn": 900}]
+
+
+def test_what_is_open_stays_readable_when_the_file_is_replaced_or_deleted(writer: Writer) -> None:
+    writer.write(200)
+    folder = Folder(OsDisk(writer.folder))
+    view = folder.view(listing(writer.log))
+    expected = rows(writer.log.batches(0, 1 << 60))
+    first, second = (writer.folder / one.name for one in writer.log.segments()[:2])
+    content = first.read_bytes()
+    other = writer.folder / "other"
+    other.write_bytes(b"something else")
+    other.replace(first)
+    second.rename(second.with_suffix(".gone"))
+    assert rows(view.batches(0, 1 << 60)) == expected
+    first.write_bytes(content)
+    second.with_suffix(".gone").rename(second)
+
+
+def test_a_file_that_is_gone_before_it_was_opened_is_listed_again(writer: Writer) -> None:
+    writer.write(200)
+    old = listing(writer.log)
+    victim = writer.folder / old.segments[1].name
+    victim.rename(victim.with_suffix(".gone"))
+    with pytest.raises(Moved):
+        Folder(OsDisk(writer.folder)).view(old)
+    victim.with_suffix(".gone").rename(victim)
+
+
+def test_segments_that_are_rewritten_meanwhile(writer: Writer) -> None:
+    writer.write(200)
+    folder = Folder(OsDisk(writer.folder))
+    expected = rows(writer.log.batches(0, 1 << 60))
+    old = listing(writer.log)
+    early = folder.view(old)
+    olds = tuple(Old(one.first, one.last, one.generation, one.rows) for one in old.segments[:3])
+    swap = writer.log.swap(rewrite(OsDisk(writer.folder), Order(olds), lambda _: False))
+    swap.prepare()
+    with pytest.raises(Moved):  # the name of the first is the new file, and the server still lists the old one
+        Folder(OsDisk(writer.folder)).view(old)
+    swap.enter()
+    swap.finish()
+    with pytest.raises(Moved):
+        Folder(OsDisk(writer.folder)).view(old)
+    late = folder.view(listing(writer.log))
+    assert len(late.listed.segments) == len(old.segments) - 2
+    assert rows(early.batches(0, 1 << 60)) == rows(late.batches(0, 1 << 60)) == expected
+
+
+def test_a_flipped_bit_is_named_and_not_shown(writer: Writer) -> None:
+    writer.write(200)
+    listed = listing(writer.log)
+    name = listed.segments[1].name
+    with open(writer.folder / name, "r+b") as file:
+        file.seek(-3000, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 4]))
+    view = Folder(OsDisk(writer.folder)).view(listed)
+    with pytest.raises(LogDamaged, match=name):
+        rows(view.batches(0, 1 << 60))
+
+
+def test_a_folder_of_another_log_is_refused(writer: Writer, tmp_path: Path) -> None:
+    writer.write(1)
+    listed = listing(writer.log)._replace(origin=78)
+    with pytest.raises(LogDamaged, match="another data folder"):
+        Folder(OsDisk(writer.folder)).view(listed)
+
+
+def test_a_folder_without_a_server_is_read_to_its_last_whole_batch(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write(200)
+    writer.log.append([Control(Kind.VIA, "e", b'{"vhost": "v", "exchange": "e"}', b"", writer.lsn, 7, via=4)])
+    writer.log.flush()
+    expected = rows(writer.log.batches(0, 1 << 60))
+    writer.log.close(clean=False)
+    with open(tmp_path / writer.log.segments()[-1].name, "ab") as file:
+        file.write(b"\xff\xff\xff\xff torn")
+    view: View = stand_alone(OsDisk(tmp_path))
+    assert rows(view.batches(0, 1 << 60)) == expected
+    assert view.vias.known[4] == ("v", "e")
+    view.close()

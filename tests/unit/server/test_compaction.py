@@ -1,0 +1,289 @@
+"""Compaction of a server's log: what it leaves out, what it must keep, and what stands in its way."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.core.state.codec import canonical
+from penstock.errors import PenstockError
+from penstock.log import MEMORY, SimDisk
+from penstock.log.upkeep.plan import Aims, Task
+from penstock.log.upkeep.rewrite import Made, Order, rewrite
+from penstock.server.keeper import RETENTION_BEATS, Keeper
+from sim.serverkit import Life, Steps, clock, state_of
+from unit.server.test_keeper import SECOND, Here, drain, fill, same_after_restart, section
+
+SMALL = replace(MEMORY, segment=16_000, origin=7)
+AIMS = Aims(segment=16_000, rows=20, batches=2)
+
+
+@pytest.fixture
+def life() -> Life:
+    life = Life(SimDisk(), clock(), log=SMALL)
+    life.declare("q", "kept")
+    return life
+
+
+def keeper(life: Life, **keys: Any) -> Keeper:
+    """One that compacts small segments; `retention` of a byte unless told otherwise."""
+    keys.setdefault("retention", {"bytes": "1B", "age": None})
+    one = Keeper(life.engine, Here(), section(**keys), asyncio.get_running_loop())
+    one.compaction._aims = replace(AIMS, compress=one.compaction._aims.compress)
+    return one
+
+
+async def ended(life: Life, work: asyncio.Future[Any]) -> Any:
+    """Let the loop and the disk do their parts until the work is done; its result."""
+    for _ in range(2000):
+        await asyncio.sleep(0)
+        life.turn()
+        life.commit()
+        if work.done():
+            return work.result()
+    raise AssertionError("the work does not end")
+
+
+async def looked(life: Life, one: Keeper) -> None:
+    """One look of the keeper at retention and compaction."""
+    for _ in range(RETENTION_BEATS):
+        one.beat()
+        if one._running is not None:
+            await ended(life, one._running)
+        life.run()
+
+
+async def tried(life: Life, one: Keeper) -> Task | None:
+    """One step of compaction alone."""
+    task: Task | None = await ended(life, asyncio.ensure_future(one.compaction.step()))
+    return task
+
+
+def stuck(life: Life) -> int:
+    """A message that nobody takes, and much work around it; its LSN."""
+    fill(life, 6)
+    fill(life, 1, "kept")
+    fill(life, 12)
+    drain(life)
+    return life.core.queue("/", "kept").floor()
+
+
+async def test_one_stuck_message_does_not_pin_the_log(life: Life) -> None:
+    lsn = stuck(life)
+    before, bodies = sum(one.bytes for one in life.log.segments()), life.contents("kept")
+    one = keeper(life)
+    for _ in range(4):
+        await looked(life, one)
+    segments = life.log.segments()
+    assert sum(at.bytes for at in segments[:-1]) < before / 4
+    holder = next(at for at in segments if at.first <= lsn <= at.last)
+    assert holder.generation > 0
+    assert holder.rows == 10
+    assert life.contents("kept") == bodies
+    assert life.log.read(range(lsn, lsn + 10)).lsns == list(range(lsn, lsn + 10))
+    assert one.compaction.totals.dropped > 100
+    same_after_restart(life)
+
+
+async def test_without_retention_rows_stay_and_batches_are_joined(life: Life) -> None:
+    stuck(life)
+    rows = sum(one.rows for one in life.log.segments())
+    one = keeper(life, retention={"bytes": None, "age": None})
+    while (task := await tried(life, one)) is not None:
+        assert task.why == "small"
+        assert not task.drops
+    segments = life.log.segments()
+    assert sum(at.rows for at in segments) == rows
+    assert all(at.batches == 1 for at in segments[:-1])
+    assert len(life.contents("kept")) == 10
+    same_after_restart(life)
+
+
+async def test_a_base_that_costs_more_than_is_gained_is_not_written(life: Life) -> None:
+    stuck(life)
+    one = keeper(life)
+    one.compaction._aims = replace(AIMS, batches=1000)
+    last = life.core.last_lsn
+    monkey = life.log.base_floor
+    original = one.retirement.state_below
+    one.retirement.state_below = lambda floor: original(floor) + bytes(1 << 20)  # type: ignore[method-assign]
+    assert await tried(life, one) is None
+    assert life.log.base_floor == monkey
+    assert life.core.last_lsn == last
+
+
+async def test_leased_delayed_and_planned_messages_keep_their_rows(life: Life) -> None:
+    fill(life, 2)
+    client = life.client(prefetch=2)
+    fill(life, 1, "kept")
+    client.consume("kept")
+    life.run()
+    queue, now = life.core.queue("/", "kept"), life.engine.now
+    opened = life.core.streams.open(now(), "s", queue)
+    planned = life.core.streams.plan(now(), "s", opened.epoch, 0, 3)
+    life.run()
+    life.core.streams.settle(now(), "s", opened.epoch, 1)
+    fill(life, 14)
+    drain(life)
+    one = keeper(life)
+    assert (await tried(life, one)) is not None
+    asked = [lsn for chunk in planned.chunks for lsn in chunk]
+    assert life.log.read(asked).lsns == asked
+    assert len(life.contents("kept")) == 7
+    assert len(client.take_all()) == 3  # with the answer to its subscription
+    before = canonical(life.core.durable_state())
+    life.log.flush()
+    life.kill()
+    assert state_of(life.disk, life.clock, SMALL) == before
+
+
+async def test_a_running_read_keeps_what_it_may_still_need(life: Life) -> None:
+    lsn = stuck(life)
+    reads: list[int | None] = [life.log.first_lsn]
+    life.engine.readers.append(lambda: reads[0])
+    one = keeper(life)
+    one.compaction._aims = replace(AIMS, batches=1000)
+    assert await tried(life, one) is None
+    reads[0] = lsn + 200
+    task = await tried(life, one)
+    assert task is not None
+    assert task.segments[-1].last < lsn + 200
+    reads[0] = None
+    same_after_restart(life)
+
+
+async def test_a_read_that_begins_during_the_rewriting_keeps_the_old_file(life: Life) -> None:
+    stuck(life)
+    first = life.log.first_lsn
+
+    class Slow:
+        async def rewrite(self, order: Order) -> Made:
+            made = rewrite(life.disk, order)
+            life.engine.readers.append(lambda: first)
+            return made
+
+        async def index(self, first: int) -> int:
+            raise AssertionError("not asked")
+
+    one = keeper(life)
+    one.compaction._elsewhere = Slow()
+    import penstock.server.compaction as module
+
+    large, module.LARGE = module.LARGE, 0
+    try:
+        before = life.log.segments()
+        one.compaction._aims = replace(AIMS, batches=1000)
+        assert await tried(life, one) is None
+    finally:
+        module.LARGE = large
+    assert [at for at in life.log.segments() if at in before] == before[:-1]  # the open one has the base now
+    assert not [name for name in life.disk.list("log") if name.endswith(".rewrite")]
+
+
+async def test_no_rewriting_on_a_full_disk(life: Life) -> None:
+    stuck(life)
+    one = keeper(life)
+    life.disk.capacity = life.disk.used() + 500
+    assert await tried(life, one) is None
+    assert life.engine.broken is None
+    life.disk.capacity = 1 << 40
+    assert await tried(life, one) is not None
+
+
+async def test_a_damaged_segment_is_told_once_and_left(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    stuck(life)
+    one = keeper(life, retention={"bytes": None, "age": None})
+    name = life.log.segments()[1].name
+    life.disk.flip(name, 8 * 6000)
+    content = life.disk.files()[name]
+    for _ in range(30):
+        await looked(life, one)
+    assert life.disk.files()[name] == content
+    assert sum("upkeep" in record.message for record in caplog.records) in (1, 2)  # its rewriting, its index
+    assert sum(at.generation for at in life.log.segments()) >= len(life.log.segments()) - 2
+
+
+async def test_cold_segments_are_compressed_where_wanted_and_read_as_before(life: Life) -> None:
+    fill(life, 30)
+    drain(life)
+    fill(life, 1, "kept")
+    read = life.log.read(range(20, 60)).bodies
+    one = keeper(life, retention={"bytes": None, "age": None}, compress_cold=True)
+    for _ in range(30):
+        if await tried(life, one) is None:
+            break
+    segments = life.log.segments()
+    assert [at.compressed for at in segments] == [True] * (len(segments) - 5) + [False] * 5
+    assert life.log.read(range(20, 60)).bodies == read
+    same_after_restart(life)
+
+
+async def test_a_stop_ends_a_rewriting(life: Life) -> None:
+    stuck(life)
+    one = keeper(life)
+    one.compaction.stopping = True
+    before = life.log.segments()
+    assert await tried(life, one) is None
+    await one.compaction.index()
+    assert [at for at in life.log.segments() if at in before] == before
+    assert life.disk.list("index") == []
+
+
+async def test_indexes_are_made_and_old_ones_go(life: Life) -> None:
+    stuck(life)
+    one = keeper(life)
+    for _ in range(3):
+        await looked(life, one)
+    files = {f"{at.first:020d}-{at.generation:05d}.names" for at in life.log.segments()[:-1]}
+    assert set(life.disk.list("index")) == files
+
+
+def test_a_power_cut_at_each_step_of_a_compaction_loses_nothing() -> None:
+    def started(seed: int) -> tuple[Life, list[bytes]]:
+        life = Life(Steps(seed), clock(), log=SMALL)
+        life.declare("q", "kept", "old")
+        fill(life, 1, "old", 10)
+        stuck(life)
+        drain(life, "old")
+        life.disk.step = 0  # type: ignore[attr-defined]
+        return life, life.contents("kept")
+
+    def work(life: Life) -> None:
+        async def run() -> None:
+            one = keeper(life)
+            while await tried(life, one) is not None:
+                pass
+
+        asyncio.run(run())
+
+    life, kept = started(0)
+    work(life)
+    assert life.log.segments()[0].generation == 1
+    steps = life.disk.step  # type: ignore[attr-defined]
+    assert steps > 10
+    for last in range(steps):
+        life, _ = started(last)
+        disk = life.disk
+        assert isinstance(disk, Steps)
+        disk.last = last
+        with suppress(OSError, PenstockError, AssertionError):  # the machine died: work that waits for it never ends
+            work(life)
+        disk.last = -1
+        life.crash()
+        again = Life(disk, life.clock, log=SMALL)
+        assert again.contents("kept") == kept
+        assert again.contents("old") == []
+        again.kill()
+        for name in disk.list("checkpoints"):
+            disk.remove(f"checkpoints/{name}")
+        bare = Life(disk, again.clock, log=SMALL)
+        assert bare.contents("kept") == kept
+        assert {queue.name for queue in bare.core.queues()} == {"q", "kept", "old"}
+        work(bare)
+        assert bare.contents("kept") == kept
+        bare.advance(SECOND)
+        same_after_restart(bare)

@@ -1,0 +1,165 @@
+"""Large uploads between two threads and a full gathering: what waits for room goes on by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.publishing.publishing import Published
+from penstock.core.streams.sinks import Committed
+from penstock.errors import InvalidArgument, LogBroken
+from penstock.log import SimDisk
+from penstock.records.settings import QueueSettings
+from penstock.server.engine import Engine
+from penstock.server.flight.copier import Copier
+from penstock.server.flight.decided import Chunk, GroupLimits, chunks_of
+from penstock.server.flight.handover import Answer, Handover
+from penstock.server.flight.publish import Publishing
+from penstock.server.flight.stage_files import StageInfo
+from penstock.server.flight.stages import Stages, parts_of
+from penstock.wire.flight.codec import read_upload
+from penstock.wire.flight.schemas import PUBLISH, Bounds
+from penstock.wire.flight.tickets import Publish
+from sim.serverkit import Life, clock
+
+
+class House:
+    """A life with a copier, and two rows decided."""
+
+    def __init__(self) -> None:
+        self.life = life = Life(SimDisk(), clock())
+        life.declare("out")
+        self.handover = Handover(life.engine, life.jobs.append)
+        self.stages = Stages(life.disk, life.clock, Bounds())
+        self.copier = Copier(self.handover, self.stages, life.disk, GroupLimits(chunk_rows=1))
+        name = self.stages.keep(
+            StageInfo("query", 0, 0, 0, "out", "", "/"),
+            pa.schema([PUBLISH.field("body")]),
+            [pa.record_batch({"body": [b"1", b"2"]})],
+        )
+        life.core.sink_decide(life.engine.now(), "query", 0, parts_of(self.stages.find("query", 0, [name])))
+        life.run()
+
+    def chunks(self) -> list[Chunk]:
+        life = self.life
+        return list(chunks_of(life.disk, "query", life.core.decided["query"], self.copier.limits))
+
+    def room(self, monkeypatch: pytest.MonkeyPatch, there_is: bool) -> None:
+        monkeypatch.setattr(Engine, "has_room", lambda engine: there_is)
+        if there_is:
+            engine = self.life.engine
+            run, engine.on_room[:] = engine.on_room[:], []
+            for hook in run:
+                hook()
+
+
+def test_a_chunk_waits_for_room_and_then_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    answer: Answer[Committed] = Answer()
+    house.room(monkeypatch, False)
+    house.copier._decide("query", house.chunks()[0], [], answer)
+    house.life.run()
+    assert house.life.ready("out") == 0
+    house.room(monkeypatch, True)
+    house.life.run()
+    assert answer.given
+    assert answer.wait().stored == 1
+    assert house.life.contents("out") == [b"1"]
+
+
+def test_a_chunk_that_waited_for_a_log_that_broke_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    answer: Answer[Committed] = Answer()
+    house.room(monkeypatch, False)
+    house.copier._decide("query", house.chunks()[0], [], answer)
+    house.life.engine.broken = "it broke"
+    house.room(monkeypatch, True)
+    with pytest.raises(LogBroken, match="it broke"):
+        answer.wait()
+
+
+def test_a_chunk_is_judged_off_the_loop_first() -> None:
+    """A content filter of a queue does not hold the loop for thousands of rows at a time."""
+    house = House()
+    life = house.life
+    life.core.declare_queue(
+        life.engine.now(), "/", "some", QueueSettings(underlying_topic="out", filter="/n > 1"), durable=True
+    )
+    name = house.stages.keep(
+        StageInfo("other", 0, 0, 0, "out", "", "/"),
+        pa.schema([PUBLISH.field("body")]),
+        [pa.record_batch({"body": [b'{"n": %d, "fill": "%s"}' % (n, b"x" * 300_000) for n in range(4)]})],
+    )
+    life.core.sink_decide(life.engine.now(), "other", 0, parts_of(house.stages.find("other", 0, [name])))
+    life.run()
+    off: list[Callable[[], None]] = []
+    life.engine.judges.off = lambda work, done: off.append(lambda: done(work()))
+    [chunk] = chunks_of(life.disk, "other", life.core.decided["other"], GroupLimits())
+    answer: Answer[Committed] = Answer()
+    house.copier._decide("other", chunk, [], answer)
+    life.run()
+    assert life.core.decided["other"].rows == 0
+    [judge] = off
+    judge()
+    life.run()
+    assert answer.wait().stored == 4
+    assert life.ready("some") == 2
+    assert life.ready("out") == 4
+
+
+def test_a_publisher_that_waited_for_room_waits_for_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batch is decided when a commit has ended, and must not lie there until something else begins a turn."""
+    house = House()
+    life = house.life
+    publishing = Publishing(house.handover, Bounds())
+    upload = read_upload(pa.record_batch({"body": [b"x"]}), "out", Bounds(), "publish")
+    answer: Answer[Published] = Answer()
+    house.room(monkeypatch, False)
+    publishing._decide(Publish("out"), upload, None, None, answer)
+    life.run()
+    assert not answer.given
+    house.room(monkeypatch, True)
+    life.turn()
+    life.commit()
+    assert answer.given
+    assert life.contents("out") == [b"x"]
+
+
+def test_stages_that_are_held_stay() -> None:
+    house = House()
+    [name] = [one["stage"] for one in house.stages.listing()]
+    house.stages.hold([str(name)])
+    assert house.stages.drop_batch("query", 0) == 0
+    house.stages.release([str(name)])
+    assert house.stages.drop_batch("query", 0) == 1
+    assert house.life.disk.list("stage") == []
+    assert house.stages.used == 0
+
+
+def test_an_upload_that_ends_in_an_error_leaves_nothing() -> None:
+    house = House()
+    before, used = house.life.disk.list("stage"), house.stages.used
+
+    def broken() -> object:
+        yield pa.record_batch({"body": [b"1"]})
+        raise InvalidArgument("the rest is missing")
+
+    with pytest.raises(InvalidArgument, match="the rest"):
+        house.stages.keep(StageInfo("q", 0, 0, 0, "out", "", "/"), pa.schema([PUBLISH.field("body")]), broken())  # type: ignore[arg-type]
+    assert house.life.disk.list("stage") == before
+    assert house.stages.used == used
+
+
+def test_a_large_batch_is_kept_in_small_pieces() -> None:
+    house = House()
+    rows = [b"%06d" % n + b"x" * 10_000 for n in range(2_000)]
+    schema = pa.schema([PUBLISH.field("body")])
+    name = house.stages.keep(StageInfo("q", 0, 0, 0, "out", "", "/"), schema, [pa.record_batch({"body": rows})])
+    pieces = list(pa.ipc.open_stream(house.life.disk.files()[f"stage/{name}.arrows"]))
+    assert max(piece.nbytes for piece in pieces) <= 4 << 20
+    again = Stages(house.life.disk, house.life.clock, Bounds())
+    [found] = again.find("q", 0, [name])
+    assert found[1].rows == 2_000
+    assert [body for _, upload in again.uploads([found]) for body in upload.bodies] == rows

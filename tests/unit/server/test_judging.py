@@ -1,0 +1,68 @@
+"""Filters off the loop: slices, the child for large bodies, and what happens when it is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock import expr
+from penstock.errors import Unavailable
+from penstock.log.disk import OsDisk
+from penstock.records.entries import Topic
+from penstock.records.properties import EMPTY, Properties, encode
+from penstock.server.bulk.process import Bulk
+from penstock.server.judging import CHILD_BODY, judge_there, look
+
+FILTERS = [expr.compile_filter(text) for text in ("/kind = 'a'", "/n > 1 AND /@headers/x = 1", "BOOKMARK() IS NULL")]
+TOPIC = Topic("/", "ex", "t")
+HEADER = encode(Properties(headers={"x": 1}))
+
+
+def body(kind: str, n: int, size: int = 0) -> bytes:
+    return orjson.dumps({"kind": kind, "n": n, "pad": "x" * size})
+
+
+def test_slices_give_the_answers_of_each_filter() -> None:
+    bodies = [body("ab"[n % 2], n, 400) for n in range(2_000)]
+    headers = [HEADER if n % 3 else EMPTY for n in range(2_000)]
+    found = look(FILTERS, bodies, headers, [TOPIC] * 2_000, lsns=range(2_000), times=range(2_000))
+    assert found == [
+        [row for row, yes in enumerate(one.matches(bodies, headers, TOPIC)) if yes] for one in FILTERS
+    ]  # fmt: skip
+
+
+def test_only_large_bodies_are_sent_elsewhere() -> None:
+    asked: list[int] = []
+
+    def ask(job: str, values: dict[str, Any]) -> dict[str, Any]:
+        asked.append(len(values["body"]))
+        given = {**values, "body": memoryview(values["body"]), "properties": memoryview(values["properties"])}
+        return judge_there(OsDisk(Path()), **given)
+
+    bodies = [body("a", 1), body("b", 2, CHILD_BODY), body("a", 3), body("a", 4, CHILD_BODY)]
+    assert look(FILTERS[:2], bodies, HEADER, TOPIC, ask=ask) == [[0, 2, 3], [1, 2, 3]]
+    assert asked == [len(bodies[1]), len(bodies[3])]
+
+
+def test_without_the_child_the_answer_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    def ask(job: str, values: dict[str, Any]) -> dict[str, Any]:
+        raise Unavailable("the bulk process cannot be started")
+
+    bodies = [body("a", 1, CHILD_BODY), body("b", 2, CHILD_BODY)]
+    assert look(FILTERS[:1], bodies, EMPTY, TOPIC, ask=ask) == [[0]]
+    assert "the bulk process cannot be started" in caplog.text
+
+
+def test_the_child_judges_as_the_server_does(tmp_path: Path) -> None:
+    bulk = Bulk(tmp_path)
+    try:
+        bodies = [body("a", 2, CHILD_BODY), b"[" * 10 + b" " * CHILD_BODY, b"\xff" * (CHILD_BODY + 1)]
+        headers = [HEADER, EMPTY, HEADER]
+        found = look(FILTERS, bodies, headers, [TOPIC] * 3, lsns=[7, 8, 9], times=[1, 2, 3], ask=bulk.call)
+        assert found == look(FILTERS, bodies, headers, [TOPIC] * 3, lsns=[7, 8, 9], times=[1, 2, 3])
+        assert bulk.requests == 3
+    finally:
+        bulk.close()
