@@ -47,6 +47,9 @@ def test_a_first_hour(server: ServerProcess) -> None:
     data = str(server.data)
     assert "every checksum is right" in penstock("log", "verify", "--data", data)
     assert "publish" in penstock("log", "show", "--data", data)
+    files = [json.loads(penstock("log", "ls", *where, "--json")) for where in (url, ("--data", data))]
+    assert [(file["name"], file["rows"]) for file in files[0]] == [(file["name"], file["rows"]) for file in files[1]]
+    assert "publish" in penstock("log", "show", *url, "--to", "50")
     assert "every guarantee held" in penstock("audit", "--data", data)
 
 

@@ -1,4 +1,4 @@
-"""Segment files as they lie there, read without a server and without a lock: what `penstock log` shows."""
+"""The log as `penstock log` shows it: segment files read without a server and without a lock, or a server's answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument
 from penstock.log import OsDisk
 from penstock.log.index import Catalog
+from penstock.log.listing import SegmentInfo
 from penstock.log.reader import Reader, Vias
 from penstock.log.recover import open_segments
 from penstock.log.segment import FOLDER
+from penstock.log.verify import segments
+from penstock.records.chunks import LSN_LIMIT
 
 
 def open_folder(data: str | Path) -> OsDisk:
@@ -20,6 +23,22 @@ def open_folder(data: str | Path) -> OsDisk:
     if not (Path(data) / FOLDER).is_dir():
         raise InvalidArgument(f"{data} is no data folder: it has no folder {FOLDER!r}")
     return OsDisk(data)
+
+
+def listing(data: str) -> list[SegmentInfo]:
+    """The segments of a data folder."""
+    return segments(open_folder(data))
+
+
+def records(data: str, url: str | None, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
+    """Records of the log with LSNs in first..last, from a server if there is a URL, else from the folder."""
+    if url is None:
+        yield from rows(open_folder(data), first, LSN_LIMIT if last is None else last)
+        return
+    from penstock.client import connect
+
+    with connect(url) as client:
+        yield from client.log_batches(max(first, 1), None if last is None else last + 1)
 
 
 def rows(disk: OsDisk, first: int, last: int) -> Iterator[pa.RecordBatch]:

@@ -8,39 +8,48 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, DataFolder, Json, Url, note, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, note, write, write_json, write_table
 from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.core.audit.audit import Report
 
+DataFolder = Annotated[
+    str | None, typer.Option("--data", help="The server's data folder.  Without it and --url: ./data.")
+]
 OfServer = Annotated[
     str | None,
-    typer.Option("--url", help="Ask a running server, which checks what is durable there, in place of --data."),
+    typer.Option("--url", envvar="PENSTOCK_URL", help="Ask a running server, about what is durable there."),
 ]
+
+
+def _place(data: str | None, url: str | None) -> tuple[str, str | None]:
+    """The folder, and the server to ask instead: a folder that was named comes first."""
+    return ("./data", url) if data is None else (data, None)
+
 
 app = typer.Typer(help="Look into the log and check it.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("ls")
-def ls(data: DataFolder = "./data", json: Json = False) -> None:
+def ls(data: DataFolder = None, url: OfServer = None, json: Json = False) -> None:
     """List the segments with their LSNs, the records they hold, sizes, and how often each was rewritten.
 
     Example: penstock log ls --data ./data
     """
-    from penstock.cli.logfiles import open_folder
-    from penstock.log.verify import segments
+    from penstock.cli.logfiles import listing
+    from penstock.log.listing import SegmentInfo
 
-    listed = segments(open_folder(data))
+    folder, url = _place(data, url)
+    listed = listing(folder) if url is None else [SegmentInfo(**one) for one in _asked(url, "segments")["segments"]]
     if json:
         write_json([facts._asdict() for facts in listed])
         return
     write_table(
-        ("file", "first", "last", "batches", "records", "of", "size", "rewritten", ""),
+        ("first", "last", "batches", "records", "of", "size", "rewritten", ""),
         [
             (
-                facts.name,
                 facts.first,
                 facts.last,
                 facts.batches,
@@ -60,21 +69,22 @@ def show(
     first: Annotated[int, typer.Option("--from", min=0, help="First LSN.")] = 0,
     last: Annotated[int | None, typer.Option("--to", help="Last LSN.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most records to print.")] = 100,
-    data: DataFolder = "./data",
+    data: DataFolder = None,
+    url: OfServer = None,
     json: Json = False,
 ) -> None:
     """Print records by LSN.
 
     Example: penstock log show --from 1000 --to 1010 --json
     """
-    from penstock.cli.logfiles import open_folder, rows
-    from penstock.records.chunks import LSN_LIMIT
+    from penstock.cli.logfiles import records
     from penstock.records.kinds import Kind
 
+    folder, url = _place(data, url)
     names = {int(kind): kind.name.lower() for kind in Kind}
     table: list[tuple[object, ...]] = []
     shown = 0
-    for batch in rows(open_folder(data), first, LSN_LIMIT if last is None else last):
+    for batch in records(folder, url, first, last):
         for row in cast("list[dict[str, object]]", batch.slice(0, limit - shown).to_pylist()):
             row["kind"] = names.get(cast("int", row["kind"]), str(row["kind"]))
             shown += 1
@@ -91,12 +101,13 @@ def show(
 
 
 @app.command()
-def verify(data: DataFolder = "./data", url: OfServer = None, json: Json = False) -> None:
+def verify(data: DataFolder = None, url: OfServer = None, json: Json = False) -> None:
     """Read the whole log and compare every checksum.  Exit status 4 when bytes in the middle are wrong.
 
     Example: penstock log verify --data ./data
     """
-    facts = _verified(data) if url is None else _asked(url, "log_verify")
+    folder, url = _place(data, url)
+    facts = _verified(folder) if url is None else _asked(url, "log_verify")
     good = not facts["damage"]
     if json:
         write_json({"good": good, **facts})
@@ -214,8 +225,8 @@ def export(
     body: Annotated[str, typer.Option("--body", help="binary, text or json; by default what the format can.")] = "",
     format: Annotated[str | None, typer.Option("--format", help="parquet, arrow, arrows, jsonl or csv.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
-    data: DataFolder = "./data",
-    url: Annotated[str | None, typer.Option("--url", help="Read from a running server in place of --data.")] = None,
+    data: DataFolder = None,
+    url: OfServer = None,
     json: Json = False,
 ) -> None:
     """Write messages, or all records, to a file that other tools read.  It appears when it is whole.
@@ -245,7 +256,8 @@ def export(
             "--records writes all records: it goes without --topic, --pattern, --filter and --columns"
         )
     wanted = Wanted(topic, pattern, exchange, vhost, first, last, filter, limit, chosen, records)
-    reading = of_folder(data, wanted) if url is None else of_server(url, wanted)
+    folder, url = _place(data, url)
+    reading = of_folder(folder, wanted) if url is None else of_server(url, wanted)
     with reading as (source, start, end), bar("LSNs") as show:
         done = run(source, start, end, target, form, body, limit, show)
     for warning in done.warnings:
@@ -261,12 +273,13 @@ def add_audit_to(app: typer.Typer) -> None:
     app.command()(audit)
 
 
-def audit(data: DataFolder = "./data", url: OfServer = None, json: Json = False) -> None:
+def audit(data: DataFolder = None, url: OfServer = None, json: Json = False) -> None:
     """Prove from the log that each guarantee held.  Exit status 1, with the LSNs, where one did not.
 
     Example: penstock audit --data ./data --json
     """
-    report = _audited(data) if url is None else _asked(url, "log_audit")
+    folder, url = _place(data, url)
+    report = _audited(folder) if url is None else _asked(url, "log_audit")
     findings = cast("list[dict[str, Any]]", report["findings"])
     if json:
         write_json({"counts": report["counts"], "findings": findings})

@@ -19,7 +19,6 @@ Url: TypeAlias = Annotated[
     str,
     typer.Option("--url", envvar="PENSTOCK_URL", help="The server: penstock://user:password@host:port/vhost."),
 ]
-DataFolder: TypeAlias = Annotated[str, typer.Option("--data", help="The server's data folder.")]
 
 DEFAULT_URL = "penstock://localhost:8815"
 

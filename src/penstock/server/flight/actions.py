@@ -74,6 +74,7 @@ class Actions(StreamActions):
             "list": (self._list, "every queue of a vhost with its counts"),
             "health": (self._health, "whether the server confirms, and how far"),
             "position": (self._position, "bookmark: its LSN now; the first and the durable LSN"),
+            "segments": (self._segments, "the files of the log"),
             **self.stream_table,
         }
 
@@ -230,6 +231,12 @@ class Actions(StreamActions):
             }
 
         return self._do(caller, work, durable=False)
+
+    def _segments(self, caller: Caller, f: Fields) -> Reply:
+        f.finish()
+        return self._do(
+            caller, lambda: {"segments": [one._asdict() for one in self.engine.log.segments()]}, durable=False
+        )
 
     def _position(self, caller: Caller, f: Fields) -> Reply:
         text = f.text("bookmark", "NOW", TEXT_LIMIT)
