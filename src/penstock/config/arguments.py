@@ -28,7 +28,7 @@ _LATER_ARGUMENTS = frozenset(argument_name(name) for name in LATER_QUEUE_KEYS) |
     "x-stream-max-segment-size-bytes",
 }
 
-_HARMLESS: Mapping[str, tuple[object, ...]] = {
+HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
     "x-queue-type": ("classic",),
     "x-queue-mode": ("default", "lazy"),
     "x-queue-version": (1, 2),
@@ -59,7 +59,7 @@ def queue_settings(
             known[name] = value
             continue
         plain = value.decode(errors="replace") if isinstance(value, bytes) else value
-        harmless = _HARMLESS.get(argument)
+        harmless = HARMLESS_ARGUMENTS.get(argument)
         if harmless is not None and any(plain == allowed and type(plain) is type(allowed) for allowed in harmless):
             continue
         if harmless is not None or argument in _LATER_ARGUMENTS:

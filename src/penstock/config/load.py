@@ -11,24 +11,25 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeAlias, cast, get_args, get_origin
+from typing import Annotated, NamedTuple, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
 from penstock.config.patterns import topic_pattern
+from penstock.config.places import Path_
 from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, BadValue, known_name, read_queue_settings, read_value
 from penstock.config.settings import Settings
+from penstock.config.telling import Problem, place_at, told, told_at
 from penstock.errors import SettingsError
-
-Path_: TypeAlias = tuple[str | int, ...]
-"""Place of a value: section, index in a list of tables, key, deeper keys."""
 
 LATER_SECTIONS = frozenset(
     {
         "address",
         "archive",
         "bulk",
+        "conflated_topic",
         "dashboard",
         "operator_policy",
         "otel",
@@ -55,31 +56,37 @@ _QUEUE_OWN = ("name", "vhost", "durable")
 _VARIABLE = re.compile(r"PENSTOCK_([A-Z0-9_]+?)__([A-Z0-9_]+)\Z")
 
 
-class Problem(NamedTuple):
-    """One mistake: where, and a sentence."""
-
-    path: Path_
-    text: str
-
-
 def load_file(
     path: str | Path,
     *,
     environ: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from a TOML file.  Raises SettingsError for whatever cannot be used, the file itself included.
+    """Settings from a TOML file, or from one of AMPS, Artemis or RabbitMQ.
 
-    `environ` is the environment (only `PENSTOCK_<SECTION>__<KEY>` is looked at); `options` are `section.key` ->
+    Raises SettingsError for whatever cannot be used, the file itself included.  Of `environ` only
+    `PENSTOCK_<SECTION>__<KEY>` is looked at, and what an AMPS file names as `${NAME}`; `options` are `section.key` ->
     text from the command line.
     """
+    data = read_bytes(Path(path), str(path))
+    if is_foreign(data):
+        return load_converted(read_foreign(path, environ, data=data), environ=environ, options=options)
+    return load_bytes(data, source=str(path), environ=environ, options=options)
+
+
+def load_bytes(
+    data: bytes,
+    *,
+    source: str,
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Settings:
+    """Settings from the bytes of a TOML file; `source` names it in messages."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
+        text = data.decode()
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: is not UTF-8 text (byte {error.start})") from error
-    return load_text(text, source=str(path), environ=environ, options=options)
+        raise SettingsError(f"{source}: is not UTF-8 text (byte {error.start})") from error
+    return load_text(text.replace("\r\n", "\n"), source=source, environ=environ, options=options)
 
 
 def load_text(
@@ -106,11 +113,73 @@ def load_mapping(
     text: str | None = None,
 ) -> Settings:
     """Settings from a mapping of the file's structure, which is not changed; `text` gives line numbers where known."""
+    read = _read(data, environ or {}, options or {})
+    if read.settings is None or read.problems:
+        raise SettingsError("\n".join(told(problem, data, source, text, read.labels) for problem in read.problems))
+    origins = dict.fromkeys(_places(data), source)
+    return read.settings.with_origins(origins | read.origins)
+
+
+def load_converted(
+    converted: Converted,
+    *,
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Settings:
+    """Settings out of a foreign file; each mistake and each origin has the file and line it was read at.
+
+    Raises SettingsError also for what is right there and not done here.
+    """
+    read = _read(converted.settings, environ or {}, options or {})
+    wrong = [
+        remark.place.told(f"{remark.verdict.value}: {remark.text}")
+        for remark in converted.remarks
+        if remark.verdict is Verdict.REFUSED
+    ]
+    wrong += [told_at(problem, converted, read.labels) for problem in read.problems]
+    if read.settings is None or wrong:
+        raise SettingsError("\n".join(wrong))
+    origins = {".".join(map(str, path)): place.where for path, place in converted.places.items() if len(path) > 1}
+    return read.settings.with_origins(origins | read.origins)
+
+
+def judged(converted: Converted) -> tuple[Remark, ...]:
+    """The remarks on a foreign file, with one for each key that a later version will have.
+
+    Raises SettingsError where its settings cannot be used in any version.
+    """
+    read = _read(converted.settings, {}, {})
+    later = [problem for problem in read.problems if problem.text.endswith(NOT_YET)]
+    wrong = [told_at(problem, converted, {}) for problem in read.problems if problem not in later]
+    if wrong:
+        raise SettingsError("\n".join(wrong))
+    found = [
+        Remark(Verdict.LATER, place_at(problem, converted), f"{_later_name(problem)} is refused by this version")
+        for problem in later
+    ]
+    return (*converted.remarks, *found)
+
+
+def _later_name(problem: Problem) -> str:
+    """`[[view]]`, or the key."""
+    return f"[[{problem.path[0]}]]" if len(problem.path) == 1 else str(problem.path[-1])
+
+
+class _Read(NamedTuple):
+    """Settings, or what is wrong with them; where single values came from beside the file."""
+
+    settings: Settings | None
+    problems: list[Problem]
+    origins: dict[str, str]
+    labels: dict[Path_, str]
+
+
+def _read(data: Mapping[str, object], environ: Mapping[str, str], options: Mapping[str, str]) -> _Read:
     merged: dict[str, object] = {name: _copied(value) for name, value in data.items()}
-    origins = dict.fromkeys(_places(merged), source)
-    overrides: dict[Path_, str] = {}
+    origins: dict[str, str] = {}
+    labels: dict[Path_, str] = {}
     problems: list[Problem] = []
-    for path, value, label in _overrides(environ or {}, options or {}, problems, overrides):
+    for path, value, label in _overrides(environ, options, problems, labels):
         _put(merged, path, value)
         origins[".".join(map(str, path))] = label
     problems += _read_queues(merged)
@@ -121,9 +190,7 @@ def load_mapping(
         problems += [_problem(details) for details in error.errors()]
     if settings is not None:
         problems += _impossible(settings)
-    if settings is None or problems:
-        raise SettingsError("\n".join(_told(problem, data, source, text, overrides) for problem in problems))
-    return settings.with_origins(origins)
+    return _Read(settings, problems, origins, labels)
 
 
 def _copied(value: object) -> object:
@@ -135,10 +202,14 @@ def _copied(value: object) -> object:
 
 
 def _places(data: Mapping[str, object]) -> Iterator[str]:
-    """`section.key` of every value that stands in a plain section."""
-    for section, table in data.items():
-        if isinstance(table, Mapping):
-            yield from (f"{section}.{key}" for key in cast("Mapping[str, object]", table))
+    """`section.key` of every value that stands in a plain section, `section.0.key` of those in lists of tables."""
+    for section, value in data.items():
+        if isinstance(value, Mapping):
+            yield from (f"{section}.{key}" for key in cast("Mapping[str, object]", value))
+        elif isinstance(value, (list, tuple)):
+            for index, table in enumerate(cast("Sequence[object]", value)):
+                if isinstance(table, Mapping):
+                    yield from (f"{section}.{index}.{key}" for key in cast("Mapping[str, object]", table))
 
 
 # --- environment and options ---------------------------------------------------------------------------------------
@@ -358,59 +429,3 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for item in get_args(annotation) if (found := _model_in(item)) is not None), None)
-
-
-def _told(
-    problem: Problem, data: Mapping[str, object], source: str, text: str | None, overrides: Mapping[Path_, str]
-) -> str:
-    for length in range(len(problem.path), 0, -1):
-        label = overrides.get(problem.path[:length])
-        if label is not None:
-            return f"{label}: {problem.text}"
-    line = line_of(text, problem.path) if text is not None else None
-    return f"{source}{f':{line}' if line else ''}: {place_of(problem.path, data)}: {problem.text}"
-
-
-def place_of(path: Path_, data: Mapping[str, object]) -> str:
-    """`[server] sync`, `[[queue]] "to-ship" retry.factor`."""
-    section, *rest = path
-    if rest and isinstance(rest[0], int):
-        tables = data.get(str(section))
-        name: object = None
-        if isinstance(tables, (list, tuple)) and rest[0] < len(cast("Sequence[object]", tables)):
-            table = cast("Sequence[object]", tables)[rest[0]]
-            name = cast("Mapping[str, object]", table).get("name") if isinstance(table, Mapping) else None
-        which = f'"{name}"' if isinstance(name, str) and name else f"number {rest[0] + 1}"
-        head, rest = f"[[{section}]] {which}", rest[1:]
-    else:
-        head = f"[{section}]"
-    keys = ""
-    for key in rest:
-        keys += f"[{key + 1}]" if isinstance(key, int) else f"{'.' if keys else ''}{key}"
-    return f"{head} {keys}".rstrip()
-
-
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*[.=]""")
-
-
-def line_of(text: str, path: Path_) -> int | None:
-    """Line, from 1, of the key at `path`, or of its section; None where the text does not show it plainly."""
-    names = [part for part in path if isinstance(part, str)]
-    index = next((part for part in path if isinstance(part, int)), None)
-    seen = -1
-    inside: list[str] = []
-    best: int | None = None
-    for number, line in enumerate(text.splitlines(), 1):
-        header = _HEADER.match(line)
-        if header is not None:
-            inside = [part.strip("\"' ") for part in header[2].split(".")]
-            if header[1] == "[[" and inside == names[:1]:
-                seen += 1
-            if inside == names[: len(inside)] and index in {None, seen} and best is None:
-                best = number
-            continue
-        key = _KEY.match(line)
-        if key is not None and index in {None, seen} and [*inside, key[1]] == names[: len(inside) + 1]:
-            return number
-    return best

@@ -150,6 +150,9 @@ class LogSection(Section):
     retention: Retention = Field(
         default=Retention(age=None, bytes=None), description="When settled messages may leave the disk.  Unset: never."
     )
+    compress_cold: StrictBool = Field(
+        default=False, description="Compress (zstd) segments that are closed, delivered and not among the newest."
+    )
     sync_interval: Duration = Field(default=10_000, gt=0, description='Time between syncs when `sync` is "interval".')
     ack_sync: Duration = Field(default=100_000, gt=0, description="Acknowledgements are on disk within this time.")
     checkpoint_bytes: Size = Field(default=64 * MIB, ge=1, description="Log written between checkpoints, in bytes.")
@@ -416,7 +419,10 @@ class Settings(Section):
         return tuple(action.action() for action in self.action)
 
     def origin(self, place: str) -> str:
-        """Where the value of `section.key` came from: `default`, a file, a variable or an option."""
+        """Where the value of `section.key` came from: `default`, a file, a variable or an option.
+
+        Values in lists of tables are `queue.0.max_cancels`.  A file of others is named with the line.
+        """
         return self._origins.get(place, "default")
 
     def with_origins(self, origins: dict[str, str]) -> Settings:

@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = sorted(path.stem for path in HERE.glob("*.xml"))
 ERRORS = sorted(path.stem for path in (HERE / "errors").glob("*.xml"))
 ENVIRON = {"DATA": "/var/lib/amps"}
-LATER = {"barrier", "every-element", "priority", "priority-elements", "whole-instance"}
+LATER = {"barrier", "every-element", "group-local-queue", "priority", "priority-elements", "whole-instance"}
 
 
 def converted(name: str) -> tuple[str, str]:

@@ -24,6 +24,6 @@ def test_every_element_of_a_queue_has_a_row() -> None:
     assert sorted(set(QUEUE) - {"Topic"} - rows) == []
 
 
-def test_every_example_file_is_named() -> None:
-    examples = {path.name for path in (ROOT / "tests" / "scenarios" / "amps").glob("*.xml")}
-    assert {"getting-started.xml", "dead-letters.xml", "many-topics.xml", "priority.xml"} <= examples
+def test_every_example_has_a_row() -> None:
+    examples = (ROOT / "tests" / "scenarios" / "amps").glob("*.xml")
+    assert sorted(path.name for path in examples if f"`tests/scenarios/amps/{path.name}`" not in PAGE) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -46,6 +47,39 @@ def scribbled(draw: st.DrawFn) -> bytes:
             case _:
                 lines[at] += draw(st.binary(max_size=3))
     return b"\n".join(lines)
+
+
+NAMES = st.sampled_from(
+    ["name", "vhost", "type", "durable", "auto_delete", "arguments", "source", "destination", "destination_type"]
+    + ["routing_key", "pattern", "definition", "apply-to", "priority", "user", "configure", "write", "read", "x"]
+    + ["x-message-ttl", "x-queue-type", "x-max-length", "x-expires", "x-filter", "x-retry"]
+)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["q", "/", "topic"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=6),
+    max_leaves=12,
+)
+SECTION = st.sampled_from(
+    ["users", "vhosts", "permissions", "policies", "exchanges", "queues", "bindings", "parameters"]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(top=st.dictionaries(SECTION, JSON | st.lists(st.dictionaries(NAMES, JSON, max_size=8), max_size=3), min_size=1))
+def test_definitions_of_any_shape_are_told_or_taken(
+    top: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "definitions"
+    path.write_text(json.dumps(top))
+    with contextlib.suppress(SettingsError):
+        converted = read_foreign(path)
+        assert tomllib.loads(to_toml(converted.settings, converted.places)) == converted.settings
+        judged(converted)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,6 +12,14 @@ from penstock.config.settings import Address, Settings
 from penstock.errors import SettingsError
 from penstock.records.settings import Action, Retry
 
+ORIGINS = """
+[server]
+name = "one"
+[[queue]]
+name = "a"
+max_cancels = 3
+"""
+
 FULL = """
 [server]
 name = "one"
@@ -239,3 +247,10 @@ def test_every_key_has_a_sentence() -> None:
                 check(field.annotation)
 
     check(Settings)
+
+
+def test_values_in_lists_of_tables_know_their_file() -> None:
+    settings = load_text(ORIGINS, source="penstock.toml")
+    assert settings.origin("server.name") == "penstock.toml"
+    assert settings.origin("queue.0.max_cancels") == "penstock.toml"
+    assert settings.origin("queue.0.filter") == "default"

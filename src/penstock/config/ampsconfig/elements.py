@@ -1,0 +1,192 @@
+"""Tables of elements: an element of AMPSConfig, our key, and how its text is read.
+
+A row without a key is known and has no meaning here; its sentence says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.config.ampsconfig import values
+from penstock.config.ampsconfig.values import Read
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One element.  `many` may stand more than once and gives a list; `inner` is an element with elements inside."""
+
+    key: str = ""
+    read: Read = values.text
+    many: bool = False
+    inner: bool = False
+    why: str = ""
+
+
+def _not_here(why: str) -> Row:
+    return Row(inner=True, many=True, why=why)
+
+
+NATIVE_TYPE = "json"
+"""The message type that needs no setting: filters and expressions read bodies as JSON."""
+
+_NAMED = {
+    "Name": Row("name", values.name),
+    "Topic": Row("name", values.name),
+    "MessageType": Row("message_type"),
+}
+_FILES = "the log is the only store here"
+
+QUEUE: Mapping[str, Row] = {
+    **_NAMED,
+    "UnderlyingTopic": Row("underlying_topic", values.name),
+    "DefaultPublishTarget": Row("default_publish_target", values.name),
+    "LeasePeriod": Row("lease_period", values.interval_or_none),
+    "Semantics": Row("semantics", values.words("at-least-once", "at-most-once")),
+    "MaxBacklog": Row("max_backlog", values.count(1)),
+    "MaxPerSubscriptionBacklog": Row("max_per_subscription_backlog", values.count(1)),
+    "Expiration": Row("expiration", values.interval_or_none),
+    "ExpirationModel": Row("expiration_model", values.words("default", "queue", "latest", "earliest")),
+    "Filter": Row("filter"),
+    "RecoveryPoint": Row("recovery_point", values.recovery_point),
+    "FairnessModel": Row("fairness_model", values.words("fast", "round-robin", "proportional")),
+    "Leasing": Row("leasing", values.words("sublet", "strict")),
+    "MaxDeliveries": Row("max_deliveries", values.count(0)),
+    "MaxCancels": Row("max_cancels", values.count(0)),
+    "Priority": Row("priority_expression"),
+    "BarrierExpression": Row("barrier_expression"),
+    "FileBackedMetadata": Row("file_backed_metadata", values.yes_or_no),
+    "TargetQueueDepth": Row("target_queue_depth", values.count(1000)),
+    "DeferredAckExpiration": Row("deferred_ack_expiration", values.interval),
+    "InitialOwner": Row("initial_owner", values.name),
+    "GroupLocalQueueDomain": Row("group_local_queue_domain", values.name),
+}
+"""A queue of any kind."""
+
+QUEUE_KINDS: Mapping[str, str] = {
+    "Queue": "distributed",
+    "QueueDefinition": "distributed",
+    "LocalQueue": "local",
+    "GroupLocalQueue": "group-local",
+}
+"""The tag of a queue -> our `kind`."""
+
+TOPIC: Mapping[str, Row] = {
+    **_NAMED,
+    "Key": Row("key", many=True),
+    "Expiration": Row("expiration"),
+    "FileName": _not_here(_FILES),
+    "Durability": _not_here(_FILES),
+    "SlabSize": _not_here(_FILES),
+    "RecordSize": _not_here(_FILES),
+    "InitialSize": _not_here(_FILES),
+    "IncrementSize": _not_here(_FILES),
+    "HashIndex": _not_here("indexes are made as queries need them"),
+    "Index": _not_here("indexes are made as queries need them"),
+    "KeyDomain": _not_here("keys are the values of the key fields"),
+    "RecoveryPoint": _not_here("a topic recovers from the log"),
+    "Preprocessing": Row("preprocessing", inner=True),
+    "Enrichment": Row("enrichment", inner=True),
+    "History": Row("history", inner=True),
+    "Pattern": Row("pattern"),
+    "KeyGenerator": Row("key_generator", inner=True),
+}
+"""A topic in the State of the World."""
+
+VIEW: Mapping[str, Row] = {
+    **_NAMED,
+    "UnderlyingTopic": Row("source", inner=True),
+    "Projection": Row("select", inner=True),
+    "Grouping": Row("group_by", inner=True),
+    "Filter": Row("filter"),
+    "Conflation": Row("conflation", values.words("none", "inline")),
+    "JoinNullEquivalency": Row("join_null_equivalency", values.yes_or_no),
+    "FileName": _not_here(_FILES),
+    "HashIndex": _not_here("indexes are made as queries need them"),
+    "KeyDomain": _not_here("keys are the values of the key fields"),
+}
+
+CONFLATED_TOPIC: Mapping[str, Row] = {
+    **_NAMED,
+    "UnderlyingTopic": Row("source", values.name),
+    "Interval": Row("interval", values.interval),
+    "Filter": Row("filter"),
+    "HashIndex": _not_here("indexes are made as queries need them"),
+    "Enrichment": Row("enrichment", inner=True),
+    "TopicFormat": Row("topic_format"),
+}
+
+SOW_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(QUEUE_KINDS, "queue"),
+    "Topic": "topic",
+    "TopicDefinition": "topic",
+    "TopicMetaData": "topic",
+    "View": "view",
+    "ViewDefinition": "view",
+    "ConflatedTopic": "conflated_topic",
+    "TopicReplica": "conflated_topic",
+    "ReplicaDefinition": "conflated_topic",
+}
+"""A child of `SOW` -> our section."""
+
+_SLOW = "consumers are held by backlog and credit, and never written to files"
+_SERVED = "served by AMQP, Flight and HTTP: see [listen]"
+_MODULES = "modules of AMPS are not loaded"
+
+NO_MEANING: Mapping[str, str] = {
+    "ProcessName": "the process is called penstock",
+    "Description": "for people",
+    "Environment": "for people",
+    "SuggestedMinimumVersion": "a version of AMPS",
+    "RequiredMinimumVersion": "a version of AMPS",
+    "ConfigIncludeCommentDefault": "errors name the included file",
+    "ConfigCycleDetectionThreshold": "the limits are 5 MB, 64 files and 8 levels",
+    "ConfigValidation": "settings are always validated",
+    "RegexTopicSupport": "a topic is a pattern when it holds one of ^ $ * + ? ( ) [ ] { } | \\",
+    "UserDefinedFunctions": _MODULES,
+    "Modules": _MODULES,
+    "Extensions": _MODULES,
+    "Externals": _MODULES,
+    "MessageMemoryLimit": "the budget is server.memory",
+    "MessageDiskLimit": _SLOW,
+    "MessageDiskPath": _SLOW,
+    "ClientMessageAgeLimit": _SLOW,
+    "ClientMaxCapacity": _SLOW,
+    "SlowClientDisconnect": _SLOW,
+    "MiniDumpDirectory": "there are no minidumps",
+    "MiniDumpFileMask": "there are no minidumps",
+    "MiniDump": "there are no minidumps",
+    "Tuning": "the server tunes itself",
+    "SOWStatisticsInterval": "figures are in the metrics, whenever they are asked for",
+    "Transports": _SERVED,
+    "Protocols": _SERVED,
+    "MessageTypes": "bodies are bytes; filters read JSON",
+    "Logging": "messages go to standard error",
+    "Admin": "figures and health are at listen.http",
+}
+"""Children of `AMPSConfig` that are known and change nothing here."""
+
+DIFFERENT: Mapping[str, str] = {
+    "Authentication": "who may log in is [[user]]; without any: guest, from this machine alone",
+    "Entitlement": "who may log in to a vhost may use all of it",
+}
+"""Children of `AMPSConfig` whose purpose is served in another way here."""
+
+SECTIONS = frozenset({"Name", "Group", "SOW", "TransactionLog", "Actions", "Replication", *NO_MEANING, *DIFFERENT})
+"""Every child that `AMPSConfig` may have."""
+
+TRANSACTION_LOG: Mapping[str, Row] = {
+    "JournalDirectory": Row("data"),
+    "JournalSize": Row("segment", values.size),
+    "Topic": Row("topic", many=True, inner=True),
+    "PreallocatedJournalFiles": _not_here("room is made as the log grows"),
+    "MinJournalSize": _not_here("segments grow as they are written"),
+    "JournalArchiveDirectory": _not_here("there is no archive of the log"),
+    "FlushInterval": _not_here("a confirm waits for its own sync: see server.sync"),
+    "BatchSize": _not_here("a commit takes what has gathered"),
+    "O_DIRECT": _not_here("a confirm waits for its own sync: see server.sync"),
+    "MessageDiscoveryDirectory": _not_here("the log is its own index"),
+    "InactiveClientAckExpiration": _not_here("publishers have no sequence numbers here"),
+}
+
+LOGGED_TOPIC: Mapping[str, Row] = {**_NAMED}

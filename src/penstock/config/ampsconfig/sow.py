@@ -1,0 +1,179 @@
+"""The rest of `SOW`: topics with keys, views and conflated topics, and the names that may stand once only."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from penstock.config.ampsconfig import values
+from penstock.config.ampsconfig.elements import CONFLATED_TOPIC, QUEUE_KINDS, SOW_KINDS, TOPIC, VIEW
+from penstock.config.ampsconfig.queues import named, read_queue, typed, unstated
+from penstock.config.ampsconfig.reading import Fields, read_fields, said, seen, stray, unknown
+from penstock.config.foreign.converted import Book, Verdict
+from penstock.config.foreign.document import Element
+from penstock.config.places import Path_, Place
+
+_CHANGES = "a message is stored as it was published"
+_TOPIC_REFUSED = {
+    "preprocessing": _CHANGES,
+    "enrichment": _CHANGES,
+    "history": "one value is kept for each key; the log has the earlier ones",
+    "pattern": "each topic with a key has a name of its own",
+    "key_generator": "a key is the value of <Key> fields",
+}
+_CONFLATED_REFUSED = {
+    "enrichment": _CHANGES,
+    "topic_format": "each conflated topic has a name of its own",
+}
+
+
+def read_sow(book: Book, sections: list[Element]) -> None:
+    """Every object of the State of the World."""
+    first: dict[str, Element] = {}
+    for section in sections:
+        stray(book, section)
+        for element in section.children:
+            kind = SOW_KINDS.get(element.name)
+            if kind is None:
+                unknown(book, element, "<SOW>", SOW_KINDS)
+                continue
+            if not _first(book, element, first):
+                continue
+            if element.name in QUEUE_KINDS:
+                read_queue(book, element)
+            elif kind == "topic":
+                _read_topic(book, element)
+            elif kind == "view":
+                _read_view(book, element)
+            else:
+                _read_conflated(book, element)
+    unstated(book)
+
+
+def _first(book: Book, element: Element, first: dict[str, Element]) -> bool:
+    """Whether an object is to be read: nothing else of its name was before, or that is a mistake and told."""
+    name = next((child.text for child in element.children if child.name in {"Name", "Topic"}), None)
+    if not name:
+        return True
+    before = first.setdefault(name, element)
+    if before is element:
+        return True
+    place = Place(element.file, element.line, said(element))
+    there = f"{name!r} is there already: <{before.name}>, {seen(before, element)}"
+    if len({_type(before), _type(element)} - {""}) < 2:
+        book.wrong(place, there)
+        return True
+    book.remark(Verdict.REFUSED, place, f"{there}; a message type does not tell topics apart")
+    return False
+
+
+def _type(element: Element) -> str:
+    return next((child.text for child in element.all("MessageType")), "")
+
+
+def _start(book: Book, element: Element, fields: Fields) -> tuple[dict[str, object], dict[Path_, Place]] | None:
+    if not named(book, element, fields):
+        return None
+    table: dict[str, object] = {"name": fields.values["name"]}
+    places: dict[Path_, Place] = {("name",): fields.place("name")}
+    typed(fields, table, places)
+    return table, places
+
+
+def _refused(book: Book, fields: Fields, reasons: dict[str, str]) -> None:
+    for key, why in reasons.items():
+        if key in fields.elements:
+            book.remark(Verdict.REFUSED, fields.place(key), why)
+
+
+def _close(book: Book, section: str, element: Element, table: dict[str, object], places: dict[Path_, Place]) -> None:
+    book.add(section, table, Place(element.file, element.line, said(element)), places)
+
+
+def _read_topic(book: Book, element: Element) -> None:
+    fields = read_fields(book, element, TOPIC)
+    begun = _start(book, element, fields)
+    _refused(book, fields, _TOPIC_REFUSED)
+    if begun is None:
+        return
+    table, places = begun
+    if "key" in fields:
+        table["key"] = fields.values["key"]
+        places["key",] = fields.place("key")
+    lifetime = fields.text("expiration")
+    if lifetime == "enabled":
+        book.remark(Verdict.DIFFERS, fields.place("expiration"), "the expiration of a message itself always holds")
+    elif lifetime is not None:
+        try:
+            read = values.interval_or_none(lifetime)
+        except ValueError as error:
+            book.wrong(fields.place("expiration"), f"{error}, enabled or disabled")
+            read = None
+        if read is not None:
+            table["expiration"] = read
+            places["expiration",] = fields.place("expiration")
+    _close(book, "topic", element, table, places)
+
+
+def _read_view(book: Book, element: Element) -> None:
+    fields = read_fields(book, element, VIEW)
+    begun = _start(book, element, fields)
+    lists = {key: _texts(book, fields, key, "Field") for key in ("select", "group_by")}
+    for key, tag in (("source", "UnderlyingTopic"), ("select", "Projection"), ("group_by", "Grouping")):
+        if key not in fields:
+            book.wrong(Place(element.file, element.line, fields.of), f"has no <{tag}>")
+    if begun is None or "source" not in fields:
+        return
+    table, places = begun
+    source = cast("Element", fields.values["source"])
+    joins = _texts(book, fields, "source", "Join") if source.children else []
+    if joins:
+        table["join"] = joins
+        if "filter" in fields:
+            book.wrong(
+                fields.place("filter"),
+                f"belongs to a view of one topic; this one joins ({seen(source, fields.elements['filter'])})",
+            )
+    elif not source.text:
+        book.wrong(fields.place("source"), "is empty")
+    else:
+        table["source"] = source.text
+    table["select"] = ", ".join(lists["select"])
+    table["group_by"] = lists["group_by"]
+    for key in ("filter", "conflation", "join_null_equivalency"):
+        if key in fields:
+            table[key] = fields.values[key]
+    places.update({(key,): fields.place(key) for key in table if key in fields.elements})
+    _close(book, "view", element, table, places)
+
+
+def _texts(book: Book, fields: Fields, key: str, tag: str) -> list[str]:
+    """The texts of the `tag` children of an inner element."""
+    element = fields.values.get(key)
+    if not isinstance(element, Element):
+        return []
+    for child in element.children:
+        if child.name != tag:
+            book.wrong(child.place(f"<{element.name}>"), f"is unknown there: it holds <{tag}> only")
+        elif not child.text:
+            book.wrong(child.place(f"<{element.name}>"), "is empty")
+    found = [child.text for child in element.all(tag)]
+    if not found:
+        book.wrong(fields.place(key), f"holds no <{tag}>")
+    return found
+
+
+def _read_conflated(book: Book, element: Element) -> None:
+    fields = read_fields(book, element, CONFLATED_TOPIC)
+    begun = _start(book, element, fields)
+    _refused(book, fields, _CONFLATED_REFUSED)
+    if "source" not in fields.elements:
+        book.wrong(Place(element.file, element.line, fields.of), "has no <UnderlyingTopic>")
+    if begun is None:
+        return
+    table, places = begun
+    for key in ("source", "interval", "filter"):
+        if key in fields:
+            table[key] = fields.values[key]
+            places[key,] = fields.place(key)
+    table.setdefault("interval", "5s")
+    _close(book, "conflated_topic", element, table, places)

@@ -1,0 +1,266 @@
+"""RabbitMQ's `definitions.json`: vhosts, queues with their arguments, exchanges, bindings, policies.
+
+JSON has no lines that a parser keeps, so a place is `queues[3] "jobs"`.  Passwords are hashes there and cannot be taken
+over.  Durations are milliseconds there, text with a unit here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, cast
+
+from penstock.config.arguments import HARMLESS_ARGUMENTS
+from penstock.config.foreign.converted import Book, Converted, Verdict
+from penstock.config.places import Path_, Place
+from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, Kind, argument_name
+from penstock.errors import SettingsError
+from penstock.units import format_duration
+
+_OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)}
+_LATER_MILLISECONDS = frozenset({"expires", "queue_expires", "consumer_timeout"})
+_HALF = re.compile("[\ud800-\udfff]")
+DEPTH_MAX = 16
+_EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+_ABOUT = frozenset(
+    {"rabbit_version", "rabbitmq_version", "product_name", "product_version", "rabbitmq_definition_format"}
+)
+_ABOUT_US = {
+    "parameters": "belongs to a plugin",
+    "global_parameters": "belongs to the cluster",
+    "topic_permissions": "a right by routing key",
+}
+_USUAL: Mapping[str, object] = {
+    "vhost": "/",
+    "durable": True,
+    "auto_delete": False,
+    "internal": False,
+    "arguments": dict[str, object](),
+}
+_SECTIONS = ("users", "vhosts", "permissions", "policies", "exchanges", "queues", "bindings")
+
+
+class Item(NamedTuple):
+    """One object of one list."""
+
+    values: Mapping[str, object]
+    place: Place
+
+
+def read_definitions(data: bytes, shown: str) -> Converted:
+    """Our settings out of an export.  Raises SettingsError with what cannot be read."""
+    try:
+        document: object = json.loads(data.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise SettingsError(f"{shown}:{error.lineno}: is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, lists in lists in lists
+        raise SettingsError(f"{shown}: is not JSON that can be read: {error}") from None
+    if not isinstance(document, dict):
+        raise SettingsError(f"{shown}: is not the JSON object of a definitions file")
+    top = cast("dict[str, object]", document)
+    if not any(name in top for name in (*_SECTIONS, *_ABOUT)):
+        raise SettingsError(
+            f"{shown}: has none of {', '.join(_SECTIONS)}: JSON that is known here is RabbitMQ's definitions.json"
+        )
+    book = Book()
+    default_vhost = _default_vhost(top)
+    for vhost in _items(book, top, "vhosts", shown):
+        name = _text(book, vhost, "name")
+        if name and name != "/":
+            book.add("vhost", {"name": name}, vhost.place, {})
+    _users(book, top, shown)
+    for policy in _items(book, top, "policies", shown):
+        _policy(book, policy, default_vhost)
+    for exchange in _items(book, top, "exchanges", shown):
+        _exchange(book, exchange, default_vhost)
+    for queue in _items(book, top, "queues", shown):
+        _queue(book, queue, default_vhost)
+    for binding in _items(book, top, "bindings", shown):
+        _binding(book, binding, default_vhost)
+    for section, why in _ABOUT_US.items():
+        for item in _items(book, top, section, shown):
+            verdict = Verdict.REFUSED if section == "topic_permissions" else Verdict.NO_MEANING
+            book.remark(verdict, item.place, why)
+    for name in top:
+        if name not in {*_SECTIONS, *_ABOUT, *_ABOUT_US}:
+            book.remark(Verdict.NO_MEANING, Place(shown, 0, name), "is not read")
+    return book.close("RabbitMQ definitions", shown)
+
+
+def _default_vhost(top: Mapping[str, object]) -> str:
+    """The vhost of an export of one vhost, whose objects do not name it."""
+    name = top.get("vhost")
+    return name if isinstance(name, str) and name else "/"
+
+
+def _items(book: Book, top: Mapping[str, object], section: str, shown: str) -> Iterator[Item]:
+    found = top.get(section, [])
+    if not isinstance(found, list):
+        book.wrong(Place(shown, 0, section), "is not a list")
+        return
+    for index, value in enumerate(cast("list[object]", found)):
+        place = Place(shown, 0, f"{section}[{index}]")
+        if not isinstance(value, dict):
+            book.wrong(place, "is not an object")
+            continue
+        values = cast("dict[str, object]", value)
+        name = values.get("name")
+        if isinstance(name, str):
+            place = place._replace(what=f'{place.what} "{name}"')
+        why = _unwritable(values, DEPTH_MAX)
+        if why is not None:
+            book.wrong(place, why)
+            continue
+        yield Item(values, place)
+
+
+def _unwritable(value: object, depth: int) -> str | None:
+    """Why a value has no form in our settings, None where it has one."""
+    if value is None:
+        return "holds null, which settings do not have"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"holds {value}, which settings do not have"
+    if isinstance(value, str):
+        return "holds half of a surrogate pair, which is no text" if _HALF.search(value) else None
+    if isinstance(value, (dict, list)):
+        if depth == 0:
+            return f"is nested deeper than {DEPTH_MAX}"
+        inner = cast("dict[str, object] | list[object]", value)
+        parts = [*inner, *inner.values()] if isinstance(inner, dict) else inner
+        return next((why for part in parts if (why := _unwritable(part, depth - 1)) is not None), None)
+    return None
+
+
+def _text(book: Book, item: Item, key: str, default: str | None = None) -> str | None:
+    """A text of an object; None where it is missing or no text, which is in the book."""
+    value = item.values.get(key, default)
+    if isinstance(value, str):
+        return value
+    book.wrong(item.place, f"{key} is missing" if value is None else f"{key} {value!r} is not text")
+    return None
+
+
+def _truth(book: Book, item: Item, key: str, *, default: bool) -> bool:
+    value = item.values.get(key, default)
+    if isinstance(value, bool):
+        return value
+    book.wrong(item.place, f"{key} {value!r} is neither true nor false")
+    return default
+
+
+def _arguments(book: Book, item: Item) -> Mapping[str, object]:
+    value = item.values.get("arguments", {})
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value)
+    book.wrong(item.place, "arguments is not an object")
+    return {}
+
+
+def _users(book: Book, top: Mapping[str, object], shown: str) -> None:
+    for user in _items(book, top, "users", shown):
+        book.remark(Verdict.DIFFERS, user.place, "its password is a hash: write a [[user]] with password_file instead")
+    for right in _items(book, top, "permissions", shown):
+        table: dict[str, object] = {}
+        for key in ("user", "vhost", "configure", "write", "read"):
+            value = _text(book, right, key, _default_vhost(top) if key == "vhost" else None)
+            if value is not None:
+                table[key] = value
+        if any(table.get(key) != ".*" for key in ("configure", "write", "read")):
+            book.add("permission", table, right.place, {})
+
+
+def _policy(book: Book, item: Item, default_vhost: str) -> None:
+    name, pattern = _text(book, item, "name"), _text(book, item, "pattern")
+    definition = item.values.get("definition", {})
+    if not isinstance(definition, dict):
+        book.wrong(item.place, "definition is not an object")
+        return
+    table: dict[str, object] = {
+        "name": name,
+        "vhost": _text(book, item, "vhost", default_vhost),
+        "pattern": pattern,
+        "apply_to": _text(book, item, "apply-to", "all"),
+        "priority": item.values.get("priority", 0),
+        "definition": cast("dict[str, object]", definition),
+    }
+    book.add("policy", table, item.place, {})
+
+
+def _exchange(book: Book, item: Item, default_vhost: str) -> None:
+    name, kind = _text(book, item, "name"), _text(book, item, "type", "direct")
+    if not name or name.startswith("amq."):
+        return  # the predeclared ones are there
+    if kind not in _EXCHANGE_TYPES:
+        book.remark(Verdict.REFUSED, item.place, f"an exchange of type {kind!r}")
+        return
+    table: dict[str, object] = {
+        "name": name,
+        "type": kind,
+        "vhost": _text(book, item, "vhost", default_vhost),
+        "durable": _truth(book, item, "durable", default=True),
+        "auto_delete": _truth(book, item, "auto_delete", default=False),
+        "internal": _truth(book, item, "internal", default=False),
+        "arguments": dict(_arguments(book, item)),
+    }
+    book.add("exchange", {key: value for key, value in table.items() if value != _USUAL.get(key)}, item.place, {})
+
+
+def _queue(book: Book, item: Item, default_vhost: str) -> None:
+    name = _text(book, item, "name")
+    vhost = _text(book, item, "vhost", default_vhost)
+    if not name:
+        return
+    table: dict[str, object] = {"name": name}
+    if vhost != "/":
+        table["vhost"] = vhost
+    if not _truth(book, item, "durable", default=True):
+        table["durable"] = False
+    if _truth(book, item, "auto_delete", default=False):
+        book.remark(Verdict.DIFFERS, item.place, "auto_delete: a queue of the settings stays")
+    table["fairness_model"] = "round-robin"
+    places: dict[Path_, Place] = {}
+    for argument, value in _arguments(book, item).items():
+        place = item.place._replace(what=f"{item.place.what} {argument}")
+        _argument(book, table, places, argument, value, place)
+    book.add("queue", table, item.place, places)
+
+
+def _argument(
+    book: Book, table: dict[str, object], places: dict[Path_, Place], argument: str, value: object, place: Place
+) -> None:
+    harmless = HARMLESS_ARGUMENTS.get(argument)
+    if harmless is not None and any(value == one and type(value) is type(one) for one in harmless):
+        return
+    key = _OURS.get(argument)
+    if key is None:
+        verdict = Verdict.NO_MEANING if harmless is None else Verdict.REFUSED
+        book.remark(verdict, place, f"{value!r} is {'not known' if harmless is None else 'another kind of queue'}")
+        return
+    row = QUEUE_KEYS.get(key)
+    milliseconds = key in _LATER_MILLISECONDS if row is None else row.kind is Kind.DURATION
+    if milliseconds and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        value = format_duration(value * 1000)
+    table[key] = value
+    places[key,] = place
+
+
+def _binding(book: Book, item: Item, default_vhost: str) -> None:
+    source, destination = _text(book, item, "source"), _text(book, item, "destination")
+    if not source or not destination:
+        return  # the default exchange needs no bindings
+    table: dict[str, object] = {"source": source, "destination": destination}
+    kind = _text(book, item, "destination_type", "queue")
+    if kind != "queue":
+        table["destination_type"] = kind
+    key = _text(book, item, "routing_key", "")
+    if key:
+        table["key"] = key
+    vhost = _text(book, item, "vhost", default_vhost)
+    if vhost != "/":
+        table["vhost"] = vhost
+    arguments = dict(_arguments(book, item))
+    if arguments:
+        table["arguments"] = arguments
+    book.add("binding", table, item.place._replace(what=f'{item.place.what} "{source}" to "{destination}"'), {})
