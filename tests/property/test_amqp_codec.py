@@ -38,9 +38,14 @@ def tables(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, FieldV
 
 
 any_tables = tables(scalars | floats)
-# pika reads floats as whole numbers and times as datetimes
+# pika reads floats as whole numbers and times as datetimes, and writes a decimal without its last zeros
 pika_tables = tables(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | texts | st.binary(max_size=20) | decimals
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | texts
+    | st.binary(max_size=20)
+    | decimals.map(Decimal.normalize)
 )
 
 short = st.none() | texts
