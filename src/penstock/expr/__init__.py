@@ -7,11 +7,14 @@ the same checked tree and is judged by the same tests.  Pure: no disk, no socket
 """
 
 from penstock.errors import ExpressionError
+from penstock.expr.context import EVERYTHING, Context
 from penstock.expr.filter import Filter, Value, compile_filter, compile_value, evaluate, parse
 from penstock.expr.patterns import PatternError, TopicPattern
 from penstock.expr.together import FilterSet, Matcher
 
 __all__ = [
+    "EVERYTHING",
+    "Context",
     "ExpressionError",
     "Filter",
     "FilterSet",

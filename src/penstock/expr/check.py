@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from penstock.errors import ExpressionError
+from penstock.expr.context import ASKED, OF_THE_CONTEXT, Group
 from penstock.expr.fields import PROPERTIES
-from penstock.expr.functions import AGGREGATES, ELSEWHERE, FUNCTIONS, Function
+from penstock.expr.functions import AGGREGATES, FUNCTIONS, Function
 from penstock.expr.patterns import PatternError, searcher
 from penstock.expr.tree import Call, Field, Like, Literal, Node, walk_tree
 
@@ -28,7 +29,9 @@ CALL_COST = 10
 """A function, or a regular expression."""
 
 REPLACE_COST = 100
-"""REGEXP_REPLACE: a search for each match."""
+"""REGEXP_REPLACE, a search for each match; CRC64, a step for each byte."""
+
+_DEAR = frozenset(("REGEXP_REPLACE", "CRC64"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,15 @@ class Checked:
     """A tree that may be compiled, and what is known of it."""
 
     tree: Node
-    deterministic: bool
-    """No function asks the clock: a queue's filter must be so."""
+    changing: Call | None
+    """The first function whose answer changes with time, if there is one: a queue's filter must have none."""
     cost: int
     """The sum of the costs of its nodes, at most COST_LIMIT."""
+
+    @property
+    def deterministic(self) -> bool:
+        """The answer for a message never changes."""
+        return self.changing is None
 
     @property
     def metered(self) -> bool:
@@ -47,25 +55,30 @@ class Checked:
         return self.cost > UNMETERED_COST
 
 
-def check(tree: Node, text: str) -> Checked:
-    """Judge a tree.  Raises ExpressionError with the place of the first node that cannot be used."""
-    cost, deterministic = 0, True
+def check(tree: Node, text: str, known: frozenset[Group] = frozenset()) -> Checked:
+    """Judge a tree.  Raises ExpressionError with the place of the first node that cannot be used.
+
+    `known`: what else than the message can be asked about, see `context`.
+    """
+    cost = 0
+    changing: Call | None = None
     for node in walk_tree(tree):
         match node:
             case Literal():
                 pass
             case Call():
-                function = _function(node, text)
-                cost += REPLACE_COST if node.name == "REGEXP_REPLACE" else CALL_COST
-                deterministic = deterministic and function.deterministic
+                function = _function(node, text, known)
+                cost += REPLACE_COST if node.name in _DEAR else CALL_COST
+                if changing is None and not function.deterministic:
+                    changing = node
             case Like():
                 cost += CALL_COST
                 _pattern(node.pattern, text)
             case Field():
                 if node.source == "properties" and node.steps[0] not in PROPERTIES:
-                    known = ", ".join(PROPERTIES)
+                    names = ", ".join(PROPERTIES)
                     raise ExpressionError(
-                        f"no property {node.steps[0]!r}: there are {known}", text=text, place=node.place
+                        f"no property {node.steps[0]!r}: there are {names}", text=text, place=node.place
                     )
                 cost += 1 if len(node.steps) == 1 else PATH_COST
             case _:
@@ -74,17 +87,24 @@ def check(tree: Node, text: str) -> Checked:
             raise ExpressionError(
                 f"the expression is too large, it costs over {COST_LIMIT} (1 a field or operator, "
                 f"{PATH_COST} a field of several steps, {CALL_COST} a function or regular expression, "
-                f"{REPLACE_COST} REGEXP_REPLACE)",
+                f"{REPLACE_COST} REGEXP_REPLACE or CRC64)",
                 text=text,
                 place=node.place,
             )
-    return Checked(tree, deterministic, cost)
+    return Checked(tree, changing, cost)
 
 
-def _function(call: Call, text: str) -> Function:
+def _function(call: Call, text: str, known: frozenset[Group]) -> Function:
     function = FUNCTIONS.get(call.name)
     if function is None:
         raise ExpressionError(_unknown(call.name), text=text, place=call.place)
+    _, group = OF_THE_CONTEXT.get(call.name, ("", None))
+    if group is not None and group not in known:
+        raise ExpressionError(
+            f"{call.name} cannot be used here: it asks for more than the message ({ASKED[group]})",
+            text=text,
+            place=call.place,
+        )
     given = len(call.arguments)
     if given < function.least or (function.most is not None and given > function.most):
         raise ExpressionError(
@@ -112,8 +132,6 @@ def _arity(function: Function) -> str:
 
 
 def _unknown(name: str) -> str:
-    if name in ELSEWHERE:
-        return f"{name} cannot be used here: it asks for more than the message"
     if name in AGGREGATES:
         return f"{name} cannot be used here: it is about many messages, and an expression sees one"
     near = get_close_matches(name, FUNCTIONS, n=1)

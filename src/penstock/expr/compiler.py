@@ -28,6 +28,8 @@ from typing import assert_never, cast
 import orjson
 
 from penstock.expr import arithmetic, texts, values
+from penstock.expr.checksums import crc64
+from penstock.expr.context import OF_THE_CONTEXT, answers
 from penstock.expr.fields import NOTHING, Table, header_tables, root, walk
 from penstock.expr.functions import FUNCTIONS
 from penstock.expr.meter import TooMuchWork, meter
@@ -52,9 +54,9 @@ from penstock.expr.tree import (
     walk_tree,
 )
 
-Column = OneOf["body", "properties", "topic", "lsn", "time", "now", "size"]
+Column = OneOf["body", "properties", "topic", "lsn", "time", "now", "size", "context"]
 Run = Callable[
-    [Sequence[bytes], Iterable[bytes], Iterable[object], Iterable[object], Iterable[object], object, object],
+    [Sequence[bytes], Iterable[bytes], Iterable[object], Iterable[object], Iterable[object], object, object, object],
     list[object],
 ]
 RunParsed = Callable[
@@ -65,6 +67,7 @@ RunParsed = Callable[
         Iterable[object],
         Iterable[object],
         Iterable[object],
+        object,
         object,
         object,
     ],
@@ -104,14 +107,14 @@ class Program:
     source: str
 
 
-def compile_parsed(tree: Node, metered: bool) -> RunParsed:
-    """As `compile_tree` for a filter, of a function that is also handed the parsed bodies, after the bodies.
+def compile_parsed(tree: Node, metered: bool, mode: OneOf["filter", "value", "raw"] = "filter") -> RunParsed:
+    """As `compile_tree`, of a function that is also handed the parsed bodies, after the bodies.
 
-    Many filters then share one reading of each body (`parsed`).
+    Many filters then share one reading of each body (`parsed`).  `mode` raw: of a field what it holds, arrays too.
     """
     writer = _Writer(tree, metered)
     writer.parsed = True
-    return cast("RunParsed", writer.program("filter").run)
+    return cast("RunParsed", writer.program(mode).run)
 
 
 def parsed(body: bytes) -> Table:
@@ -124,7 +127,7 @@ def parsed(body: bytes) -> Table:
 
 
 def compile_tree(tree: Node, mode: OneOf["filter", "value"], metered: bool) -> Program:
-    """A function (bodies, properties, topics, lsns, times, origin, now) -> list, one element a body.
+    """A function (bodies, properties, topics, lsns, times, origin, now, context) -> list, one element a body.
 
     `mode` filter: bools, is the tree TRUE; value: scalars, None for NULL.  The tree must have passed `check`.
     `metered`: a message that takes more work than `meter` allows is False or None.
@@ -157,6 +160,7 @@ class _Writer:
         self.tree = tree
         self.parsed = False  # records come beside the bodies
         self.needs = set[Column]()
+        self.asked = set[str]()  # attributes of the context
         self.temporaries = 0
         self.names: dict[str, object] = {
             "loads": orjson.loads,
@@ -175,6 +179,8 @@ class _Writer:
             "like": texts.like,
             "begins": texts.begins,
             "ends": texts.ends,
+            "answers": answers,
+            "crc64": crc64,
         }
         for name in (
             *("eq", "ne", "lt", "le", "gt", "ge", "one_of", "first", "number", "is_null", "is_nan"),
@@ -188,9 +194,10 @@ class _Writer:
         self.sources = {field.source for field in counts}
         self.metered = metered and bool(self.sources)
 
-    def program(self, mode: OneOf["filter", "value"]) -> Program:
+    def program(self, mode: OneOf["filter", "value", "raw"]) -> Program:
         """The whole function."""
-        result = self.truth(self.tree) if mode == "filter" else self.value(self.tree)
+        read = {"filter": self.truth, "value": self.value, "raw": self.raw}[mode]
+        result = read(self.tree)
         loads = [f"{name} = {self._lookup(field)}" for field, name in self.shared.items()]
         steps: list[str] = []
         if "body" in self.sources:
@@ -222,10 +229,12 @@ class _Writer:
         ):
             if column in self.needs:
                 columns[plural] = one
+        columns |= {f"answers(context, {name!r})": name for name in sorted(self.asked)}
         rows = "bodies" if len(columns) == 1 else f"zip({', '.join(columns)})"
+        records = "records, " if self.parsed else ""
         source = "\n".join(
             (
-                f"def run(bodies, {'records, ' if self.parsed else ''}headers_in, topics, lsns, times, origin, now):",
+                f"def run(bodies, {records}headers_in, topics, lsns, times, origin, now, context):",
                 "    out = []",
                 "    append = out.append",
                 f"    for {', '.join(columns.values())} in {rows}:",
@@ -366,6 +375,11 @@ class _Writer:
             if column is not None:
                 self.needs.add(column)
             return code
+        if node.name in OF_THE_CONTEXT:
+            name, _ = OF_THE_CONTEXT[node.name]
+            self.needs.add("context")
+            self.asked.add(name)
+            return f"crc64({name})" if node.name == "SOW_KEY_HASH" else f"first({name})"
         arguments = node.arguments
         if node.name == "IF":
             return f"({self.value(arguments[1])} if {self.truth(arguments[0])} else {self.value(arguments[2])})"

@@ -9,21 +9,30 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
+from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import InvalidArgument
+from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr.check import Checked, check
 from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
+from penstock.expr.context import EVERYTHING, Context, Group
 from penstock.expr.fields import Table
 from penstock.expr.meter import meter
 from penstock.expr.tree import Node, Scalar
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 
+if TYPE_CHECKING:  # Arrow's functions take 20 ms to load, and most who filter need none
+    import pyarrow as pa
+
+    from penstock.expr.batches import Batch, View
+    from penstock.expr.columnar import Columnar
+    from penstock.expr.selecting import Selector
+
 CACHED = 1024
 """Compiled filters, and compiled values, that are kept for the next who sends the same text."""
 
-BACKENDS = ("python",)
-"""Names that `evaluate` accepts."""
+BACKENDS = ("python", "arrow")
+"""Names that `evaluate` accepts; `penstock.testing.evaluate` also knows "spark"."""
 
 Properties = bytes | Sequence[bytes]
 Topics = Topic | Sequence[Topic] | None
@@ -39,16 +48,18 @@ def parse(text: str) -> Node:
 class _Compiled:
     """What filters and values have in common.  Made by `compile_filter` and `compile_value` only."""
 
-    __slots__ = ("_needs", "_program", "_same", "cost", "deterministic", "text", "tree")
+    __slots__ = ("_changing", "_metered", "_needs", "_program", "_same", "cost", "deterministic", "text", "tree")
 
     def __init__(self, text: str, checked: Checked, program: Program) -> None:
         self.text = text
         self.tree: Node = checked.tree
         self.deterministic = checked.deterministic
+        self._changing = checked.changing
+        self._metered = checked.metered
         self.cost = checked.cost
         self._program = program
         self._needs = program.needs
-        self._same = program.needs.isdisjoint(("body", "size", "lsn", "time"))
+        self._same = program.needs.isdisjoint(("body", "size", "lsn", "time", "context"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.text!r})"
@@ -57,6 +68,18 @@ class _Compiled:
     def source(self) -> str:
         """The Python function that runs, for curiosity and bug reports."""
         return self._program.source
+
+    def require_deterministic(self, where: str) -> None:
+        """Refuse an expression whose answer changes with time, `where` ("a barrier") it has to stay the same.
+
+        Raises ExpressionError with the place of the function.
+        """
+        if self._changing is not None:
+            raise ExpressionError(
+                f"{self._changing.name} cannot be used in {where}: its answer changes with time",
+                text=self.text,
+                place=self._changing.place,
+            )
 
     @property
     def needs_body(self) -> bool:
@@ -72,6 +95,7 @@ class _Compiled:
         times: Sequence[int] | int | None,
         origin: int | None,
         now: int | None,
+        context: Context | None,
     ) -> list[object]:
         needs = self._needs
         headers: Iterable[bytes] = repeat(properties) if isinstance(properties, bytes) else properties
@@ -88,22 +112,28 @@ class _Compiled:
             rows = bodies[:1]
         try:
             found = self._program.run(
-                rows, headers, names, repeat(None) if lsns is None else lsns, stamps, origin, seconds
+                rows, headers, names, repeat(None) if lsns is None else lsns, stamps, origin, seconds, context
             )
         finally:
             meter.stop()
         return found if rows is bodies else found * len(bodies)
 
+    def _view(self, batch: Batch, origin: int | None, now: int | None, context: Context | None) -> View:
+        from penstock.expr.batches import View
+
+        seconds = (time.time() if now is None else now / 1_000_000) if "now" in self._needs else None
+        return View(batch, origin, seconds, context)
+
 
 class Filter(_Compiled):
     """A condition on messages, compiled once and asked about many messages at a time."""
 
-    __slots__ = ("_metered", "_run_parsed")
+    __slots__ = ("_run_parsed", "_selector")
 
     def __init__(self, text: str, checked: Checked, program: Program) -> None:
         super().__init__(text, checked, program)
-        self._metered = checked.metered
         self._run_parsed: RunParsed | None = None
+        self._selector: Selector | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -121,6 +151,7 @@ class Filter(_Compiled):
         times: Sequence[int] | int | None = None,
         origin: int | None = None,
         now: int | None = None,
+        context: Context | None = None,
     ) -> list[bool]:
         """As `matches`, for bodies that were read before: `records` has what `compiler.parsed` made of each."""
         if self._run_parsed is None:
@@ -136,6 +167,7 @@ class Filter(_Compiled):
                 repeat(times) if times is None or isinstance(times, int) else times,
                 origin,
                 seconds,
+                context,
             )
         finally:
             meter.stop()
@@ -150,6 +182,7 @@ class Filter(_Compiled):
         times: Sequence[int] | int | None = None,
         origin: int | None = None,
         now: int | None = None,
+        context: Context | None = None,
     ) -> list[bool]:
         """For each body: is the expression TRUE (not FALSE, not NULL) of it?
 
@@ -158,13 +191,56 @@ class Filter(_Compiled):
         Never raises for what is in a message: a body that is no JSON has no fields, and one whose arrays would take
         more work than `meter` allows is NULL.
         """
-        return self._evaluate(bodies, properties, topics, lsns, times, origin, now)  # type: ignore[return-value]
+        return self._evaluate(bodies, properties, topics, lsns, times, origin, now, context)  # type: ignore[return-value]
+
+    def on_batch(
+        self, batch: Batch, *, origin: int | None = None, now: int | None = None, context: Context | None = None
+    ) -> pa.BooleanArray:
+        """As `matches`, for an Arrow batch (`batches` names the columns): one bool for each row, no nulls.
+
+        InvalidArgument when the batch has no body and the filter asks for one, or a column has another type.
+        """
+        from penstock.expr.selecting import Selector
+
+        if self._selector is None:
+            self._selector = Selector(self.tree, self._metered)
+        return self._selector.run(self, self._view(batch, origin, now, context))
+
+    def judge(self, view: View) -> list[bool]:
+        """`matches` for a view of a batch, by the Python function alone."""
+        bodies, _, headers, topics, lsns, times = view.arguments(self._needs - {"body"})
+        if "body" in self._needs:
+            bodies = view.bodies
+        try:
+            found = self._program.run(bodies, headers, topics, lsns, times, view.origin, view.seconds, view.context)
+        finally:
+            meter.stop()
+        return cast("list[bool]", found)
 
 
 class Value(_Compiled):
     """An expression for its value: priorities, group keys, projections."""
 
-    __slots__ = ()
+    __slots__ = ("_columnar",)
+
+    def __init__(self, text: str, checked: Checked, program: Program) -> None:
+        super().__init__(text, checked, program)
+        self._columnar: Columnar | None = None
+
+    def on_batch(
+        self, batch: Batch, *, origin: int | None = None, now: int | None = None, context: Context | None = None
+    ) -> pa.Array[Any]:
+        """As `values`, for an Arrow batch (`batches` names the columns).
+
+        The array is of the one type that all values have: bool, int64, uint64, double, string (binary when some text
+        is no UTF-8) or null; a dense union of these when they have several.  Errors as in `Filter.on_batch`.
+        """
+        from penstock.expr.batches import settled
+        from penstock.expr.columnar import Columnar
+
+        if self._columnar is None:
+            self._columnar = Columnar(self.tree, self._metered)
+        return settled(self._columnar.values(self._view(batch, origin, now, context)), batch.num_rows)
 
     def values(
         self,
@@ -176,25 +252,29 @@ class Value(_Compiled):
         times: Sequence[int] | int | None = None,
         origin: int | None = None,
         now: int | None = None,
+        context: Context | None = None,
     ) -> list[Scalar]:
         """For each body the value: None (NULL), bool, int, float or str; of an array the first element.
 
         Parameters as in `Filter.matches`.  Bytes of a string that are no UTF-8 come as `surrogateescape` has it.
         """
-        return self._evaluate(bodies, properties, topics, lsns, times, origin, now)  # type: ignore[return-value]
+        return self._evaluate(bodies, properties, topics, lsns, times, origin, now, context)  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=CACHED)
-def compile_filter(text: str) -> Filter:
-    """The filter that a text spells.  Raises ExpressionError with the place of what cannot stand."""
-    checked = check(parse(text), text)
+def compile_filter(text: str, known: frozenset[Group] = frozenset()) -> Filter:
+    """The filter that a text spells.  Raises ExpressionError with the place of what cannot stand.
+
+    `known`: the groups of `Context` that the caller will answer; functions of the others are refused.
+    """
+    checked = check(parse(text), text, known)
     return Filter(text, checked, compile_tree(checked.tree, "filter", checked.metered))
 
 
 @lru_cache(maxsize=CACHED)
-def compile_value(text: str) -> Value:
-    """The value that a text spells.  Raises ExpressionError with the place of what cannot stand."""
-    checked = check(parse(text), text)
+def compile_value(text: str, known: frozenset[Group] = frozenset()) -> Value:
+    """The value that a text spells.  Raises ExpressionError with the place of what cannot stand; `known` as above."""
+    checked = check(parse(text), text, known)
     return Value(text, checked, compile_tree(checked.tree, "value", checked.metered))
 
 
@@ -209,11 +289,21 @@ def evaluate(
     times: Sequence[int] | int | None = None,
     origin: int | None = None,
     now: int | None = None,
+    context: Context | None = None,
 ) -> list[Scalar]:
     """The value of an expression for each body: True, False, None (NULL), a number or a str.
 
-    Raises ExpressionError for the text and InvalidArgument for a backend that does not exist.
+    What is asked of a context that is not given is NULL.  Raises ExpressionError for the text and InvalidArgument for a
+    backend that does not exist.
     """
     if backend not in BACKENDS:
         raise InvalidArgument(f"no expression backend {backend!r}: there is {', '.join(map(repr, BACKENDS))}")
-    return compile_value(text).values(bodies, properties, topics, lsns=lsns, times=times, origin=origin, now=now)
+    chosen = compile_value(text, EVERYTHING)
+    if backend == "python":
+        return chosen.values(
+            bodies, properties, topics, lsns=lsns, times=times, origin=origin, now=now, context=context
+        )
+    from penstock.expr.batches import batch_of, scalars
+
+    batch = batch_of(bodies, properties, topics, lsns, times)
+    return scalars(chosen.on_batch(batch, origin=origin, now=now, context=context))

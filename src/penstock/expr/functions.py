@@ -7,12 +7,13 @@ a string of ASCII takes a short cut, any other goes through its bytes.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 from penstock.expr import clock, numbers, patterns
+from penstock.expr.checksums import crc32, crc64
+from penstock.expr.context import OF_THE_CONTEXT
 from penstock.expr.values import TEXT_LIMIT, Value, fit, flatten, from_bytes, is_null, number, order, text, to_bytes
 
 
@@ -170,12 +171,6 @@ def char_value(code: Value) -> str | None:
     return from_bytes(bytes([found])) if found is not None and 0 <= found <= 255 else None
 
 
-def crc32(value: Value) -> int | None:
-    """CRC-32 (zlib) of the text's bytes, unsigned."""
-    found = text(value)
-    return None if found is None else zlib.crc32(to_bytes(found))
-
-
 def coalesce(*values: Value) -> Value:
     """The first that is not NULL."""
     return next((value for value in values if value is not None), None)
@@ -223,6 +218,17 @@ def array_sum(values: Value) -> Value:
     return fit(total) if isinstance(total, int) else total
 
 
+def array_avg(values: Value) -> float | None:
+    """The mean of the elements that are not NULL, a double; NULL when there are none."""
+    found = [value for value in (number(item) for item in flatten(values)) if value is not None]
+    return float(sum(found)) / len(found) if found else None
+
+
+def array_count(values: Value) -> int:
+    """How many elements are not NULL; 0 for NULL and the empty array."""
+    return sum(not is_null(item) for item in flatten(values))
+
+
 def _rows() -> list[Function]:
     one = [
         ("LOWER", lower),
@@ -233,6 +239,7 @@ def _rows() -> list[Function]:
         ("RTRIM", rtrim),
         ("CHAR_VALUE", char_value),
         ("CRC32", crc32),
+        ("CRC64", crc64),
         *numbers.OF_ONE,
     ]
     two = [
@@ -264,6 +271,8 @@ def _rows() -> list[Function]:
         Function("ARRAY_MIN", 1, 1, _of_elements(least), arrays=True),
         Function("ARRAY_MAX", 1, 1, _of_elements(greatest), arrays=True),
         Function("ARRAY_SUM", 1, 1, array_sum, arrays=True),
+        Function("ARRAY_AVG", 1, 1, array_avg, arrays=True),
+        Function("ARRAY_COUNT", 1, 1, array_count, arrays=True),
         Function("IF", 3, 3, None),
         Function("TRUE_VALUE", 0, 0, None),
         Function("FALSE_VALUE", 0, 0, None),
@@ -274,17 +283,12 @@ def _rows() -> list[Function]:
         Function("BOOKMARK", 0, 0, None),
         Function("TOPIC_NAME", 0, 0, None),
         Function("UNIX_TIMESTAMP", 0, 0, None, deterministic=False),
+        *(Function(name, 0, 0, None, group != "lease") for name, (_, group) in OF_THE_CONTEXT.items()),
     ]
 
 
 FUNCTIONS = {row.name: row for row in _rows()}
 """Every function by its name in upper case."""
-
-ELSEWHERE = frozenset(
-    ("SOW_KEY", "SOW_KEY_HASH", "LAST_READ", "LAST_LEASED", "LEASE_COUNT")
-    + ("CLIENT_NAME", "CLIENT_VERSION", "USER", "AMPS_INSTANCE_NAME")
-)
-"""Functions of the language that ask for more than the message; refused by that reason."""
 
 AGGREGATES = frozenset(
     ("AVG", "ANY", "COUNT", "COUNT_DISTINCT", "GROUP_CONCAT", "MIN", "MAX", "SUM", "STDDEV_POP", "UNIQUE")

@@ -3,8 +3,9 @@
     spark = penstock.spark.session()
     spark.read.format("penstock").option("topic", "orders").load()
 
-Importing this package loads neither pyspark nor pyarrow.  `column`, the expression language as a Spark column, comes
-with the Spark backend of the language and is not here yet.
+    frame.where(penstock.spark.column("/total > 5 AND /region IN ('n', 's')"))
+
+Importing this package loads neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.spark.expressions import column
     from penstock.spark.local import install, register, session
 
 _LAZY = {
+    "column": "penstock.spark.expressions",
     "install": "penstock.spark.local",
     "register": "penstock.spark.local",
     "session": "penstock.spark.local",
 }
 
-__all__ = ["install", "register", "session"]
+__all__ = ["column", "install", "register", "session"]
 
 
 def __getattr__(name: str) -> object:

@@ -18,9 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.expr import evaluate
     from penstock.testing.broker import Broker
     from penstock.testing.clock import FakeClock
+    from penstock.testing.expressions import evaluate
     from penstock.testing.message import Message
     from penstock.testing.process import ServerProcess
     from penstock.testing.story import Event
@@ -33,7 +33,7 @@ _LAZY = {
     "Message": "penstock.testing.message",
     "ServerProcess": "penstock.testing.process",
     "Subscription": "penstock.testing.subscription",
-    "evaluate": "penstock.expr",
+    "evaluate": "penstock.testing.expressions",
 }
 
 __all__ = ["Broker", "Event", "FakeClock", "Message", "ServerProcess", "Subscription", "evaluate"]

@@ -1,0 +1,259 @@
+"""An Arrow batch of messages as expressions read it: each column taken out once, and what Arrow cannot type as a list.
+
+Columns: `body` (binary or string); where they are there `properties` (encoded AMQP header), `topic` (its name, behind
+exchange and slash unless that is the default one), `lsn` (int64) and `time` (timestamp, or microseconds as int64).
+A null is an empty body, an empty header, or NULL.  Owns the way from Arrow to Python and back; knows no tree.
+"""
+
+# pyarrow's stubs leave the element types of arrays open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import repeat
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute
+
+from penstock.errors import InvalidArgument
+from penstock.expr.compiler import parsed, topic_name
+from penstock.expr.fields import Table
+from penstock.expr.tree import Scalar
+from penstock.expr.values import Value, from_bytes, to_bytes
+from penstock.records.properties import EMPTY
+
+compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
+
+Batch: TypeAlias = "pa.RecordBatch | pa.Table"
+Typed: TypeAlias = Any
+"""An Arrow array or scalar of bool, int64, double or binary without empty texts, or of nulls."""
+
+NO_VALUES: Typed = pa.scalar(None, pa.null())
+
+
+class Objects(list[Value]):
+    """Values that no one Arrow type has room for: several kinds in one column, arrays, integers beyond 64 bits."""
+
+
+@dataclass
+class View:
+    """A batch and what several parts of an expression ask of it, worked out once."""
+
+    batch: Batch
+    origin: int | None = None
+    seconds: float | None = None
+    context: object = None
+    columns: dict[object, Typed | Objects] = field(default_factory=dict["object", "Typed | Objects"])
+
+    def __len__(self) -> int:
+        return self.batch.num_rows
+
+    def _column(self, name: str, kind: pa.DataType) -> Typed | None:
+        if name not in self.batch.schema.names:
+            return None
+        found: Any = self.batch.column(name)
+        if isinstance(found, pa.ChunkedArray):
+            found = cast("Any", found).combine_chunks()
+        if found.type == kind:
+            return found
+        try:
+            if pa.types.is_dictionary(found.type):
+                found = found.dictionary_decode()
+            if pa.types.is_string(found.type) and kind == pa.binary():
+                return found.view(kind)
+            return found.cast(pa.timestamp("us", "UTC") if pa.types.is_timestamp(found.type) else kind).cast(kind)
+        except pa.ArrowException as error:
+            raise InvalidArgument(f"column {name!r} of the batch is {found.type}, not {kind}") from error
+
+    @cached_property
+    def body(self) -> Typed:
+        """Bodies as Arrow has them; InvalidArgument when the batch has none."""
+        found = self._column("body", pa.binary())
+        if found is None:
+            raise InvalidArgument(f"the batch has no column 'body', it has {', '.join(self.batch.schema.names)}")
+        return compute.fill_null(found, b"") if found.null_count else found
+
+    @cached_property
+    def bodies(self) -> list[bytes]:
+        """Bodies one by one."""
+        return cast("list[bytes]", self.body.to_pylist())
+
+    @cached_property
+    def records(self) -> list[Table]:
+        """Bodies, each parsed once."""
+        return [parsed(body) for body in self.bodies]
+
+    @cached_property
+    def headers(self) -> bytes | list[bytes]:
+        """Headers, or the one that all rows have."""
+        found = self._column("properties", pa.binary())
+        if found is None or found.null_count == len(self):
+            return EMPTY
+        return cast("list[bytes]", compute.fill_null(found, EMPTY).to_pylist())
+
+    @cached_property
+    def topic(self) -> Typed:
+        """Names of topics."""
+        found = self._column("topic", pa.binary())
+        return NO_VALUES if found is None else told(found)
+
+    @cached_property
+    def topics(self) -> list[str | None] | None:
+        """Names of topics one by one."""
+        found = self._column("topic", pa.string())
+        return None if found is None else cast("list[str | None]", found.to_pylist())
+
+    @cached_property
+    def lsn(self) -> Typed | None:
+        """Positions in the log."""
+        return self._column("lsn", pa.int64())
+
+    @cached_property
+    def lsns(self) -> list[int] | None:
+        """The same one by one."""
+        return None if self.lsn is None else cast("list[int]", self.lsn.to_pylist())
+
+    @cached_property
+    def time(self) -> Typed | None:
+        """Microseconds since the epoch."""
+        return self._column("time", pa.int64())
+
+    @cached_property
+    def times(self) -> list[int] | None:
+        """The same one by one."""
+        return None if self.time is None else cast("list[int]", self.time.to_pylist())
+
+    def arguments(
+        self, needs: frozenset[str]
+    ) -> tuple[Sequence[bytes], Iterable[Table], Iterable[bytes], Iterable[object], Iterable[object], Iterable[object]]:
+        """What a function of `compile_parsed` takes first; columns that it does not need are filled up."""
+        body = "body" in needs
+        headers = self.headers if "properties" in needs else EMPTY
+        return (
+            self.bodies if body or "size" in needs or "properties" in needs else [b""] * len(self),
+            self.records if body else (),
+            repeat(headers) if isinstance(headers, bytes) else headers,
+            self.topics if "topic" in needs and self.topics is not None else repeat(None),
+            self.lsns if "lsn" in needs and self.lsns is not None else repeat(None),
+            self.times if "time" in needs and self.times is not None else repeat(None),
+        )
+
+
+def told(column: Typed) -> Typed:
+    """A column of texts, the empty ones null."""
+    return compute.if_else(compute.equal(column, b""), pa.scalar(None, pa.binary()), column)
+
+
+def typed(values: list[Value]) -> Typed | Objects:
+    """Values as an Arrow array if one type has room for all of them; '' and objects are null."""
+    kinds = set(map(type, values))
+    if dict in kinds:
+        values = [None if value.__class__ is dict else value for value in values]
+        kinds.discard(dict)
+    kinds.discard(type(None))
+    if not kinds:
+        return pa.nulls(len(values))
+    if len(kinds) > 1:
+        return Objects(values)
+    (kind,) = kinds
+    if kind is bool:
+        return pa.array(cast("list[bool]", values), pa.bool_())
+    if kind is float:
+        return pa.array(cast("list[float]", values), pa.float64(), from_pandas=False)
+    if kind is int:
+        try:
+            return pa.array(cast("list[int]", values), pa.int64())
+        except (OverflowError, pa.ArrowInvalid):
+            return Objects(values)
+    if kind is str:
+        texts = cast("list[str | None]", values)
+        try:
+            return pa.array([value or None for value in texts], pa.binary())
+        except UnicodeEncodeError:
+            return pa.array([to_bytes(value) if value else None for value in texts], pa.binary())
+    return Objects(values)
+
+
+def settled(column: Typed | Objects, rows: int) -> pa.Array[Any]:
+    """A result as users get it: bool, int64, uint64, double, string (binary if not UTF-8), null; else a dense union."""
+    if isinstance(column, Objects):
+        return _union(column)
+    if isinstance(column, pa.Scalar):
+        held: Any = column
+        column = pa.nulls(rows) if held.type == pa.null() else _repeated(held, rows)
+    values: Any = column
+    if values.type == pa.binary():
+        try:
+            return cast("pa.Array[Any]", values.cast(pa.string()))
+        except pa.ArrowInvalid:
+            return cast("pa.Array[Any]", values)
+    return cast("pa.Array[Any]", values)
+
+
+def scalars(column: pa.Array[Any]) -> list[Scalar]:
+    """The values of a settled column one by one, texts as the language has them."""
+    found = cast("list[Any]", cast("Any", column).to_pylist())
+    return [from_bytes(one) if isinstance(one, bytes) else one for one in found]
+
+
+def batch_of(
+    bodies: Sequence[bytes],
+    properties: bytes | Sequence[bytes],
+    topics: object,
+    lsns: Sequence[int] | None,
+    times: Sequence[int] | int | None,
+) -> pa.RecordBatch:
+    """Messages as `Filter.matches` takes them, as a batch."""
+    rows = len(bodies)
+    columns: dict[str, Any] = {"body": pa.array(bodies, pa.binary())}
+    headers = [properties] * rows if isinstance(properties, bytes) else list(properties)
+    columns["properties"] = pa.array(headers, pa.binary())
+    if topics is not None:
+        names = [topic_name(one) for one in (topics if isinstance(topics, list | tuple) else [topics] * rows)]
+        columns["topic"] = pa.array(names, pa.string())
+    if lsns is not None:
+        columns["lsn"] = pa.array(lsns, pa.int64())
+    if times is not None:
+        stamps: Any = pa.array([times] * rows if isinstance(times, int) else times, pa.int64())
+        columns["time"] = stamps.cast(pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _repeated(value: Any, rows: int) -> Any:
+    return cast("Any", pa.repeat)(value, rows) if value.is_valid else pa.nulls(rows, value.type)
+
+
+def _union(values: Objects) -> pa.Array[Any]:
+    """Values of several kinds: children bool, int64, uint64, double, text."""
+    children: list[list[Any]] = [[], [], [], [], []]
+    codes: list[int] = []
+    places: list[int] = []
+    for value in values:
+        code = _code(value)
+        codes.append(code)
+        places.append(len(children[code]))
+        children[code].append(to_bytes(value) if isinstance(value, str) else value)
+    if set(codes) <= {1, 2} and all(value is None or cast("int", value) >= 0 for value in values):
+        return pa.array(cast("list[int | None]", list(values)), pa.uint64())
+    kinds: tuple[Any, ...] = (pa.bool_(), pa.int64(), pa.uint64(), pa.float64(), pa.binary())
+    arrays: list[Any] = [pa.array(held, kind) for held, kind in zip(children, kinds, strict=True)]
+    arrays[4] = settled(arrays[4], len(arrays[4]))
+    names = ["bool", "int", "uint", "double", "text"]
+    union: Any = pa.UnionArray
+    return cast(
+        "pa.Array[Any]", union.from_dense(pa.array(codes, pa.int8()), pa.array(places, pa.int32()), arrays, names)
+    )
+
+
+def _code(value: Value) -> int:
+    if isinstance(value, bool):
+        return 0
+    if isinstance(value, int):
+        return 1 if value < 1 << 63 else 2
+    if isinstance(value, float):
+        return 3
+    return 4 if isinstance(value, str) else 1

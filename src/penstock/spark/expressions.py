@@ -1,0 +1,480 @@
+"""The expression language as a Spark column: the third backend.
+
+    frame.where(penstock.spark.column("MESSAGE_SIZE() > 1000 AND /total > 5"))
+
+A sub-tree becomes Spark's own expression where both say the same of every row: logic, comparisons of size and topic
+with literals of their kind, whole-number arithmetic that cannot overflow, plain text tests.  All that looks into a body
+or a header becomes one Arrow UDF around the Python function that the server runs; Spark's readers of JSON and Java's
+regular expressions differ from it.  AND, OR and NOT join the two kinds, so Spark can push down what it judges itself.
+"""
+
+# pyspark's Column and pyarrow's arrays carry no useful types
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import itemgetter
+from typing import Any, Literal, TypeAlias, cast
+
+import pyarrow as pa
+
+from penstock.errors import InvalidArgument
+from penstock.expr.check import check
+from penstock.expr.compiler import compile_tree
+from penstock.expr.context import OF_THE_CONTEXT, Context, Group
+from penstock.expr.filter import parse
+from penstock.expr.texts import Affixes
+from penstock.expr.tree import (
+    Affix,
+    And,
+    Arithmetic,
+    Between,
+    Call,
+    Compare,
+    In,
+    Is,
+    Like,
+    Node,
+    Not,
+    Or,
+    Scalar,
+    Sign,
+)
+from penstock.expr.tree import Literal as Constant
+from penstock.expr.values import from_bytes, logic, number, text, to_bytes
+
+Kind = Literal["boolean", "bigint", "double", "string"]
+Column: TypeAlias = Any
+"""pyspark.sql.Column."""
+
+Columns: TypeAlias = "Mapping[str, str | Column]"
+
+EXACT = 1 << 53
+SIZE_MOST = 1 << 31
+TYPES = ("boolean", "bigint", "double", "string", "binary")
+
+_PLAIN = re.compile(r"(\^?)([^\\.^$*+?()\[\]{}|]+)(\$?)", re.DOTALL)
+# fmt: off
+_TEXT_FUNCTIONS = frozenset(
+    (
+        "UPPER", "LOWER", "REVERSE", "TRIM", "LTRIM", "RTRIM", "CHAR_VALUE", "LEFT", "RIGHT", "STRFTIME",
+        "CONCAT", "REPLACE", "REGEXP_REPLACE", "SUBSTR", "ARRAY_TO_STRING", "CORRELATION_ID", "BOOKMARK",
+        "TOPIC_NAME", "CLIENT_NAME", "CLIENT_VERSION", "USER", "AMPS_INSTANCE_NAME", "SOW_KEY",
+    )
+)
+_INTEGER_FUNCTIONS = frozenset(
+    (
+        "INSTR", "INSTR_I", "STREQUAL_I", "CRC32", "MESSAGE_SIZE", "ARRAY_COUNT",
+    )
+)
+_DOUBLE_FUNCTIONS = frozenset(
+    (
+        "SQRT", "EXP", "LOG2", "SIN", "COS", "TAN", "ASIN", "ACOS", "ATAN", "ATAN2", "POWER", "GEO_DISTANCE",
+        "STRPTIME", "UNIX_TIMESTAMP", "LAST_UPDATED", "ARRAY_AVG", "NAN_VALUE",
+    )
+)
+# fmt: on
+_OWN = {"body": "body", "properties": "properties", "topic": "topic", "lsn": "lsn", "time": "time"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spark:
+    """A sub-tree as Spark's own expression; the bounds are those of a bigint."""
+
+    column: Column
+    kind: Kind | None  # None: NULL
+    low: int = 0
+    high: int = 0
+
+
+def column(
+    expression: str, *, type: str | None = None, columns: Columns | None = None, origin: int | None = None
+) -> Column:
+    """An expression of the language as a Spark Column.
+
+    `type`     boolean, bigint, double, string or binary; when not given boolean for conditions, the type that all
+               results have when the expression tells it (`UPPER(/a)` is a string), else string.  What has no value
+               of the type is NULL, as 'x' is as a bigint
+    `columns`  where body, properties, topic, lsn and time are, and what the functions beyond the message ask for
+               (`lease_count`, `user`, ...): a name or a Column.  The first five are called so when not given
+    `origin`   makes BOOKMARK() known
+
+    Raises ExpressionError with the place of what cannot stand, InvalidArgument for a type or column that is none.
+    """
+    if type is not None and type not in TYPES:
+        raise InvalidArgument(f"no type {type!r}: there are {', '.join(TYPES)}")
+    given = dict(columns or {})
+    context = {name for name, _ in OF_THE_CONTEXT.values()}
+    for name in given:
+        if name not in _OWN and name not in context:
+            raise InvalidArgument(f"no column {name!r}: there are {', '.join([*_OWN, *sorted(context)])}")
+    known: frozenset[Group] = frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
+    checked = check(parse(expression), expression, known)
+    result = type or kind_of(checked.tree) or "string"
+    builder = _Builder({**_OWN, **given}, origin, checked.metered)
+    if result == "boolean" and not checked.metered:
+        return builder.condition(checked.tree).alias(expression)
+    return builder.by_python(checked.tree, result).alias(expression)
+
+
+def kind_of(node: Node) -> Kind | None:
+    """The type that every value of a node has; None when they may differ."""
+    match node:
+        case Compare() | And() | Or() | Not() | Between() | In() | Like() | Affix() | Is():
+            return "boolean"
+        case Constant():
+            value = node.value
+            if isinstance(value, bool):
+                return "boolean"
+            if isinstance(value, int):
+                return "bigint" if value < 1 << 63 else None
+            return "double" if isinstance(value, float) else "string" if value else None
+        case Call():
+            if node.name in ("REGEXP_MATCH", "TRUE_VALUE", "FALSE_VALUE"):
+                return "boolean"
+            if node.name in ("IF", "COALESCE"):
+                branches = node.arguments[1:] if node.name == "IF" else node.arguments
+                kinds: set[Kind | None] = {
+                    kind_of(one) for one in branches if not (isinstance(one, Constant) and one.value is None)
+                }
+                return kinds.pop() if len(kinds) == 1 else None
+            if node.name in _TEXT_FUNCTIONS:
+                return "string"
+            return "bigint" if node.name in _INTEGER_FUNCTIONS else "double" if node.name in _DOUBLE_FUNCTIONS else None
+        case _:
+            return None
+
+
+class _Builder:
+    """Makes the columns of one expression."""
+
+    def __init__(self, columns: dict[str, Any], origin: int | None, metered: bool) -> None:
+        from pyspark.sql import functions
+
+        self.functions: Any = functions
+        self.columns = columns
+        self.origin = origin
+        self.metered = metered
+
+    def at(self, name: str) -> Column:
+        """One of the frame's columns."""
+        held = self.columns[name]
+        return self.functions.col(held) if isinstance(held, str) else held
+
+    def condition(self, node: Node) -> Column:
+        """TRUE, FALSE or NULL of a node."""
+        own = self.native(node)
+        if own is not None and own.kind in ("boolean", None):
+            return own.column.cast("boolean")
+        match node:
+            case And() | Or():
+                join: Callable[[Column, Column], Column] = (
+                    (lambda a, b: a & b) if isinstance(node, And) else (lambda a, b: a | b)
+                )
+                columns, rest = list[Column](), list[Node]()
+                for item in node.items:
+                    part = self.native(item)
+                    if part is not None and part.kind in ("boolean", None):
+                        columns.append(part.column.cast("boolean"))
+                    else:
+                        rest.append(item)
+                if columns and rest:
+                    left = rest[0] if len(rest) == 1 else And(tuple(rest)) if isinstance(node, And) else Or(tuple(rest))
+                    return reduce(join, [*columns, self.by_python(left, "boolean")])
+            case Not():
+                return ~self.condition(node.operand)
+            case _:
+                pass
+        return self.by_python(node, "boolean")
+
+    def by_python(self, node: Node, result: str) -> Column:
+        """An Arrow UDF around the Python function of a node."""
+        functions = self.functions
+        needs = compile_tree(node, "value", self.metered).needs
+        wanted = ["body"]
+        wanted += [name for name in ("properties", "topic", "lsn", "time") if name in needs]
+        arguments = [self.at(name) for name in wanted]
+        if "time" in needs:
+            arguments[wanted.index("time")] = functions.unix_micros(self.at("time"))
+        if "now" in needs:
+            wanted.append("now")
+            arguments.append(functions.unix_micros(functions.current_timestamp()))
+        if "context" in needs:
+            names = [name for name in self.columns if name not in _OWN]
+            wanted += names
+            arguments += [self.at(name) for name in names]
+        run = _function(node, self.metered, tuple(wanted), result, self.origin)
+        return functions.arrow_udf(run, "binary" if result == "tagged" else result)(*arguments)
+
+    # Spark's own
+
+    def native(self, node: Node) -> _Spark | None:
+        """A node as Spark's own expression, or None where the two might differ."""
+        functions = self.functions
+        match node:
+            case Constant():
+                return self._constant(node.value)
+            case Call(name="MESSAGE_SIZE"):
+                size = functions.coalesce(functions.octet_length(self.at("body")), functions.lit(0)).cast("bigint")
+                return _Spark(size, "bigint", 0, SIZE_MOST)
+            case Call(name="TOPIC_NAME"):
+                topic = self.at("topic")
+                return _Spark(functions.when(topic != "", topic), "string")
+            case Call(name="TRUE_VALUE" | "FALSE_VALUE"):
+                return _Spark(functions.lit(node.name == "TRUE_VALUE"), "boolean")
+            case Sign() | Arithmetic():
+                return self._arithmetic(node)
+            case Compare():
+                return self._compare(node.operator, self.native(node.left), self.native(node.right))
+            case Between():
+                operand = self.native(node.operand)
+                low = self._compare(">=", operand, self.native(node.low))
+                high = self._compare("<=", operand, self.native(node.high))
+                return None if low is None or high is None else _Spark(low.column & high.column, "boolean")
+            case In():
+                operand = self.native(node.operand)
+                found = [self._compare("=", operand, self.native(item)) for item in node.items]
+                columns = [one.column for one in found if one is not None]
+                return _Spark(reduce(lambda a, b: a | b, columns), "boolean") if len(columns) == len(found) else None
+            case And() | Or():
+                parts = [self._logic(self.native(item)) for item in node.items]
+                columns = [part for part in parts if part is not None]
+                if len(columns) < len(parts):
+                    return None
+                both = isinstance(node, And)
+                return _Spark(reduce(lambda a, b: a & b if both else a | b, columns), "boolean")
+            case Not():
+                operand = self._logic(self.native(node.operand))
+                return None if operand is None else _Spark(~operand, "boolean")
+            case Is() if node.what == "NULL":
+                operand = self.native(node.operand)
+                return None if operand is None else _Spark(operand.column.isNull(), "boolean")
+            case Like() | Affix():
+                return self._text_test(node)
+            case _:
+                return None
+
+    def _constant(self, value: Scalar) -> _Spark | None:
+        lit = self.functions.lit
+        if value is None or value == "":
+            return _Spark(lit(None).cast("boolean"), None)
+        if isinstance(value, bool):
+            return _Spark(lit(value), "boolean")
+        if isinstance(value, int):
+            return _Spark(lit(value).cast("bigint"), "bigint", value, value) if abs(value) <= EXACT else None
+        if isinstance(value, float):
+            return _Spark(lit(value), "double") if abs(value) < float("inf") else None
+        return _Spark(lit(value), "string") if to_bytes(value).decode("utf-8", "replace") == value else None
+
+    def _logic(self, found: _Spark | None) -> Column | None:
+        if found is None or found.kind in ("string", "double"):
+            return None
+        return found.column if found.kind != "bigint" else found.column != 0
+
+    def _arithmetic(self, node: Sign | Arithmetic) -> _Spark | None:
+        if isinstance(node, Sign):
+            one = self.native(node.operand)
+            if one is None or one.kind != "bigint":
+                return None
+            return one if node.operator == "+" else _Spark(-one.column, "bigint", -one.high, -one.low)
+        left, right = self.native(node.left), self.native(node.right)
+        if left is None or right is None or not left.kind == right.kind == "bigint":
+            return None
+        a, b = left.column, right.column
+        match node.operator:
+            case "+":
+                found, ends = a + b, (left.low + right.low, left.high + right.high)
+            case "-":
+                found, ends = a - b, (left.low - right.high, left.high - right.low)
+            case "*":
+                corners = [x * y for x in (left.low, left.high) for y in (right.low, right.high)]
+                found, ends = a * b, (min(corners), max(corners))
+            case _:
+                return None
+        return _Spark(found, "bigint", *ends) if max(map(abs, ends)) <= EXACT else None
+
+    def _compare(self, operator: str, left: _Spark | None, right: _Spark | None) -> _Spark | None:
+        if left is None or right is None:
+            return None
+        if left.kind is None or right.kind is None:
+            return self._constant(None)
+        if (left.kind == "string") != (right.kind == "string"):
+            return None
+        a, b = left.column, right.column
+        if left.kind != right.kind:  # numbers: Booleans count as 0 and 1, and all integers here are doubles
+            a = a.cast("bigint") if left.kind == "boolean" else a
+            b = b.cast("bigint") if right.kind == "boolean" else b
+        compare: dict[str, Callable[[], Column]] = {
+            "=": lambda: a == b,
+            "!=": lambda: a != b,
+            "<": lambda: a < b,
+            "<=": lambda: a <= b,
+            ">": lambda: a > b,
+            ">=": lambda: a >= b,
+        }
+        return _Spark(compare[operator](), "boolean")
+
+    def _text_test(self, node: Like | Affix) -> _Spark | None:
+        operand = self.native(node.operand)
+        if operand is None or operand.kind != "string":
+            return None
+        if isinstance(node, Like):
+            plain = _PLAIN.fullmatch(str(node.pattern.value or ""))
+            if plain is None or not plain[2].isascii() or plain[3]:
+                return None
+            test = operand.column.startswith if plain[1] else operand.column.contains
+            return _Spark(test(plain[2]), "boolean")
+        values = [item.value for item in node.items if isinstance(item, Constant)]
+        wanted = Affixes(values)
+        if len(values) < len(node.items) or not wanted.plain or not wanted.texts:
+            return None
+        test = operand.column.startswith if node.end == "BEGINS" else operand.column.endswith
+        found = [test(one) for one in wanted.texts]
+        if wanted.unknown:
+            found.append(self.functions.lit(None).cast("boolean"))
+        return _Spark(reduce(lambda a, b: a | b, found), "boolean")
+
+
+def _function(
+    node: Node, metered: bool, names: tuple[str, ...], result: str, origin: int | None
+) -> Callable[..., pa.Array[Any]]:
+    """What the workers run: columns in, one column out.  Compiled once a task."""
+    compiled: list[Any] = []
+
+    def run(*arrays: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # pyspark reads these hints and wants them bare
+        from penstock.spark.expressions import answer, compiled_tree
+
+        if not compiled:
+            compiled.append(compiled_tree(node, metered))
+        return answer(compiled[0], dict(zip(names, arrays, strict=True)), result, origin)
+
+    return run
+
+
+def compiled_tree(node: Node, metered: bool) -> Callable[..., list[object]]:
+    """The Python function of a tree."""
+    return compile_tree(node, "value", metered).run
+
+
+def answer(
+    run: Callable[..., list[object]], columns: Mapping[str, Any], result: str, origin: int | None
+) -> pa.Array[Any]:
+    """One Arrow batch through the Python function, as an array of Spark's type."""
+    from itertools import repeat
+
+    from penstock.expr.meter import meter
+    from penstock.records.properties import EMPTY
+
+    def listed(name: str, empty: object = None) -> Any:
+        found = columns.get(name)
+        if found is None:
+            return repeat(empty)
+        values = cast("list[object]", found.to_pylist())
+        return values if empty is None else [empty if value is None else value for value in values]
+
+    context = {name: listed(name) for name in columns if name not in _OWN and name != "now"}
+    nows = cast("list[int | None]", columns["now"].to_pylist()) if "now" in columns else []
+    now = nows[0] if nows else None
+    seconds = None if now is None else now / 1_000_000
+    try:
+        found = run(
+            listed("body", b""), listed("properties", EMPTY), listed("topic"), listed("lsn"), listed("time"),
+            origin, seconds, Context(**context),
+        )  # fmt: skip
+    finally:
+        meter.stop()
+    convert, kind = _CONVERTED[result]
+    made: pa.Array[Any] = pa.array([convert(value) for value in found], kind)
+    return made
+
+
+def _whole(value: object) -> int | None:
+    found = number(value)
+    return found if isinstance(found, int) and -(1 << 63) <= found < 1 << 63 else None
+
+
+def _double(value: object) -> float | None:
+    found = number(value)
+    return None if found is None else float(found)
+
+
+def _string(value: object) -> str | None:
+    found = text(value)
+    return None if found is None else to_bytes(found).decode("utf-8", "replace")
+
+
+def _binary(value: object) -> bytes | None:
+    found = text(value)
+    return None if found is None else to_bytes(found)
+
+
+def _tagged(value: object) -> bytes | None:
+    """A value with its kind: what `evaluate` carries home."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return b"s" + to_bytes(value)
+    if isinstance(value, bool):
+        return b"b1" if value else b"b0"
+    return b"i%d" % value if isinstance(value, int) else b"f" + cast("float", value).hex().encode()
+
+
+def _untagged(data: bytes | bytearray | None) -> Scalar:
+    if data is None:
+        return None
+    kind, held = bytes(data[:1]), bytes(data[1:])
+    if kind == b"s":
+        return from_bytes(held)
+    return held == b"1" if kind == b"b" else int(held) if kind == b"i" else float.fromhex(held.decode())
+
+
+_CONVERTED: dict[str, tuple[Callable[[object], object], Any]] = {
+    "boolean": (logic, pa.bool_()),
+    "bigint": (_whole, pa.int64()),
+    "double": (_double, pa.float64()),
+    "string": (_string, pa.string()),
+    "binary": (_binary, pa.binary()),
+    "tagged": (_tagged, pa.binary()),
+}
+
+
+def evaluate(
+    expressions: Sequence[str],
+    batch: pa.RecordBatch,
+    *,
+    spark: Any = None,
+    origin: int | None = None,
+    columns: Columns | None = None,
+) -> list[list[Scalar]]:
+    """For each expression its value for each row, by one job of Spark.
+
+    `batch` has the columns of `column`; conditions go through Spark's own expressions where there are any.  `spark`:
+    the session, else the active one, else a local one that is started.
+    """
+    from pyspark.sql import SparkSession
+
+    if spark is None:
+        from penstock.spark.local import session
+
+        spark = SparkSession.getActiveSession() or session()
+    given = {**_OWN, **(columns or {})}
+    known: frozenset[Group] = frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
+    wanted: list[Column] = []
+    for place, expression in enumerate(expressions):
+        if kind_of(parse(expression)) == "boolean":
+            made = column(expression, columns=columns, origin=origin)
+        else:
+            checked = check(parse(expression), expression, known)
+            made = _Builder(dict(given), origin, checked.metered).by_python(checked.tree, "tagged")
+        wanted.append(made.alias(f"e{place}"))
+    table = pa.Table.from_batches([batch]).append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+    rows = spark.createDataFrame(table).select("row", *wanted).collect()
+    rows.sort(key=itemgetter(0))
+    return [
+        [one if isinstance(one, bool) else _untagged(one) for one in (row[place + 1] for row in rows)]
+        for place in range(len(expressions))
+    ]

@@ -1,0 +1,56 @@
+"""`evaluate` with every backend, Spark's included; the other two live in `penstock.expr`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from penstock.expr import Context
+from penstock.expr import evaluate as without_spark
+from penstock.expr.context import OF_THE_CONTEXT
+from penstock.expr.filter import Properties, Topics
+from penstock.expr.tree import Scalar
+from penstock.records.properties import EMPTY
+
+
+def evaluate(
+    text: str,
+    bodies: Sequence[bytes],
+    backend: str = "python",
+    *,
+    properties: Properties = EMPTY,
+    topics: Topics = None,
+    lsns: Sequence[int] | None = None,
+    times: Sequence[int] | int | None = None,
+    origin: int | None = None,
+    now: int | None = None,
+    context: Context | None = None,
+) -> list[Scalar]:
+    """The value of an expression for each body: True, False, None (NULL), a number or a str.
+
+    `backend`: python, arrow or spark.  Spark takes the active session or starts a local one, which takes seconds, and
+    its clock is the job's: `now` is not for it.  What is asked of a context that is not given is NULL.
+
+    Raises ExpressionError for the text and InvalidArgument for a backend that does not exist.
+    """
+    if backend != "spark":
+        return without_spark(
+            text, bodies, backend, properties=properties, topics=topics, lsns=lsns, times=times, origin=origin, now=now,
+            context=context,
+        )  # fmt: skip
+    import pyarrow as pa
+
+    from penstock.expr.batches import batch_of
+    from penstock.spark.expressions import evaluate as by_spark
+
+    batch = batch_of(bodies, properties, topics, lsns, times)
+    columns = dict[str, str]()
+    for name, _ in OF_THE_CONTEXT.values():
+        held: Any = None if context is None else getattr(context, name)
+        values = cast("list[Any]", list(held) if isinstance(held, list | tuple) else [held] * len(bodies))
+        kind: Any = pa.float64() if name.startswith("last_") else pa.int64() if name == "lease_count" else pa.string()
+        columns[name] = f"context_{name}"
+        if columns[name] not in batch.schema.names:  # two functions ask for the key
+            column: Any = pa.array(values, kind)
+            batch = batch.append_column(columns[name], column)
+    return by_spark([text], batch, origin=origin, columns=columns)[0]

@@ -1,0 +1,64 @@
+"""The table of cases on the backends that need no Spark, and the filters of its texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from expr_cases import (
+    BODIES,
+    CASES,
+    CONTEXT,
+    HEADER,
+    LSNS,
+    ORIGIN,
+    PAIRS,
+    SINGLES,
+    TIMES,
+    TOPICS,
+    answer,
+    comparable,
+    unused,
+)
+from penstock import expr
+from penstock.expr.batches import batch_of
+
+
+@pytest.mark.parametrize(("text", "row", "expected"), CASES)
+def test_case(text: str, row: int, expected: object) -> None:
+    found = answer(text)
+    assert comparable(found[row]) == comparable(expected)
+    if "UNIX_TIMESTAMP" not in text or expected is True:
+        assert list(map(comparable, answer(text, "arrow"))) == list(map(comparable, found))
+
+
+@pytest.mark.parametrize("texts", [PAIRS, SINGLES])
+def test_arrow_agrees_with_python_on_operands_of_every_kind(texts: list[str]) -> None:
+    for text in texts:
+        assert list(map(comparable, answer(text, "arrow"))) == list(map(comparable, answer(text))), text
+
+
+def test_filters_are_true_where_values_are() -> None:
+    batch = batch_of(BODIES, HEADER, TOPICS, LSNS, TIMES)
+    for text in (*(text for text, _, _ in CASES), *SINGLES):
+        values = answer(text)
+        for wanted, form in ((True, "{}"), (False, "NOT ({})")):
+            chosen = expr.compile_filter(form.format(text), expr.EVERYTHING)
+            expected = [isinstance(one, bool | int | float) and one == one and (one != 0) is wanted for one in values]
+            found = chosen.on_batch(batch, origin=ORIGIN, context=CONTEXT)
+            assert found.to_pylist() == expected, text
+            assert (
+                chosen.matches(
+                    BODIES,
+                    HEADER,
+                    TOPICS,
+                    lsns=LSNS,
+                    times=TIMES,
+                    origin=ORIGIN,
+                    context=CONTEXT,  # type: ignore[arg-type]
+                )
+                == expected
+            ), text
+
+
+def test_every_function_has_a_case() -> None:
+    assert unused() == []
