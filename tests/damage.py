@@ -137,7 +137,7 @@ def start(disk: Disk, folder: Folder) -> Verdict:
     """Open, fold, and read everything that waits, queue by queue.  AssertionError for a wrong row or state."""
     out = Verdict()
     try:
-        log = Log.open(disk, FakeClock(T0), House.log_settings())
+        log = Log.open(disk, FakeClock(T0), House.log_settings(), mends=False)
     except PenstockError as error:
         out.refused = str(error)
         return out
@@ -147,6 +147,7 @@ def start(disk: Disk, folder: Folder) -> Verdict:
         except PenstockError as error:
             out.refused = str(error)
             return out
+        log.mend()
         out.warnings = log.recovery.warnings
         if log.durable == folder.last:
             compare(state, folder.state)
@@ -194,7 +195,8 @@ def judged(
     for said in (verdict.refused, *verdict.unreadable.values()):
         assert "\n" not in said, f"more than a sentence: {said}"
     if verdict.refused:
-        _nothing_deleted(kept, after, damaged)
+        now = {name: data for name, data in after.items() if name not in ("lock", "log/reserve")}
+        assert now == kept, f"a refused start has changed {sorted(_differing(kept, now))}"
         assert any(part in verdict.refused for part in ("log/", "checkpoints/")), f"names no file: {verdict.refused}"
         return
     _nothing_deleted(kept, after, damaged)
@@ -215,6 +217,10 @@ def _nothing_deleted(before: Mapping[str, bytes], after: Mapping[str, bytes], da
         assert there is not None, f"{name} is gone"
         tail = data[len(_common(there, data)) :].rstrip(b"\0")
         assert any(tail in one or one in data for one in aside) or name == damaged == "", f"{name} has lost bytes"
+
+
+def _differing(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> set[str]:
+    return {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
 
 
 def _common(a: bytes, b: bytes) -> bytes:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from pathlib import Path
 
 import pika
 import pytest
 
 from live_server import LiveServer
+from penstock.client import connect
 
 pytestmark = pytest.mark.conformance
 
 SETTINGS = '[server]\nmemory = "8MiB"\n\n[log]\nsegment = "64KiB"\n'
 COUNT = 150
+
+
+class WithHttp(LiveServer):
+    """A server that tells how it is."""
+
+    http = "127.0.0.1:0"
 
 
 def fill(server: LiveServer, queue: str) -> None:
@@ -35,6 +44,46 @@ def drained(server: LiveServer, queue: str, seconds: float) -> list[int]:
     return got
 
 
+def hurt_one(segments: list[Path]) -> tuple[Path, bytes]:
+    """Flip a bit of one message; its file and what that holds now."""
+    target = next(path for path in segments[1:-1] if b"hurt-70 " in path.read_bytes())
+    data = bytearray(target.read_bytes())
+    data[data.index(b"hurt-70 ") + 1000] ^= 4
+    target.write_bytes(bytes(data))
+    return target, bytes(data)
+
+
+def test_damage_takes_nobodys_credit_and_is_shown(tmp_path: Path) -> None:
+    """One message at a time, and no lease that ends: what cannot be read must not be waited for."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text(SETTINGS)
+    with WithHttp(tmp_path, [str(settings)], flight=True) as server:
+        fill(server, "hurt")
+        server.stop()
+        target, _ = hurt_one(sorted((server.data / "log").glob("*.arrows")))
+        server.start()
+        channel = server.connect().channel()
+        channel.basic_qos(prefetch_count=1)
+        got = list[int]()
+        for method, _, body in channel.consume("hurt", inactivity_timeout=5):
+            if method is None or body is None:
+                break
+            channel.basic_ack(method.delivery_tag)
+            got.append(int(body.split(b" ")[0].split(b"-")[1]))
+            if got[-1] == COUNT - 1:
+                break
+        missing = set(range(COUNT)) - set(got)
+        assert 70 in missing <= set(range(60, 80))
+        with connect(f"penstock://{server.ready['flight']}") as client:
+            queue = client.queue("hurt")
+            assert queue["damaged"] == len(missing) == queue["leased"]
+        with urllib.request.urlopen(f"http://{server.ready['http'].removeprefix('http://')}/healthz") as answer:
+            health = json.load(answer)
+        assert (health["status"], health["damaged_batches"]) == ("ok", 1)
+        assert target.name in health["damage"][0]
+        server.stop()
+
+
 def test_a_flipped_bit_in_a_cold_segment(tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text(SETTINGS)
@@ -43,11 +92,7 @@ def test_a_flipped_bit_in_a_cold_segment(tmp_path: Path) -> None:
             fill(server, queue)
         server.stop()
         segments = sorted((server.data / "log").glob("*.arrows"))
-        target = next(path for path in segments[1:-1] if b"hurt-70 " in path.read_bytes())
-        data = bytearray(target.read_bytes())
-        place = data.index(b"hurt-70 ") + 1000
-        data[place] ^= 4
-        target.write_bytes(bytes(data))
+        target, data = hurt_one(segments)
         server.start()
         assert drained(server, "before", 2) == list(range(COUNT))
         hurt = drained(server, "hurt", 2)
@@ -56,5 +101,5 @@ def test_a_flipped_bit_in_a_cold_segment(tmp_path: Path) -> None:
         assert set(range(COUNT)) - set(hurt) <= set(range(60, 80)), "more is held back than what lies in one batch"
         assert drained(server, "after", 2) == list(range(COUNT))
         assert target.name in server.output(), "the damaged file was never named"
-        assert target.read_bytes() == bytes(data)
+        assert target.read_bytes() == data
         server.stop()

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import penstock
 from bulk_lab import alive, children, until
 from live_server import LiveServer
-from penstock.cli.main import app
+from penstock.cli.tree import whole
 from penstock.errors import InvalidArgument
 
 SEGMENT = '[log]\nsegment = "1MiB"\n'
@@ -28,7 +28,7 @@ def url(server: LiveServer) -> str:
 
 def command(*arguments: object, code: int = 0) -> dict[str, Any]:
     """A command of ours with --json; what it prints."""
-    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    result = CliRunner().invoke(whole(), [*map(str, arguments), "--json"])
     if code:
         assert isinstance(result.exception, penstock.PenstockError)
         assert result.exception.exit_status == code
@@ -169,9 +169,9 @@ def test_a_backup_cut_short_by_a_kill_is_no_backup(server: LiveServer, tmp_path:
         assert command("log", "verify", "--data", tmp_path / "whole")["good"]
     else:
         assert failed
-        told = command("restore", target, tmp_path / "two", code=1)
+        told = command("restore", target, tmp_path / "two", code=2)
         assert "no complete backup" in told["message"]
-        assert "not empty" in command("backup", target, "--data", server.data, code=1)["message"]
+        assert "not empty" in command("backup", target, "--data", server.data, code=2)["message"]
     command("backup", tmp_path / "offline", "--data", server.data)
     command("restore", tmp_path / "offline", tmp_path / "two")
     assert command("log", "verify", "--data", tmp_path / "two")["good"]

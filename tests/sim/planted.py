@@ -6,6 +6,7 @@ Each has one mistake of the kind that upkeep beside appends invites: something t
 from __future__ import annotations
 
 from penstock.log.simdisk import SimFile
+from penstock.log.upkeep.plan import Task
 from penstock.log.writer import Commit
 from penstock.server.keeper import Keeper
 from sim.stepdisk import StepFile
@@ -90,6 +91,24 @@ class FloorOfYesterday(House):
                 del engine.floor
 
 
+class HoldsAskedBefore(House):
+    """Compaction asks about holds when the new file is whole, and not again when the list of segments changes."""
+
+    def spoil(self) -> None:
+        compaction = self.keeper.compaction
+        asked, told = compaction._wanted, set[int]()
+
+        def once(task: Task) -> bool:
+            first = task.segments[0].first
+            if first in told:
+                told.discard(first)
+                return False
+            told.add(first)
+            return asked(task)
+
+        compaction._wanted = once  # type: ignore[method-assign]
+
+
 class _Unsynced(StepFile):
     """A file whose sync does nothing."""
 
@@ -113,5 +132,6 @@ class RewritingNotSynced(House):
 
 
 PLANTED: tuple[type[House], ...] = (
-    BaseNotDurable, CheckpointAhead, NoSync, FolderForgotten, HoldsIgnored, FloorOfYesterday, RewritingNotSynced,
+    BaseNotDurable, CheckpointAhead, NoSync, FolderForgotten, HoldsIgnored, FloorOfYesterday, HoldsAskedBefore,
+    RewritingNotSynced,
 )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 from penstock.log import SimDisk
 from penstock.server.amqp.alarm import HELD_MOST
 from penstock.wire.amqp import methods as m
@@ -80,9 +83,12 @@ def test_who_consumes_and_publishes_too_much_loses_the_channel() -> None:
     closes = [got for got in client.take_all() if isinstance(got, m.ChannelClose)]
     assert [close.reply_code for close in closes] == [506]
     assert str(HELD_MOST) in closes[0].reply_text
-    full(life, False)
     client.channel(3)
+    client.send(message(b"3", "q", channel=3))  # what the lost channel had waiting no longer counts
+    life.run()
     assert client.session.channels.keys() == {1, 3}
+    full(life, False)
+    assert client.bodies()[-1:] == [b"3"]
 
 
 def test_confirming_channels_are_nacked_at_once() -> None:
@@ -94,6 +100,30 @@ def test_confirming_channels_are_nacked_at_once() -> None:
     client.take(m.ConnectionBlocked)
     assert client.confirms() == [(False, 1, False)]
     assert client.reading
+
+
+def test_what_was_held_and_has_to_be_judged_is_stored_in_order() -> None:
+    """Each large message waits for a filter off the loop; none may overtake another, or be forgotten."""
+    life = Life(SimDisk(), clock(), budget=64 << 20)
+    life.declare("q", **{"x-underlying-topic": "t", "x-filter": "/n > 0"})
+    aside = deque[Callable[[], None]]()
+    life.engine.judges.off = lambda work, done: aside.append(lambda: done(work()))
+    client = life.client()
+    life.declare("other")
+    client.consume("other")  # read on while the disk is full
+    life.run()
+    full(life, True)
+    bodies = [b'{"n":%d,"pad":"%s"}' % (n, b"x" * 270_000 * (n < 3)) for n in range(1, 5)]
+    for body in bodies:
+        client.send(message(body, "t"))
+        life.run()
+    assert life.contents("q") == []
+    full(life, False)
+    client.send(message(b'{"n":5}', "t"))
+    while aside:
+        aside.popleft()()
+        life.run()
+    assert life.contents("q") == [*bodies, b'{"n":5}']
 
 
 def test_a_connection_that_goes_takes_its_held_messages_with_it() -> None:

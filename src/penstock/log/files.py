@@ -124,6 +124,12 @@ class Shelf:
             longest.file = None
 
 
+def unpin(file: File) -> None:
+    """It keeps its name after all."""
+    if isinstance(file, ShelvedFile):
+        file.close()
+
+
 def pin(file: File) -> None:
     """Before a file loses its name: whoever reads it goes on with what is open.  OSError when it cannot be opened."""
     if isinstance(file, ShelvedFile):

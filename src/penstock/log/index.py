@@ -87,12 +87,12 @@ class Catalog:
         self.segments = self.segments[1:]
         return gone
 
-    def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Have one segment in the place of adjacent ones.  ValueError when those are not all there, side by side."""
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Have others in the place of adjacent segments.  ValueError when those are not all there, side by side."""
         at = bisect_left(self.segments, old[0].first, key=_first)
         if self.segments[at : at + len(old)] != list(old):
             raise ValueError(f"{old[0].name} and the {len(old) - 1} after it are not what the catalog lists")
-        self.segments = [*self.segments[:at], new, *self.segments[at + len(old) :]]
+        self.segments = [*self.segments[:at], *new, *self.segments[at + len(old) :]]
 
     def find(self, lsn: int, segments: Sequence[Segment] | None = None) -> tuple[Segment, int] | None:
         """The batch that would hold `lsn`; None when it is before the first one kept.

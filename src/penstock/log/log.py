@@ -16,12 +16,13 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument
 from penstock.log import checkpoints
 from penstock.log.committing import Committing
+from penstock.log.damage import Damage
 from penstock.log.files import pin
 from penstock.log.index import Catalog, Segment
 from penstock.log.listing import SegmentInfo, describe
-from penstock.log.reader import Reader
-from penstock.log.recover import Recovery, newest_base, open_segments
-from penstock.log.replay import Start, choose_start, rows_after, tables
+from penstock.log.reader import Reader, Vias
+from penstock.log.recover import Recovery, mend, newest_base, open_segments
+from penstock.log.replay import Start, choose_start, replayed_after, rows_after, tables
 from penstock.log.retention import base_group, base_parts
 from penstock.log.segment import FOLDER
 from penstock.log.settings import LogSettings
@@ -48,11 +49,22 @@ class Log(Committing):
         self._reader = Reader(catalog, self.vias, settings.cache)
         self._indexes = Indexes(disk)
         self._start: Start | None = None
+        self._said = 0  # warnings of the recovery that were logged
 
     @classmethod
-    def open(cls, disk: Disk, clock: Clock, settings: LogSettings | None = None, watch: Watch = nobody) -> Log:
+    def open(
+        cls,
+        disk: Disk,
+        clock: Clock,
+        settings: LogSettings | None = None,
+        watch: Watch = nobody,
+        *,
+        mends: bool = True,
+    ) -> Log:
         """Lock the folder, check what is in it, cut a torn tail, and stand ready to replay and append.
 
+        First everything is decided, then something is changed: what is refused leaves all files as they were.  Who
+        decides more, from what replay gives, says `mends=False` and calls `mend` before the first append.
         `watch` is told of each segment that was checked.
         Raises DataFolderInUse, LogDamaged, or OSError for a disk that does not work.
         """
@@ -60,12 +72,15 @@ class Log(Committing):
         disk.lock()
         try:
             started = perf_counter()
-            disk.mkdir(FOLDER)
-            catalog = Catalog()
+            catalog, vias = Catalog(), Vias()
             recovery = open_segments(disk, catalog, origin=settings.origin, new_first=settings.first_lsn, watch=watch)
-            log = cls(disk, clock, settings, catalog, recovery)
             watch("checkpoint", 0, 1)
-            log._start = choose_start(disk, catalog, recovery, log.vias)
+            start = choose_start(disk, catalog, recovery, vias)
+            if mends:
+                mend(recovery)
+            log = cls(disk, clock, settings, catalog, recovery)
+            log.vias.load(vias.table())
+            log._start = start
             log._base_floor = recovery.base
         except BaseException:
             unlock = getattr(disk, "unlock", None)
@@ -73,9 +88,19 @@ class Log(Committing):
                 unlock()
             raise
         recovery.seconds = perf_counter() - started
-        for warning in recovery.warnings:
-            logger.warning("%s", warning)
+        log._warn()
         return log
+
+    def mend(self) -> None:
+        """Cut what is to be cut, where `open` has left it; before the first append.  OSError."""
+        mend(self.recovery)
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say what has not been said yet."""
+        for warning in self.recovery.warnings[self._said :]:
+            logger.warning("%s", warning)
+        self._said = len(self.recovery.warnings)
 
     # --- start ---------------------------------------------------------------------------------------------------
 
@@ -92,24 +117,26 @@ class Log(Committing):
         Reads ids of (vhost, exchange) on the way, so it must be run to its end before rows are read by LSN.
         Raises LogDamaged at the first batch that is not what was written.
         """
-        return tables(self._catalog, self.vias, self._replayed_after())
+        return tables(self._catalog, self.vias, replayed_after(self._start))
 
     def rows_to_replay(self) -> int:
         """About how many rows `replay` will give: exact but for the batches of one segment."""
-        return rows_after(self._catalog, self._replayed_after())
-
-    def _replayed_after(self) -> int:
-        start = self._start
-        return 0 if start is None else start[1] if start[0] == "checkpoint" else start[1] - 1
+        return rows_after(self._catalog, replayed_after(self._start))
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, lsns: Sequence[int] | Chunk, ahead: int = 0, most: int = 0) -> Rows:
+    def read(self, lsns: Sequence[int] | Chunk, ahead: int = 0, most: int = 0, *, around: bool = False) -> Rows:
         """The messages at ascending LSNs; those that are no durable message are left out.  Any thread.
 
         `ahead`: bytes of what follows to have at hand for later reads.  `most`: bytes after which the answer ends.
+        `around`: what lies in damaged batches is left out too (see `log.damage`), instead of LogDamaged.
         """
-        return self._reader.read(lsns, ahead, most)
+        return self._reader.read(lsns, ahead, most, around=around)
+
+    @property
+    def damage(self) -> Damage:
+        """The damaged batches that somebody has met."""
+        return self._reader.damage
 
     @property
     def decoded_bytes(self) -> int:
@@ -121,14 +148,20 @@ class Log(Committing):
         return self._reader.at_hand(lsns)
 
     def batches(
-        self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None
+        self,
+        a: int,
+        b: int,
+        columns: Sequence[str] | None = None,
+        names: Wanted | None = None,
+        *,
+        around: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Durable rows of all kinds with LSNs in [a, b).  Any thread.
 
-        `names`: only messages of such topics matter, so batches without any may be left out.
+        `names`: only messages of such topics matter, so batches without any may be left out.  `around`: as `read`.
         """
         chosen = None if names is None else partial(self._indexes.find, wanted=names)
-        return self._reader.batches(a, b, columns, chosen)
+        return self._reader.batches(a, b, columns, chosen, around=around)
 
     def segments(self) -> list[SegmentInfo]:
         """The files, oldest first."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.errors import LogDamaged
 from penstock.log.arrow import cells, column, lengths, micros, nulls, take
+from penstock.log.damage import UNREADABLE, Damage
 from penstock.log.frame import FrameReader, NotAFrame, sound
 from penstock.log.index import Catalog, Chosen, Segment, after
 from penstock.records.chunks import Chunk
@@ -120,6 +121,7 @@ class Reader:
         self._kept = OrderedDict[tuple[Segment, int], _Decoded]()
         self._kept_bytes = 0
         self._lock = threading.Lock()
+        self.damage = Damage()
 
     @property
     def kept_bytes(self) -> int:
@@ -136,12 +138,13 @@ class Reader:
             at = max(bisect_left(lsns, after(segments, *place), at), at + 1)
         return True
 
-    def read(self, lsns: Sequence[int] | Chunk, ahead: int = 0, most: int = 0) -> Rows:
+    def read(self, lsns: Sequence[int] | Chunk, ahead: int = 0, most: int = 0, *, around: bool = False) -> Rows:
         """The messages at ascending LSNs.  LSNs that are no durable message are left out.
 
         `ahead`: decode about so many bytes of the batches that follow, for the reads that follow.
         `most`: bytes after which the answer ends, whatever else was asked for; at least one message.  0: no limit.
-        LogDamaged when a batch is not what was written; OSError when the disk cannot read.
+        `around`: what lies in damaged batches is left out too, instead of LogDamaged.
+        LogDamaged when a batch is not what was written or cannot be read; OSError when the disk fails otherwise.
         """
         out = Rows([], [], [], [], [], [], [])
         at, n, segments = 0, len(lsns), self._catalog.segments
@@ -153,8 +156,14 @@ class Reader:
             if place is None:
                 at += 1
                 continue
-            decoded = self._decode(*place)
             stop = bisect_left(lsns, after(segments, *place), at)
+            try:
+                decoded = self._decode(*place)
+            except LogDamaged:
+                if not around:
+                    raise
+                at = max(stop, at + 1)
+                continue
             if solid:
                 low, high = decoded.span(lsns[at], lsns[-1] + 1)
                 if high > low:
@@ -170,17 +179,31 @@ class Reader:
         while size > 0 and number + 1 < len(segment.lsns):
             number += 1
             size -= segment.lengths[number]
-            self._decode(segment, number)
+            try:
+                self._decode(segment, number)
+            except LogDamaged:
+                return  # nobody has asked for it
 
     def batches(
-        self, a: int, b: int, columns: Sequence[str] | None = None, chosen: Chosen | None = None
+        self,
+        a: int,
+        b: int,
+        columns: Sequence[str] | None = None,
+        chosen: Chosen | None = None,
+        *,
+        around: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """The durable rows with LSNs in [a, b), control records too, as slices of the batches they were written in.
 
-        `chosen`: which batches of a segment are worth reading.
+        `chosen`: which batches of a segment are worth reading.  `around`, and errors: as `read`.
         """
         for segment, number in self._catalog.batches(a, b, chosen):
-            decoded = self._decode(segment, number)
+            try:
+                decoded = self._decode(segment, number)
+            except LogDamaged:
+                if not around:
+                    raise
+                continue
             low, high = decoded.span(a, b)
             if high > low:
                 batch = decoded.batch if columns is None else decoded.batch.select(list(columns))
@@ -188,6 +211,7 @@ class Reader:
 
     def forget(self, segment: Segment) -> None:
         """The segment is going away."""
+        self.damage.forget(segment.name)
         with self._lock:
             for key in [key for key in self._kept if key[0] is segment]:
                 self._kept_bytes -= self._kept.pop(key).size
@@ -199,8 +223,19 @@ class Reader:
             if decoded is not None:
                 self._kept.move_to_end(key)
                 return decoded
-        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
-        batch = decode(segment, number, data)
+        try:
+            data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+            batch = decode(segment, number, data)
+        except LogDamaged as error:
+            self.damage.met(segment.name, number, error)
+            raise
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            where = (segment.name, number, segment.offsets[number], segment.lsns[number])
+            failure = damaged(*where, f"cannot be read: {error.strerror}")
+            self.damage.met(segment.name, number, failure)
+            raise failure from error
         decoded = _Decoded(batch, max(len(data), batch.nbytes) if segment.header.codec else len(data))
         with self._lock:
             if key not in self._kept:

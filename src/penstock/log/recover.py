@@ -1,4 +1,4 @@
-"""Opening a data folder: believe nothing, change nothing but a torn tail, or refuse in one sentence.
+"""Opening a data folder: believe nothing, and refuse in one sentence or say what is to be mended.
 
 For each file of `log/`, in LSN order:
 
@@ -16,13 +16,17 @@ base must stand for them.
 The torn tail: a bad batch at LSN x, or zeros, is the end of the log unless a sound batch after it claims that x was
 synced (`durable >= x`); then it is damage.  Bytes of a tail are copied to `cut/`, then overwritten by zeros and synced.
 A segment whose predecessors are gone needs a complete base that covers them (`log.retention`).
+
+To look and to change are two steps: `open_segments` changes nothing but an empty folder, and leaves in the `Recovery`
+what `mend` will do.  Between the two others decide (`log.replay`), so that a start that is refused has changed nothing.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from penstock.errors import LogDamaged
 from penstock.log.files import Shelf
@@ -69,6 +73,7 @@ class Recovery:
     needs: int = 0  # a base with at least this floor must be there, since rows below it were left out of segments
     base_batches: list[tuple[Segment, int]] = field(default_factory=list[tuple["Segment", int]], repr=False)
     seconds: float = 0.0
+    mends: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]], repr=False)  # for `mend`
 
     def forget(self, gone: Sequence[Segment]) -> None:
         """Segments that went: their files must not stay open for the sake of bases in them."""
@@ -77,7 +82,7 @@ class Recovery:
 
 
 @dataclass(slots=True)
-class _Scan:
+class Walked:
     """How far a segment is sound."""
 
     end: int  # offset behind the last sound batch or mark
@@ -90,10 +95,10 @@ class _Scan:
 def open_segments(
     disk: Disk, catalog: Catalog, *, origin: int, new_first: int, repair: bool = True, watch: Watch = nobody
 ) -> Recovery:
-    """Fill the catalog from the folder and make the last segment writable.
+    """Fill the catalog from the folder, the last segment writable; what must be changed is left for `mend`.
 
-    `origin` and `new_first` are for an empty folder.  With `repair` False nothing is changed, a torn tail only found.
-    `watch` is told of each segment.
+    `origin` and `new_first` are for an empty folder.  With `repair` False nothing will be changed, a torn tail is only
+    found, and an empty folder is LogDamaged.  `watch` is told of each segment.
     Raises LogDamaged, and OSError for a disk that cannot be read or written.
     """
     recovery = Recovery()
@@ -111,7 +116,7 @@ def open_segments(
     instead = set[int]()  # first LSNs of the segments that stand for them
     for first in firsts:
         if found and first <= found[-1][0].last:
-            if _is_older(disk, first, found[-1][0], recovery):
+            if is_older(disk, first, found[-1][0], recovery.warnings):
                 replaced.append(segment_name(first))
                 instead.add(found[-1][0].first)
             continue
@@ -121,6 +126,8 @@ def open_segments(
         else:
             found.append(opened)
     if not found:
+        if not repair:
+            raise LogDamaged(f"{FOLDER}/ holds no segment")
         return _create(disk, catalog, recovery, torn_roll, origin, new_first)
     recovery.origin = found[0][0].origin
     frames = FrameReader()
@@ -130,7 +137,7 @@ def open_segments(
         if header.origin != recovery.origin:
             raise LogDamaged(f"{name} belongs to another data folder (origin {header.origin}, not {recovery.origin})")
         if at and header.previous != catalog.segments[-1].last:
-            raise _gap(catalog.segments[-1], header)
+            raise gap(catalog.segments[-1], header)
         if last_one and torn_roll and repair:
             file.close()
             file = _open(disk, name, writable=True)
@@ -146,13 +153,20 @@ def open_segments(
         catalog.add(segment)
         recovery.records += segment.rows
     if repair and (replaced or unfinished):
-        _remove(disk, [*unfinished, *replaced])
+        recovery.mends.append(partial(_remove, disk, [*unfinished, *replaced]))
     watch("checking", len(found), len(found))
     recovery.segments = len(found)
     last = catalog.segments[-1].last
     recovery.last_lsn = last if recovery.records or found[0][0].previous else 0
     recovery.next_lsn = last + (1 if recovery.clean else _UNCLEAN_GAP)
     return recovery
+
+
+def mend(recovery: Recovery) -> None:
+    """Do what `open_segments` found to be done, before anything is appended.  OSError."""
+    mends, recovery.mends = recovery.mends, []
+    for one in mends:
+        one()
 
 
 def newest_base(oldest: Segment, recovery: Recovery) -> Base | None:
@@ -166,20 +180,26 @@ def newest_base(oldest: Segment, recovery: Recovery) -> Base | None:
         found = read_base(decode(segment, number, data))
         if found is not None and (base is None or found.floor >= base.floor):
             base = found
-    previous = oldest.header.previous
-    if recovery.needs and (base is None or base.floor < recovery.needs):
-        raise LogDamaged(
-            f"rows below LSN {recovery.needs} were left out of compacted segments, and no base stands for them"
-        )
-    if previous and (base is None or base.floor <= previous):
-        raise LogDamaged(
-            f"segments before {oldest.name} are missing: it follows LSN {previous}, and no base covers that"
-        )
+    if lack := uncovered(oldest.header, recovery.needs, 0 if base is None else base.floor):
+        raise LogDamaged(lack)
     return base
 
 
-def _is_older(disk: Disk, first: int, by: SegmentHeader, recovery: Recovery) -> bool:
-    """Whether the file was replaced by the one that covers it, for certain."""
+def uncovered(oldest: SegmentHeader, needs: int, floor: int) -> str:
+    """What a base with this floor (0: none) does not stand for, though it must; empty when all is well."""
+    if needs and floor < needs:
+        return f"rows below LSN {needs} were left out of compacted segments, and no base stands for them"
+    if oldest.previous and floor <= oldest.previous:
+        name = segment_name(oldest.first)
+        return f"segments before {name} are missing: it follows LSN {oldest.previous}, and no base covers that"
+    return ""
+
+
+def is_older(disk: Disk, first: int, by: SegmentHeader, warnings: list[str]) -> bool:
+    """Whether the file was replaced by the one that covers it, for certain.
+
+    FileNotFoundError when it is gone; LogDamaged when neither replaced the other.
+    """
     name = segment_name(first)
     try:
         file = disk.open(name, readonly=True)
@@ -187,8 +207,10 @@ def _is_older(disk: Disk, first: int, by: SegmentHeader, recovery: Recovery) -> 
             header, _ = read_header(file)
         finally:
             file.close()
+    except FileNotFoundError:
+        raise
     except (NotASegment, OSError) as error:
-        recovery.warnings.append(f"{name} is within what {segment_name(by.first)} replaced; left alone: {error}")
+        warnings.append(f"{name} is within what {segment_name(by.first)} replaced; left alone: {error}")
         return False
     if header.origin != by.origin or header.first != first or header.generation >= by.generation:
         raise LogDamaged(f"{name} and {segment_name(by.first)} hold the same LSNs, and neither replaced the other")
@@ -206,21 +228,28 @@ def _open_closed(
     segment: Segment, frames: FrameReader, recovery: Recovery, following: SegmentHeader, *, check: bool
 ) -> None:
     """Index a segment that is not the last one.  LogDamaged when it ends before it should."""
-    scan = _scan(segment, frames, recovery, check=check)
-    header = segment.header
+    scan = walk(segment, frames, recovery, check=check)
+    if fault := ends_early(segment, scan, following.previous):
+        raise fault
+    if segment.header.generation:
+        segment.last = segment.header.last
+
+
+def ends_early(segment: Segment, scan: Walked, previous: int) -> LogDamaged | None:
+    """What is wrong with the end of a closed segment; `previous` is what the next one says of it."""
+    header, stop = segment.header, scan.stop
     if header.generation:
-        if not scan.stop and (segment.rows != header.rows or segment.last > header.last):
-            scan.stop = f"is not the end: {segment.rows} of {header.rows} rows are there"
-        if scan.stop:
-            raise damaged(segment.name, len(segment.lsns), scan.end, segment.last + 1, scan.stop)
-        segment.last = header.last
-    elif scan.stop and segment.last != following.previous:
-        raise damaged(segment.name, len(segment.lsns), scan.end, segment.last + 1, scan.stop)
+        if not stop and (segment.rows != header.rows or segment.last > header.last):
+            stop = f"is not the end: {segment.rows} of {header.rows} rows are there"
+    elif segment.last == previous:
+        return None
+    return damaged(segment.name, len(segment.lsns), scan.end, segment.last + 1, stop) if stop else None
 
 
 def _create(disk: Disk, catalog: Catalog, recovery: Recovery, torn: str, origin: int, first: int) -> Recovery:
     if disk.list("checkpoints"):
         raise LogDamaged("log/ holds no segment but checkpoints/ is not empty: restore the log, or empty the folder")
+    disk.mkdir(FOLDER)
     if torn:
         _set_aside_file(disk, torn, recovery)
     origin = origin or int.from_bytes(os.urandom(6), "big") + 1
@@ -230,7 +259,8 @@ def _create(disk: Disk, catalog: Catalog, recovery: Recovery, torn: str, origin:
     return recovery
 
 
-def _gap(before: Segment, header: SegmentHeader) -> LogDamaged:
+def gap(before: Segment, header: SegmentHeader) -> LogDamaged:
+    """That a segment does not follow the one before it."""
     name = segment_name(header.first)
     if header.previous > before.last:
         return damaged(
@@ -267,11 +297,11 @@ def _header(
     return header, size, file if last_one else shelf.put(name, file)
 
 
-def _scan(segment: Segment, frames: FrameReader, recovery: Recovery, *, check: bool) -> _Scan:
+def walk(segment: Segment, frames: FrameReader, recovery: Recovery, *, check: bool) -> Walked:
     """Index a segment up to the first thing that is no batch in order; with `check`, up to the first bad CRC too."""
     file = segment.file
     window = Window(file, file.size())
-    scan, at = _Scan(segment.start), segment.start
+    scan, at = Walked(segment.start), segment.start
     while True:
         try:
             frame = frames.at(window, at)
@@ -316,46 +346,60 @@ def _is_base(window: Window, frame: Frame) -> bool:
 def _open_last(
     disk: Disk, segment: Segment, frames: FrameReader, recovery: Recovery, torn_roll: str, repair: bool
 ) -> None:
-    """Check the last segment batch by batch, cut its torn tail, and put the start of a next segment aside."""
-    scan = _scan(segment, frames, recovery, check=True)
-    file, end = segment.file, scan.end
-    size = file.size()
+    """Check the last segment batch by batch; its torn tail is to be cut, and the start of a next segment put aside."""
+    scan = walk(segment, frames, recovery, check=True)
+    end, size = scan.end, segment.file.size()
     lost = segment.last + 1
     if scan.sealed:
-        what = f"{torn_roll} is empty" if torn_roll else "the next one is missing"
-        raise damaged(segment.name, len(segment.lsns), end, lost, f"is the end of a closed segment, but {what}")
-    claim, stray = _after(segment, frames, end, size)
+        raise sealed(segment, scan, torn_roll)
+    claim, stray = behind(segment, frames, end, size)
     if max(claim, scan.claimed) >= lost:
-        raise damaged(
-            segment.name, len(segment.lsns), end, lost,
-            f"{scan.stop or 'is zeros'}, but a batch after it claims that LSN {claim} was on the disk",
-        )  # fmt: skip
+        raise claimed(segment, scan, claim)
     recovery.clean = scan.clean and stray == end and not torn_roll
-    if torn_roll and repair:
-        _set_aside_file(disk, torn_roll, recovery)
-    if stray > end and repair:
-        _set_aside(disk, segment.name, end, file.pread(stray - end, end), recovery)
-        for at in range(end, stray, _BLOCK):
-            file.pwrite(bytes(min(_BLOCK, stray - at)), at)
-    if repair:
-        _write_again(disk, segment, scan)
+    if not repair:
+        return
+    if torn_roll:
+        recovery.mends.append(partial(_set_aside_file, disk, torn_roll, recovery))
+    if stray > end:
+        recovery.mends.append(partial(_cut, disk, segment, end, stray, recovery))
+    recovery.mends.append(partial(_write_again, disk, segment, segment.batch_of(scan.claimed), end))
 
 
-def _write_again(disk: Disk, segment: Segment, scan: _Scan) -> None:
-    """Make sure of what no batch claims as synced: from now on it counts as durable.
+def sealed(segment: Segment, scan: Walked, torn_roll: str) -> LogDamaged:
+    """That a closed segment is the last one."""
+    what = f"{torn_roll} is empty" if torn_roll else "the next one is missing"
+    what = f"is the end of a closed segment, but {what}"
+    return damaged(segment.name, len(segment.lsns), scan.end, segment.last + 1, what)
+
+
+def claimed(segment: Segment, scan: Walked, claim: int) -> LogDamaged:
+    """That what stopped a walk was on the disk once."""
+    what = f"{scan.stop or 'is zeros'}, but a batch after it claims that LSN {claim} was on the disk"
+    return damaged(segment.name, len(segment.lsns), scan.end, segment.last + 1, what)
+
+
+def _cut(disk: Disk, segment: Segment, end: int, stray: int, recovery: Recovery) -> None:
+    """Move a torn tail aside."""
+    file = segment.file
+    _set_aside(disk, segment.name, end, file.pread(stray - end, end), recovery)
+    for at in range(end, stray, _BLOCK):
+        file.pwrite(bytes(min(_BLOCK, stray - at)), at)
+
+
+def _write_again(disk: Disk, segment: Segment, number: int, end: int) -> None:
+    """Make sure of what no batch claims as synced, from batch `number` on: from now on it counts as durable.
 
     The last process may have been killed before its sync, or after one that failed.  Then the kernel can hold pages
     that it calls clean although the disk never got them; only writing them anew makes a sync mean something.
     """
-    number = segment.batch_of(scan.claimed)
     start = segment.offsets[number] if number >= 0 else 0
-    for at in range(start, scan.end, _BLOCK):
-        segment.file.pwrite(segment.file.pread(min(_BLOCK, scan.end - at), at), at)
+    for at in range(start, end, _BLOCK):
+        segment.file.pwrite(segment.file.pread(min(_BLOCK, end - at), at), at)
     segment.file.sync()
     disk.sync_folder(FOLDER)
 
 
-def _after(segment: Segment, frames: FrameReader, end: int, size: int) -> tuple[int, int]:
+def behind(segment: Segment, frames: FrameReader, end: int, size: int) -> tuple[int, int]:
     """What lies behind the end: the highest durable LSN a sound batch claims there, and where the last byte is."""
     claim, last_byte, window = 0, end, Window(segment.file, size)
     at = end

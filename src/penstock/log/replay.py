@@ -75,6 +75,11 @@ def tables(catalog: Catalog, vias: Vias, after: int) -> Iterator[pa.Table]:
         yield _learned(pa.concat_tables(held), vias)
 
 
+def replayed_after(start: Start | None) -> int:
+    """The LSN after which rows are to be replayed."""
+    return 0 if start is None else start.lsn if start.kind == "checkpoint" else start.lsn - 1
+
+
 def rows_after(catalog: Catalog, after: int) -> int:
     """About how many rows lie above `after`: in the segment that it falls into all batches count as equal."""
     rows = 0

@@ -1,7 +1,16 @@
-"""`penstock log verify`: every batch of every segment, without the lock and without changing a byte.
+"""`penstock log verify` and `log ls` of a folder: every batch of every segment, without the lock and without a change.
 
-It reads what `recover` would believe and more: the CRC of all batches, not only of the last segment's.  Of a folder
-that a server is writing to, the last segment ends where the last whole batch ends.
+A server may append, roll, delete and compact meanwhile, and what is told is still exact:
+
+* The list of files is believed when it is the same before and after their headers were read: names never come back.
+* A closed segment never changes.  It is read through one descriptor, so that no other file can take its name meanwhile;
+  one that is gone, or another one, when it is opened means that the folder has moved: then it is listed again.  What
+  was checked stays checked, by first LSN and generation.
+* The seal of a segment is written after the next file is whole: who finds one in the last file lists again.
+* A batch that claims LSN x as synced is written after x is on the disk: who finds such a claim behind what ends the log
+  reads that place again, and only what is no batch then either is damage.  Without a claim the log ends there for now.
+
+It reads what `recover` would believe and more: the sums of all batches, not only of the last segment's.
 """
 
 from __future__ import annotations
@@ -9,12 +18,35 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.errors import LogDamaged
-from penstock.log.index import Catalog, Segment
+from penstock.log.frame import FrameReader
+from penstock.log.index import Segment
 from penstock.log.listing import SegmentInfo, describe
 from penstock.log.reader import decode
-from penstock.log.recover import newest_base, open_segments
-from penstock.log.segment import FOLDER, first_lsn
-from penstock.ports import Disk
+from penstock.log.recover import (
+    Recovery,
+    Walked,
+    behind,
+    claimed,
+    ends_early,
+    gap,
+    is_older,
+    sealed,
+    uncovered,
+    walk,
+)
+from penstock.log.retention import read_base
+from penstock.log.room import RESERVE
+from penstock.log.segment import (
+    FOLDER,
+    HEADER_BYTES,
+    NotASegment,
+    SegmentHeader,
+    first_lsn,
+    is_rewrite,
+    read_header,
+    segment_name,
+)
+from penstock.ports import Disk, File
 
 
 @dataclass(slots=True)
@@ -38,47 +70,240 @@ class Report:
 
 
 def verify(disk: Disk) -> Report:
-    """Check all of a data folder.  OSError when it cannot be read; damage is told, not raised."""
-    report = Report()
-    if not any(first_lsn(name) is not None for name in disk.list(FOLDER)):
-        report.damage.append(f"{FOLDER}/ holds no segment")
-        return report
-    catalog = Catalog()
-    try:
-        recovery = open_segments(disk, catalog, origin=0, new_first=1, repair=False)
-        report.origin, report.clean, report.last_lsn = recovery.origin, recovery.clean, recovery.last_lsn
-        report.warnings = recovery.warnings
-        newest_base(catalog.segments[0], recovery)
-    except LogDamaged as error:
-        report.damage.append(str(error))
-    for at, segment in enumerate(catalog.segments):
-        report.segments.append(describe(segment, at < len(catalog.segments) - 1))
-        _check(segment, report)
-    for segment in catalog.segments:
-        segment.file.close()
-    return report
-
-
-def _check(segment: Segment, report: Report) -> None:
-    for number in range(len(segment.lsns)):
-        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
-        report.batches += 1
-        report.bytes += len(data)
-        try:
-            segment.checked[number] = 0
-            batch = decode(segment, number, data)
-            report.rows += batch.num_rows
-        except LogDamaged as error:
-            report.damage.append(str(error))
+    """Check all of a data folder, up to where its log ends now.  OSError when it cannot be read; damage is told."""
+    return _Look(disk, sums=True).run()
 
 
 def segments(disk: Disk) -> list[SegmentInfo]:
     """The lines of `penstock log ls`, from the files themselves; LogDamaged when they cannot be read in order."""
     if not any(first_lsn(name) is not None for name in disk.list(FOLDER)):
         return []
-    catalog = Catalog()
-    open_segments(disk, catalog, origin=0, new_first=1, repair=False)
-    out = [describe(segment, at < len(catalog.segments) - 1) for at, segment in enumerate(catalog.segments)]
-    for segment in catalog.segments:
-        segment.file.close()
-    return out
+    report = _Look(disk, sums=False).run()
+    if report.damage:
+        raise LogDamaged(report.damage[0])
+    return report.segments
+
+
+class _Moved(Exception):
+    """A file that was listed is gone, or another one.  Never leaves this module."""
+
+
+@dataclass(slots=True)
+class _Listed:
+    """The files of one moment, oldest first."""
+
+    headers: list[SegmentHeader] = field(default_factory=list[SegmentHeader])
+    torn: str = ""  # a last file that has no header yet, or never got one
+    damage: list[str] = field(default_factory=list[str])
+    warnings: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was found in one file."""
+
+    segment: Segment  # its file is closed again
+    walked: Walked
+    end: LogDamaged | None = None  # of the last file: why it cannot be the end of the log
+    stray: bool = False  # of the last file: bytes behind its end
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    base: int = 0  # the highest floor of a complete base
+    damage: list[str] = field(default_factory=list[str])
+
+
+class _Look:
+    """One look at a folder."""
+
+    def __init__(self, disk: Disk, *, sums: bool) -> None:
+        self._disk = disk
+        self._sums = sums
+        self._frames = FrameReader()
+        self._closed = dict[tuple[int, int], _Seen]()  # by first LSN and generation
+
+    def run(self) -> Report:
+        before = ""  # the last file, when it was found closed
+        while True:
+            listed = self._list()
+            try:
+                seen = [self._closed_one(header) for header in listed.headers[:-1]]
+                seen += [self._last_one(header, listed.torn) for header in listed.headers[-1:]]
+            except _Moved:
+                continue
+            last = f"{seen[-1].segment.name} {listed.torn}" if seen and seen[-1].walked.sealed else ""
+            if not last or last == before:
+                return _judged(listed, seen)
+            before = last
+
+    # -- which files there are
+
+    def _list(self) -> _Listed:
+        """The files of one moment, and what their headers say."""
+        names = self._names()
+        while True:
+            try:
+                listed = self._headers(names)
+            except _Moved:
+                listed = None
+            again = self._names()
+            if listed is not None and again == names:
+                return listed
+            names = again
+
+    def _names(self) -> list[str]:
+        return [name for name in self._disk.list(FOLDER) if first_lsn(name) is not None]
+
+    def _headers(self, names: list[str]) -> _Listed:
+        out = _Listed()
+        for name in self._disk.list(FOLDER):
+            if first_lsn(name) is None and not is_rewrite(name) and f"{FOLDER}/{name}" != RESERVE:
+                out.warnings.append(f"{FOLDER}/{name} is no segment of the log; left alone")
+        if not names:
+            out.damage.append(f"{FOLDER}/ holds no segment")
+        for first in (int(name[:20]) for name in names):
+            last = out.headers[-1] if out.headers else None
+            name = segment_name(first)
+            try:
+                if last is not None and first <= last.last:
+                    is_older(self._disk, first, last, out.warnings)
+                    continue
+                file = self._disk.open(name, readonly=True)
+            except FileNotFoundError:
+                raise _Moved from None
+            except PermissionError as error:
+                out.damage.append(f"{name} cannot be opened for reading: {error.strerror}")
+                continue
+            except LogDamaged as error:
+                out.damage.append(str(error))
+                continue
+            try:
+                header, _ = read_header(file)
+            except NotASegment as error:
+                if f"{first:020d}.arrows" == names[-1] and file.size() <= HEADER_BYTES:
+                    out.torn = name
+                else:
+                    out.damage.append(f"{name} is no segment of this log: {error}")
+                continue
+            finally:
+                file.close()
+            if header.first != first:
+                told = f"its schema says that it starts at LSN {header.first}"
+                out.damage.append(f"{name} is a copy under another name: {told}")
+                continue
+            out.headers.append(header)
+        return out
+
+    # -- what is in one
+
+    def _closed_one(self, header: SegmentHeader) -> _Seen:
+        key = (header.first, header.generation)
+        known = self._closed.get(key)
+        if known is None:
+            file, segment = self._open(header)
+            try:
+                recovery = Recovery()
+                known = _Seen(segment, walk(segment, self._frames, recovery, check=False))
+                self._check(known, recovery)
+            finally:
+                file.close()
+            self._closed[key] = known
+        return known
+
+    def _last_one(self, header: SegmentHeader, torn: str) -> _Seen:
+        stopped = -1  # where the log ended at the last look
+        while True:
+            file, segment = self._open(header)
+            try:
+                recovery = Recovery()
+                seen = _Seen(segment, walk(segment, self._frames, recovery, check=True))
+                claim, stray = behind(segment, self._frames, seen.walked.end, file.size())
+                if seen.walked.sealed:
+                    seen.end = sealed(segment, seen.walked, torn)
+                elif max(claim, seen.walked.claimed) > segment.last:
+                    if seen.walked.end != stopped:
+                        stopped = seen.walked.end
+                        continue  # it was not there when this was read: now it must be
+                    seen.end = claimed(segment, seen.walked, claim)
+                elif header.generation:
+                    seen.end = LogDamaged(f"{segment.name} is a closed segment, but the next one is missing")
+                seen.stray = stray > seen.walked.end
+                self._check(seen, recovery)
+                return seen
+            finally:
+                file.close()
+
+    def _open(self, header: SegmentHeader) -> tuple[File, Segment]:
+        """The file with this header.  _Moved when it is gone or has another one."""
+        name = segment_name(header.first)
+        try:
+            file = self._disk.open(name, readonly=True)
+        except FileNotFoundError:
+            raise _Moved from None
+        try:
+            found, start = read_header(file)
+        except NotASegment:
+            file.close()
+            raise _Moved from None
+        if found != header:
+            file.close()
+            raise _Moved
+        return file, Segment(name, header, start, file)
+
+    def _check(self, seen: _Seen, recovery: Recovery) -> None:
+        """Sums and bases of a file."""
+        segment = seen.segment
+        bases = {number for _, number in recovery.base_batches}
+        for number in range(len(segment.lsns)) if self._sums else sorted(bases):
+            data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+            seen.batches += 1
+            seen.bytes += len(data)
+            segment.checked[number] = 0
+            try:
+                batch = decode(segment, number, data)
+            except LogDamaged as error:
+                seen.damage.append(str(error))
+                continue
+            seen.rows += batch.num_rows
+            base = read_base(batch) if number in bases else None
+            seen.base = max(seen.base, base.floor if base is not None else 0)
+
+
+def _judged(listed: _Listed, seen: list[_Seen]) -> Report:
+    """What all files together say."""
+    report = Report(damage=listed.damage, warnings=listed.warnings)
+    if not seen:
+        if listed.torn:
+            report.warnings.append(f"{listed.torn} has no header yet, and there is no other segment")
+        return report
+    missing = bool(listed.damage)  # then a gap is where a file is that was told already
+    report.origin = seen[0].segment.header.origin
+    for at, one in enumerate(seen):
+        segment, header = one.segment, one.segment.header
+        if header.origin != report.origin:
+            report.damage.append(
+                f"{segment.name} belongs to another data folder (origin {header.origin}, not {report.origin})"
+            )
+        elif at and header.previous != seen[at - 1].segment.last and not missing and seen[at - 1].end is None:
+            report.damage.append(str(gap(seen[at - 1].segment, header)))
+        if at < len(seen) - 1:
+            one.end = ends_early(segment, one.walked, seen[at + 1].segment.header.previous)
+            if header.generation:
+                segment.last = header.last
+        report.damage += one.damage
+        if one.end is not None:
+            report.damage.append(str(one.end))
+        report.segments.append(describe(segment, at < len(seen) - 1))
+        report.batches += one.batches
+        report.rows += one.rows
+        report.bytes += one.bytes
+    lack = uncovered(
+        seen[0].segment.header, max(one.segment.header.floor for one in seen), max(one.base for one in seen)
+    )
+    if lack and not report.damage:
+        report.damage.append(lack)
+    last = seen[-1]
+    written = any(one.segment.rows for one in seen) or seen[0].segment.header.previous
+    report.last_lsn = last.segment.last if written else 0
+    report.clean = last.walked.clean and not last.stray and not listed.torn
+    return report

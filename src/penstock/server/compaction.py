@@ -22,10 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.core.state.needs import count, held_from, needed_pairs
-from penstock.errors import LogDamaged
+from penstock.errors import LogDamaged, Unavailable
 from penstock.log.upkeep.names import build
 from penstock.log.upkeep.plan import UNKNOWN, Aims, Facts, Task, plan
-from penstock.log.upkeep.rewrite import GaveUp, Made, Old, Order, rewrite
+from penstock.log.upkeep.rewrite import Made, Old, Order, rewrite
 from penstock.log.upkeep.swap import drop
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ MARGIN = 64 << 20
 
 PAUSE_S = 0.002
 """In a thread of the server: how long it rests after each group of batches."""
+
+BASE_WAIT_US = 3_600_000_000
+"""How long a base is put off because it would take more than half of what it lets go."""
 
 LARGE = 8 << 20
 """Bytes to read from which on the work is done elsewhere."""
@@ -66,6 +69,11 @@ class Look:
 
     tasks: list[Task]
     state: DurableState | None = None
+
+    @property
+    def gain(self) -> int:
+        """Bytes that one base would let go in all."""
+        return sum(task.gain for task in self.tasks if task.drops)
 
 
 @dataclass(slots=True)
@@ -98,12 +106,15 @@ class Compaction:
         self._elsewhere = elsewhere
         self._rest = threading.Event()
         self._failed = set[int]()  # first LSNs of segments that could not be rewritten
-        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self._seen: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self._base_size = 0  # bytes of the base that was too large for its gain
+        self._base_since = 0  # mono when it was first put off; 0: none is
 
     def news(self) -> bool:
         """Whether there may be something to do that was not there at the last look.  Cheap; on the loop."""
         segments = self._engine.log.segments()
-        seen = (len(segments), segments[-1].first, sum(one.generation for one in segments))
+        past = self._retirement.past_upto  # by age alone, too
+        seen = (len(segments), segments[-1].first, sum(one.generation for one in segments), past)
         if seen == self._seen:
             return False
         self._seen = seen
@@ -137,36 +148,39 @@ class Compaction:
         for task in look.tasks:
             if self.stopping or self._engine.log.full:
                 return None
-            if await self.run(task, look.state):
+            if await self.run(task, look.state, look.gain):
                 return task
         return None
 
-    async def run(self, task: Task, state: DurableState | None) -> bool:
+    async def run(self, task: Task, state: DurableState | None, gain: int = 0) -> bool:
         """Carry out one task; whether the log is now different.
 
+        `gain`: bytes that the base which it needs would let go in all, with other tasks.
         Raises LogBroken, OSError, and Unavailable when the other process died.  Segments that turn out to be damaged
         are told and not tried again.
         """
-        engine, log = self._engine, self._engine.log
+        log = self._engine.log
         order = Order(tuple(Old(one.first, one.last, one.generation, one.rows) for one in task.segments))
         order = replace(order, compress=task.why == "cold" or _all_compressed(task))
         if task.drops:
             assert state is not None, "rows are left out by a state alone"
-            floor = await self._base_over(order.last, task.gain)
+            floor = await self._base_over(order.last, max(gain, task.gain))
             if not floor:
                 return False
             keep = await self._off(lambda: needed_pairs(state, order.first, order.last).tobytes())
             order = replace(order, keep=keep, floor=floor)
         try:
             made = await self._rewrite(order, task.bytes_before)
-        except GaveUp:
+        except Unavailable:
+            if not self.stopping:
+                raise
             return False
         except LogDamaged as error:
             logger.warning("upkeep of the log: %s", error)
             self._failed.update(one.first for one in task.segments)
             return False
-        if self._read(task) or (task.drops and engine.held() <= order.last):
-            await self._off(lambda: drop(log.disk, made))  # a read or a delivery began meanwhile
+        if self._wanted(task):
+            await self._off(lambda: drop(log.disk, made))
             return False
         try:
             swap = log.swap(made)
@@ -175,7 +189,19 @@ class Compaction:
             await self._off(lambda: drop(log.disk, made))
             return False
         await self._off(swap.prepare)
+        if self._wanted(task):  # in the step that enters: a hold that comes later finds what is then in the list
+            swap.undo()
+            await self._off(lambda: drop(log.disk, made))
+            return False
         swap.enter()
+        try:
+            await self._off(swap.finish)
+        except OSError as error:
+            if not swap.renamed:
+                swap.undo()
+                await self._off(lambda: drop(log.disk, made))
+                raise
+            logger.warning("upkeep of the log: %s", error)
         freed = made.bytes_before - made.end
         self.totals.rewritten += len(task.segments)
         self.totals.freed += freed
@@ -184,21 +210,41 @@ class Compaction:
             "%d segment(s) from LSN %d on rewritten (%s): %d of %d rows, %d bytes freed",
             len(task.segments), made.first, task.why, made.rows, made.rows_before, freed,
         )  # fmt: skip
-        await self._off(swap.finish)
         return True
 
+    def _wanted(self, task: Task) -> bool:
+        """Whether a read or a delivery that began meanwhile may need the files as they were."""
+        return self._read(task) or (task.drops and self._engine.held() <= task.segments[-1].last)
+
     async def _base_over(self, last: int, gain: int) -> int:
-        """The floor of a durable base above `last`; 0 when a new one would cost more than is gained."""
+        """The floor of a durable base above `last`; 0 when a new one would cost too much for now.
+
+        A base is as large as what waits below it is scattered: 2 bytes a message and more.  So it is put off while
+        twice its size is more than the bytes that it lets go, but for an hour at most: what nobody needs stays no
+        longer beside a queue of many millions, and the log grows by one such base an hour at most.
+        """
         log, retirement = self._engine.log, self._retirement
         if log.base_floor > last:
             return log.base_floor
+        if self._puts_off(self._base_size, gain):
+            return 0  # without the work of folding it again
         past = await self._off(retirement.past)
         floor = max([last, *(one.last for one in past)]) + 1
         state = await self._off(lambda: retirement.state_below(floor))
-        if 2 * len(state) > gain:
+        self._base_size = len(state)
+        if self._puts_off(len(state), gain):
             return 0
+        self._base_since = self._base_size = 0
         await self._synced(retirement.write_base(floor, state))
         return log.base_floor
+
+    def _puts_off(self, size: int, gain: int) -> bool:
+        """Whether a base of this size has to wait."""
+        now = self._engine.clock.mono()
+        if 2 * size <= gain:
+            return False
+        self._base_since = self._base_since or now
+        return now - self._base_since < BASE_WAIT_US
 
     async def _rewrite(self, order: Order, size: int) -> Made:
         if self._elsewhere is not None and size >= LARGE:

@@ -72,10 +72,11 @@ def compact(disk: Disk, clock: Clock, limits: Limits, aims: Aims, told: Told) ->
     A base is written at the log's end where rows are left out; otherwise nothing is appended, and the log is left as
     cleanly as it was found.  DataFolderInUse when somebody has the folder, LogDamaged, OSError.
     """
-    log = Log.open(disk, clock, SETTINGS)
+    log = Log.open(disk, clock, SETTINGS, mends=False)
     clean, found = log.recovery.clean, log.appended
     try:
         state = folded(log.start_state(), log.replay())
+        log.mend()
         past = past_retention(log.segments(), log, limits, clock.wall())
         gone = _delete(log, clock, state, past)
         for task in _plan(log.segments(), past, state, disk.free(), aims):

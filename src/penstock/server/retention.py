@@ -36,6 +36,7 @@ class Retirement:
         self._engine = engine
         self._settings = settings
         self._ages: dict[int, int] = {}  # by last LSN of a segment: time of its last record
+        self.past_upto = 0  # last LSN of what was past retention when somebody last looked
         self._rest = threading.Event()  # never set: waiting for it lets the loop have the interpreter
         self._floor, self._state = engine.log.base_state() or (0, b"")
 
@@ -56,6 +57,7 @@ class Retirement:
                 break
             found.append(segment)
             total -= segment.bytes
+        self.past_upto = found[-1].last if found else 0
         return found
 
     def due(self, floor: int) -> int | None:

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import LogDamaged
-from penstock.log import Log, SimDisk
+from penstock.log import Log, SimDisk, checkpoints
+from penstock.log.index import Catalog
+from penstock.log.recover import open_segments
 from penstock.log.segment import HEADER_BYTES
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock, commit, content, messages, note, opened, small_log
@@ -250,6 +252,27 @@ def test_a_roll_that_a_power_cut_undid_is_put_aside() -> None:
     assert not log.recovery.clean
     assert fresh not in torn.files()
     assert torn.files()[log.recovery.cut_files[0]].startswith(b"\xff\xff")
+
+
+def test_a_start_that_a_checkpoint_refuses_changes_nothing() -> None:
+    disk = SimDisk()
+    last, origin = small_log(disk)[-1][-1][0], verify(disk).origin
+    whole = disk.files()[FIRST].rstrip(b"\0")
+    for more in ({}, {"log/00000000000000000099.arrows": b"\xff\xff"}, {"log/00000000000000000001.rewrite": b"half"}):
+        torn = SimDisk({**disk.files(), FIRST: whole[:-300], **more})
+        checkpoints.write(torn, origin, last, b"state", {})
+        before = torn.files()
+        with pytest.raises(LogDamaged, match="shows that it went on"):
+            opened(torn)
+        assert torn.files() == before
+
+
+def test_a_look_without_the_lock_makes_no_segment() -> None:
+    disk = SimDisk({FIRST: b"\xff\xff\xff\xff"})
+    assert "has no header yet" in verify(disk).warnings[0]
+    with pytest.raises(LogDamaged, match="holds no segment"):
+        open_segments(disk, Catalog(), origin=0, new_first=1, repair=False)
+    assert disk.files() == {FIRST: b"\xff\xff\xff\xff"}
 
 
 def test_checkpoints_without_a_log_are_not_a_new_folder() -> None:

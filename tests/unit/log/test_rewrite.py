@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.errors import LogDamaged
+from penstock.errors import LogDamaged, Unavailable
 from penstock.log import Log, SimDisk
 from penstock.log.frame import FrameReader, Window
 from penstock.log.segment import is_rewrite, read_header
-from penstock.log.upkeep.rewrite import GaveUp, Old, Order, rewrite
+from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock, commit, content, messages, note, opened
 
@@ -141,7 +141,7 @@ def test_damage_and_a_stop_leave_the_old_files() -> None:
     disk = SimDisk()
     log = filled(disk)
     before = disk.files()
-    with pytest.raises(GaveUp):
+    with pytest.raises(Unavailable, match="was stopped"):
         _stopped(log)
     disk.flip(log.segments()[0].name, 8 * 3000)
     damaged = disk.files()

@@ -88,9 +88,10 @@ def test_segments_that_are_rewritten_meanwhile(writer: Writer) -> None:
     olds = tuple(Old(one.first, one.last, one.generation, one.rows) for one in old.segments[:3])
     swap = writer.log.swap(rewrite(OsDisk(writer.folder), Order(olds), lambda _: False))
     swap.prepare()
-    with pytest.raises(Moved):  # the name of the first is the new file, and the server still lists the old one
-        Folder(OsDisk(writer.folder)).view(old)
+    Folder(OsDisk(writer.folder)).view(old)  # the old files are there under their names
     swap.enter()
+    with pytest.raises(Moved):  # the server lists the new file, and the name is still the old one's
+        Folder(OsDisk(writer.folder)).view(listing(writer.log))
     swap.finish()
     with pytest.raises(Moved):
         Folder(OsDisk(writer.folder)).view(old)

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from penstock.core.state.codec import canonical
-from penstock.errors import PenstockError
-from penstock.log import MEMORY, SimDisk
+from penstock.errors import LogDamaged, PenstockError
+from penstock.log import MEMORY, Log, SimDisk
 from penstock.log.upkeep.plan import Aims, Task
 from penstock.log.upkeep.rewrite import Made, Order, rewrite
+from penstock.log.upkeep.swap import Swap
+from penstock.server.house import fold
 from penstock.server.keeper import RETENTION_BEATS, Keeper
 from sim.serverkit import Life, Steps, clock, state_of
 from unit.server.test_keeper import SECOND, Here, drain, fill, same_after_restart, section
@@ -89,6 +91,22 @@ async def test_one_stuck_message_does_not_pin_the_log(life: Life) -> None:
     same_after_restart(life)
 
 
+async def test_a_first_segment_that_is_missing_is_noticed_though_a_base_covers_it(life: Life) -> None:
+    lsn = stuck(life)
+    one = keeper(life)
+    for _ in range(4):
+        await looked(life, one)
+    first = life.log.segments()[0]
+    assert first.generation
+    assert first.last >= lsn
+    life.kill()
+    life.disk.remove(first.name)
+    before = life.disk.files()
+    with pytest.raises(LogDamaged, match=f"LSN {lsn} waits in queue 'kept'"):
+        fold(Log.open(life.disk, life.clock, SMALL, mends=False))
+    assert {name: data for name, data in life.disk.files().items() if name != "log/reserve"} == before
+
+
 async def test_without_retention_rows_stay_and_batches_are_joined(life: Life) -> None:
     stuck(life)
     rows = sum(one.rows for one in life.log.segments())
@@ -103,17 +121,101 @@ async def test_without_retention_rows_stay_and_batches_are_joined(life: Life) ->
     same_after_restart(life)
 
 
-async def test_a_base_that_costs_more_than_is_gained_is_not_written(life: Life) -> None:
+async def test_a_base_that_costs_more_than_is_gained_is_put_off_for_an_hour(life: Life) -> None:
     stuck(life)
     one = keeper(life)
     one.compaction._aims = replace(AIMS, batches=1000)
-    last = life.core.last_lsn
-    monkey = life.log.base_floor
-    original = one.retirement.state_below
-    one.retirement.state_below = lambda floor: original(floor) + bytes(1 << 20)  # type: ignore[method-assign]
-    assert await tried(life, one) is None
-    assert life.log.base_floor == monkey
+    last, floor = life.core.last_lsn, life.log.base_floor
+    original, folds = one.retirement.state_below, list[int]()
+
+    def deep(floor: int) -> bytes:
+        """As if very much waited, scattered."""
+        folds.append(floor)
+        return original(floor) + bytes(1 << 20)
+
+    one.retirement.state_below = deep  # type: ignore[method-assign]
+    for _ in range(3):
+        assert await tried(life, one) is None
+        life.clock.advance(1000 * SECOND)
+    assert life.log.base_floor == floor
     assert life.core.last_lsn == last
+    assert len(folds) == 1, "it was folded again and again to be thrown away"
+    life.clock.advance(600 * SECOND)
+    assert (await tried(life, one)) is not None
+    assert life.log.base_floor > floor
+    assert one.compaction.totals.dropped > 100
+
+
+async def test_one_base_is_paid_for_by_all_that_it_lets_go(life: Life) -> None:
+    stuck(life)
+    one = keeper(life)
+    one.compaction._aims = replace(AIMS, batches=1000, segment=4_000)
+    tasks = (await ended(life, asyncio.ensure_future(one.compaction.look()))).tasks
+    gains = [task.gain for task in tasks if task.drops]
+    assert len(gains) > 2
+    size = (max(gains) + sum(gains)) // 4
+    original = one.retirement.state_below
+    one.retirement.state_below = lambda floor: original(floor).ljust(size, b"\0")  # type: ignore[method-assign]
+    assert (await tried(life, one)) is not None
+
+
+async def test_what_age_alone_puts_past_retention_is_looked_at_soon(life: Life) -> None:
+    stuck(life)
+    one = keeper(life, retention={"bytes": None, "age": "1h"})
+    one.compaction._aims = replace(AIMS, batches=1000)
+    await looked(life, one)
+    assert not one.compaction.totals.dropped
+    life.clock.advance(3600 * SECOND)
+    await looked(life, one)
+    assert one.compaction.totals.dropped > 100, "a look came late, for no segment was new"
+
+
+async def test_a_rename_that_fails_leaves_the_log_as_it_was(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    stuck(life)
+    one = keeper(life)
+    one.compaction._aims = replace(AIMS, batches=1000)
+    rename = life.disk.rename
+
+    def failing(old: str, new: str) -> None:
+        if old.endswith(".rewrite"):
+            raise OSError(5, "Input/output error")
+        rename(old, new)
+
+    life.disk.rename = failing  # type: ignore[method-assign]
+    before = life.log.segments()
+    with pytest.raises(OSError, match="Input/output"):
+        await tried(life, one)
+    assert [at for at in life.log.segments() if at in before] == before[:-1]  # the open one has the base now
+    assert len(life.contents("kept")) == 10
+    assert not [name for name in life.disk.list("log") if name.endswith(".rewrite")]
+    life.disk.rename = rename  # type: ignore[method-assign]
+    assert (await tried(life, one)) is not None
+    same_after_restart(life)
+
+
+async def test_a_read_that_begins_while_the_exchange_is_prepared_keeps_the_old_file(life: Life) -> None:
+    stuck(life)
+    one = keeper(life)
+    one.compaction._aims = replace(AIMS, batches=1000)
+    first, swap = life.log.first_lsn, life.log.swap
+
+    def swapped(made: Made) -> Swap:
+        exchange = swap(made)
+        prepare = exchange.prepare
+
+        def slow() -> None:
+            prepare()
+            life.engine.readers.append(lambda: first)
+
+        exchange.prepare = slow  # type: ignore[method-assign]
+        return exchange
+
+    life.log.swap = swapped  # type: ignore[method-assign]
+    before = life.log.segments()
+    assert await tried(life, one) is None
+    assert [at for at in life.log.segments() if at in before] == before[:-1]
+    assert not [name for name in life.disk.list("log") if name.endswith(".rewrite")]
+    same_after_restart(life)
 
 
 async def test_leased_delayed_and_planned_messages_keep_their_rows(life: Life) -> None:

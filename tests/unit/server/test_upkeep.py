@@ -62,10 +62,10 @@ def test_nothing_goes_while_a_backup_is_made(tmp_path: Path) -> None:
 
 def test_a_backup_is_asked_for_on_the_machine_of_the_server() -> None:
     actions = UpkeepActions(None)  # type: ignore[arg-type]  # nothing is asked of it
-    far = Caller("guest", "ipv4:10.1.2.3:999", lambda: False)
+    far = Caller("guest", "ipv4:10.1.2.3:999", lambda: False, ("administrator",))
     with pytest.raises(AccessRefused, match=r"10\.1\.2\.3"):
         actions.table["backup"][0](far, Fields("backup", {"target": "/b"}))
-    near = Caller("guest", "ipv4:127.0.0.1:999", lambda: False)
+    near = Caller("guest", "ipv4:127.0.0.1:999", lambda: False, ("administrator",))
     for wrong in ({}, {"target": ""}, {"target": "/b\0"}, {"target": "/b", "copy": "yes"}):
         with pytest.raises(InvalidArgument):
             actions.table["backup"][0](near, Fields("backup", wrong))

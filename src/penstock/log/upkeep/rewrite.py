@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import LogDamaged
+from penstock.errors import LogDamaged, Unavailable
 from penstock.log.arrow import chosen, column, joined, message_with
 from penstock.log.encode import Encoder
 from penstock.log.frame import END_OF_STREAM, KEY_CRC, KEY_DURABLE, KEY_LAST, KEY_LSN, SEALED, ZERO_CRC, Layout, stamp
@@ -93,10 +93,6 @@ class Made(NamedTuple):
         )  # fmt: skip
 
 
-class GaveUp(Exception):
-    """The rewriting was told to stop.  Nothing is left of it."""
-
-
 def never(done: int) -> bool:
     """Nobody stops it."""
     return False
@@ -106,8 +102,8 @@ def rewrite(disk: Disk, order: Order, between: Between = never) -> Made:
     """Write the new file and sync it.
 
     LogDamaged when an old file is not what was written or not what the order says, OSError when the disk fails or is
-    full, GaveUp when `between` says so: whatever happens, the old files are as they were, and the new one is gone if
-    it is not whole.
+    full, Unavailable when `between` says so: whatever happens, the old files are as they were, and the new one is gone
+    if it is not whole.
     """
     name = rewrite_name(order.first)
     if name.rpartition("/")[2] in disk.list("log"):
@@ -151,7 +147,7 @@ class _Rewriting:
             if group >= BATCHES or self.held_bytes >= BYTES:
                 group = 0
                 if self.between(self.done):
-                    raise GaveUp(f"the rewriting of {segment_name(order.first)} was stopped")
+                    raise Unavailable(f"the rewriting of {segment_name(order.first)} was stopped")
         self._write_held()
         seal = bytes(Encoder().mark(SEALED, order.last, self.at) or b"")
         self.file.pwrite(seal + END_OF_STREAM, self.at)

@@ -1,17 +1,21 @@
 """Putting a rewritten segment in the place of the old ones, so that a crash and a reader at any moment see one of both.
 
-    prepare   any thread: old files pinned, the new one renamed over the first of them, the folder synced
+    prepare   any thread: old files pinned, the new one opened
     enter     the loop: one new list of segments; readers with the old list read the old files to their end
-    finish    any thread: the other old files removed, the folder synced
+    finish    any thread: the new file renamed over the first old one, the others removed, the folder synced
+    undo      the loop: instead of `enter`, or after a rename that failed: the old list, which lacks nothing
 
-After a crash before the rename the old files are all there is, after it the new one covers the rest of them.
+`enter` is the one moment from which on rows are missing: whoever asks about holds does so in the same step of the loop.
+That is why the rename, which nobody can take back, comes after it.  After a crash before the rename the old files are
+all there is, after it the new one covers the rest of them.  Between `enter` and the rename the file has another
+generation than the list says, and who opens it by its name lists again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.log.files import pin
+from penstock.log.files import pin, unpin
 from penstock.log.index import Catalog, Segment
 from penstock.log.reader import Reader
 from penstock.log.recover import Recovery
@@ -21,57 +25,68 @@ from penstock.ports import Disk
 
 
 class Swap:
-    """One exchange.  Call the three steps in order; each once."""
+    """One exchange.  Call the steps in order; each once."""
 
     def __init__(self, disk: Disk, catalog: Catalog, reader: Reader, recovery: Recovery, made: Made) -> None:
         """ValueError when what `made` replaces is no longer what the catalog lists."""
         self._disk, self._catalog, self._reader, self._recovery = disk, catalog, reader, recovery
         self._made = made
         self.olds = replaced(catalog.segments, made)
-        self._durable = False
         self._new: Segment | None = None
+        self._entered = False
+        self.renamed = False  # from then on there is no way back
 
     def prepare(self) -> None:
-        """OSError before the rename: nothing has changed, and the new file is removed.
-
-        OSError after it does not reach the caller: the new file is in place, and `finish` will keep the old ones.
-        """
+        """OSError: nothing has changed, and the new file is removed."""
         disk, made = self._disk, self._made
-        name = segment_name(made.first)
         try:
             for old in self.olds:
                 pin(old.file)
-            shelf = self._catalog.shelf
             opened = disk.open(rewrite_name(made.first), readonly=True)
-            disk.rename(rewrite_name(made.first), name)
         except OSError:
             drop(disk, made)
             raise
-        new = Segment(name, made.header(), made.start, opened if shelf is None else shelf.put(name, opened))
+        new = Segment(segment_name(made.first), made.header(), made.start, opened)
         new.lsns.frombytes(made.lsns)
         for values, told in ((new.offsets, made.offsets), (new.lengths, made.lengths)):
             values.frombytes(told)
         new.checked = bytearray(len(new.lsns))
         new.rows, new.end, new.last = made.rows, made.end, made.last
         self._new = new
-        try:
-            disk.sync_folder(FOLDER)
-            self._durable = True
-        except OSError as error:
-            self._recovery.warnings.append(f"{name}: the folder could not be synced after a rewriting: {error}")
 
     def enter(self) -> None:
         """On the loop."""
         new = self._new
         assert new is not None, "prepare first"
-        self._catalog.replace(self.olds, new)
-        self._recovery.forget(self.olds)
+        self._catalog.replace(self.olds, [new])
+        self._entered = True
+
+    def undo(self) -> None:
+        """On the loop, before there was a rename.  The new file can be removed then, see `drop`."""
+        assert not self.renamed, "the old file is gone"
+        if self._entered and self._new is not None:
+            self._catalog.replace([self._new], self.olds)
+        for old in self.olds:
+            unpin(old.file)
 
     def finish(self) -> None:
-        """OSError when an old file could not be removed: the next start does it."""
+        """OSError before the rename: see `undo`.  OSError after it: an old file stays, and the next start removes it.
+
+        When the folder cannot be synced all old files stay, with a warning.
+        """
+        disk, made, new, shelf = self._disk, self._made, self._new, self._catalog.shelf
+        assert new is not None, "prepare first"
+        disk.rename(rewrite_name(made.first), new.name)
+        self.renamed = True
+        if shelf is not None:  # now its name can be opened again
+            new.file = shelf.put(new.name, new.file)
+        self._recovery.forget(self.olds)
         for old in self.olds:
             self._reader.forget(old)
-        if not self._durable:
+        try:
+            disk.sync_folder(FOLDER)
+        except OSError as error:
+            self._recovery.warnings.append(f"{new.name}: the folder could not be synced after a rewriting: {error}")
             return
         for old in self.olds[1:]:
             self._disk.remove(old.name)

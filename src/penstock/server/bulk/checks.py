@@ -6,7 +6,8 @@ audit and through the fold, which must agree; a log whose oldest segments are go
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -42,7 +43,8 @@ def verify(request: Request, progress: Progress) -> dict[str, object]:
     total = sum(segment.end for segment in segments)
     listed = {segment.name for segment in segments}
     for name in request.disk.list(FOLDER):
-        if first_lsn(name) is not None and f"{FOLDER}/{name}" not in listed:
+        first = first_lsn(name)
+        if first is not None and f"{FOLDER}/{name}" not in listed and _stray(segments, first):
             warnings.append(f"{FOLDER}/{name} is not in use by the server")
     for before, segment in pairwise(segments):
         if segment.header.previous != before.last:
@@ -74,6 +76,18 @@ def verify(request: Request, progress: Progress) -> dict[str, object]:
         "damage": damage,
         "warnings": warnings,
     }
+
+
+def _stray(segments: Sequence[Segment], first: int) -> bool:
+    """Whether a file that is not listed has no business there.
+
+    What is older than the log was retired, what is newer came since, and what lies within a rewritten file was replaced
+    by it: such files may be on their way out or in.
+    """
+    before = bisect_right(segments, first, key=lambda segment: segment.first) - 1
+    if before < 0 or first > segments[-1].first:
+        return False
+    return not (segments[before].header.generation and first <= segments[before].last)
 
 
 def audit(request: Request, progress: Progress) -> dict[str, object]:

@@ -6,6 +6,7 @@ costs no process.  How far a read may go is known before it starts: from the seg
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,7 +36,10 @@ LARGE_FILTERED = 1 << 20
 LONE = 64 << 10
 """What finding one row of the log may cost at most: the batch it was written in."""
 
-TRIES = 3
+TRIES = 40
+
+PAUSE_S = 0.05
+"""Between two listings that were out of date: a file that is being replaced gets its name meanwhile."""
 
 
 class Relay:
@@ -128,10 +132,13 @@ class Relay:
 def on_log(log: Log, ask: Callable[[dict[str, object]], T], start: int = 0, end: int = 1 << 62) -> T:
     """What `ask` gives for a listing of the log; asked again when a file was replaced or deleted before it was opened.
 
-    Raises what `ask` raises, and LogDamaged for a file that is never what the server takes it for.
+    Raises what `ask` raises, and LogDamaged for a file that after two seconds is not what the server takes it for.
     """
     moved = ""
-    for _ in range(TRIES):
+    rest = threading.Event()  # never set
+    for turn in range(TRIES):
+        if turn > 1:
+            rest.wait(PAUSE_S)
         try:
             return ask(listing(log, start, end).plain())
         except Moved as error:

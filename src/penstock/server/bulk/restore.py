@@ -24,7 +24,7 @@ from penstock.log import OsDisk, checkpoints
 from penstock.log.encode import Encoder
 from penstock.log.segment import FOLDER, NotASegment, read_header
 from penstock.server.bulk import RESTORE_PART as PART
-from penstock.server.bulk.manifest import Kept, Manifest, blocks, closing, read
+from penstock.server.bulk.manifest import NAME, Kept, Manifest, blocks, closing, read
 
 Progress = Callable[[int, int], object]
 
@@ -37,6 +37,8 @@ def restore(backup: str | Path, data: str | Path, progress: Progress, *, origin:
     """
     if not Path(backup).is_dir():
         raise InvalidArgument(f"{backup} is no folder")
+    if not (Path(backup) / NAME).is_file():
+        raise InvalidArgument(f"{backup} holds no complete backup: {NAME} is written last, and it is not there")
     source = OsDisk(backup)
     manifest = read(source)
     place = Path(data)

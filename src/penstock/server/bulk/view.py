@@ -213,9 +213,8 @@ class Folder:
 def stand_alone(disk: Disk) -> View:
     """A view of a folder that no server speaks for: up to the last whole batch.
 
-    LogDamaged where the files do not fit together.  Beside a running server the last batches may not be synced yet; a
-    server that writes while its last file is judged makes a sound tail look damaged, so damage is believed when it is
-    the same twice.
+    LogDamaged where the files do not fit together.  Beside a running server the last batches may not be synced yet, and
+    files come and go; so what does not fit is believed when it is the same twice.  (`log.verify` is exact there.)
     """
     said = ""
     while True:
@@ -223,7 +222,7 @@ def stand_alone(disk: Disk) -> View:
         try:
             recovery = open_segments(disk, catalog, origin=0, new_first=1, repair=False)
             return _stand_alone(disk, catalog, recovery)
-        except LogDamaged as error:
+        except (LogDamaged, FileNotFoundError) as error:
             for segment in catalog.segments:
                 segment.file.close()
             if str(error) == said:
