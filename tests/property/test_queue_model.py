@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.core.effects import Deliver, Effect, Fetch, Scan, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import delays, dispatch, filtering, leases, letters, main_order, runs, scattered
+from penstock.core.queue import delays, dispatch, filtering, leases, letters, main_order, returned, runs, scattered
 from penstock.core.queue.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import flat, spread
@@ -31,6 +31,11 @@ TINY: list[tuple[Any, str, int]] = [
     (main_order, "PIECE", 5),
     (main_order, "HOLES_MOST", 2),
     (delays, "PIECE", 5),
+    (delays, "SAMPLE", 2),
+    (returned, "LOOSE_MOST", 2),
+    (returned, "ALIKE", 1),
+    (returned, "JOINED", 3),
+    (returned, "KINDS_MOST", 12),
     (leases, "GATHERED_MOST", 3),
     (scattered, "DEAD_MOST", 1),
     (leases, "DEAD_MOST", 1),

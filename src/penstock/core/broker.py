@@ -9,6 +9,8 @@ the busiest of them, stands here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.commands.life import Life
 from penstock.core.commands.sinks import SinkCommands
@@ -26,6 +28,11 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 class Core(Life, TopologyCommands, DeliveryCommands, SinkCommands):
     """The rules of one instance."""
+
+    @property
+    def dead_lettered(self) -> Mapping[str, int]:
+        """Messages that became a dead letter since the start of this process, by AMQP's reason."""
+        return self._letters.counts
 
     def topic(self, vhost: str, exchange: str, key: str) -> Topic:
         """The interned topic that a client's publish goes to.

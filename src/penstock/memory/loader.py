@@ -11,25 +11,20 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from itertools import chain, islice
 
 from penstock.memory.caches import SLAB_BYTES, Caches
+from penstock.memory.head_loader import HeadLoader
+from penstock.memory.reads import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
 from penstock.memory.shelf import Shelf
 from penstock.memory.slab import Slab
-from penstock.memory.target_area import Line, TargetList
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.memory.target_area import TargetList
+from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Rows
 
 READS = 2
 """Reads under way at once."""
-
-READ_ROWS = 8192
-"""Rows of one read at most."""
-
-READ_BYTES = 1 << 20
-"""Bytes of one read at most, unless one row has more."""
 
 LOOK_AT = 64
 """Lists among which the neediest is chosen in one step."""
@@ -37,19 +32,11 @@ LOOK_AT = 64
 BACK_MOST = 256
 """Positions that came back of which bodies are fetched ahead."""
 
+TURNS = 4
+"""Of so many reads one goes to the list that has waited longest, wherever in the log it is."""
+
 READ_LEAST = 64 << 10
 """Bytes read at once for somebody who waits, however small the budget is."""
-
-HEADS_MOST = 64 << 20
-"""Bytes of heads filled after a start."""
-
-
-class ReadCold(Protocol):
-    """Reads rows of the log off the loop and answers on it, never before the call has returned."""
-
-    def __call__(self, lsns: Chunk, answer: Callable[[Rows], None], most: int = 0, /) -> None:
-        """most: bytes after which the answer ends; 0 is no limit.  At least the first row is there."""
-        ...
 
 
 class Loader:
@@ -60,19 +47,22 @@ class Loader:
         self._read = read
         self._look = dict[TargetList, None]()  # lists that may need something
         self._callbacks = dict[TargetList, list[Callable[[], None]]]()  # by list: who waits for its next rows
-        self._reading = dict[object, Chunk]()  # by list, or by the id of a queue whose head is read
-        self._heads = deque[Line]()
+        self._reading = dict[TargetList, Chunk]()
+        self._reads = 0  # under way; one may serve several lists
+        self._missed = set[TargetList]()  # a read for these was filled up by what lay before their rows
+        self._turn = 0  # of reads, see `_neediest`
+        self.heads = HeadLoader(caches, read)
         self.gone = set[int]()  # waited for, and no longer in the log
 
     @property
     def idle(self) -> bool:
         """Whether `step` would find nothing to do."""
-        return not self._look and not self._heads
+        return not self._look and not self.heads
 
     @property
-    def reading(self) -> Iterable[Chunk]:
+    def reading(self) -> list[Chunk]:
         """What is being read."""
-        return self._reading.values()
+        return [*self._reading.values(), *self.heads.reading.values()]
 
     # -- what others ask
 
@@ -80,15 +70,11 @@ class Loader:
         """A list has something ready beyond what was dispatched from it."""
         self._look[one] = None
 
-    def want(self, one: TargetList, chunk: Chunk, callback: Callable[[], None]) -> None:
+    def want(self, one: TargetList, chunks: Iterable[Chunk], callback: Callable[[], None]) -> None:
         """Somebody waits for these; `callback` runs once some of them, from the first on, are there or `gone`."""
-        one.wanted.append(chunk)
+        one.wanted += chunks
         self._callbacks.setdefault(one, []).append(callback)
         self._look[one] = None
-
-    def fill_heads(self, lines: Iterable[Line]) -> None:
-        """Nobody consumes from these queues yet: have the bodies at their heads when somebody comes."""
-        self._heads.extend(lines)
 
     # -- the work
 
@@ -100,13 +86,24 @@ class Loader:
                 break
             if not self._fill(one):
                 self._look.pop(one, None)
-        if self._heads and not self._look and not self._reading:
-            self._fill_head()
+        if self.heads and not self._look and not self._reading:
+            self.heads.step()
 
     def _neediest(self) -> TargetList | None:
+        """The list whose need comes first.
+
+        Of those that somebody waits for, one turn of four goes to the one that has waited longest, so that nobody
+        starves; the others go to the one that is furthest back in the log, so that lists come to one place and are
+        served by the same reads.  When that one is being read for, the others wait for it.
+        """
+        caches = self._caches
+        by_place = self._turn % TURNS > 0
+        reading = min((chunk[0] for one, chunk in self._reading.items() if one.wanted), default=LSN_LIMIT)
+        if self._reads >= READS and not caches.pending.shelves and not caches.heads.shelves:
+            return None
         best: TargetList | None = None
-        least = (2, 2, 0.0)
-        high = self._caches.high
+        least: tuple[int, int, float] = (3, 0, 0.0)
+        high = caches.high
         done = list[TargetList]()
         looked = 0
         for one in self._look:
@@ -115,16 +112,22 @@ class Loader:
             looked += 1
             if looked > LOOK_AT:
                 break
-            waited = bool(one.wanted)
-            if not waited and (not one.line.alive() or (4 * one.bytes > 3 * high and not self._front_is_cold(one))):
+            if one.wanted:
+                need: tuple[int, int, float] = (0, 0, one.wanted[0][0] if by_place else looked)
+            elif not one.line.alive() or (4 * one.bytes > 3 * high and not self._front_is_cold(one)):
                 done.append(one)
                 continue
-            need = (0 if waited else 1, 0 if waited or one.line.credit() else 1, one.bytes / high)
+            else:
+                need = (1, 0 if one.line.credit() else 1, one.bytes / high)
             if need < least:
                 best, least = one, need
         for one in done:
             del self._look[one]
-        return best if best is None or len(self._reading) < READS or self._at_hand(best) else None
+        if best is None or self._at_hand(best):
+            return best
+        if self._reads >= READS or (by_place and best.wanted and reading < best.wanted[0][0]):
+            return None
+        return best
 
     def _front_is_cold(self, one: TargetList) -> bool:
         """Whether something came back whose body is not direct: it goes first."""
@@ -140,54 +143,115 @@ class Loader:
         """Bring the next of a list; whether it should be looked at again."""
         caches = self._caches
         waited = bool(one.wanted)
-        front = one.front()
-        if front is None:
-            return False
-        one.skip(front)
-        caches.lower(one)
-        while one.shelf and caches.high - one.bytes < caches.least and (waited or self._front_is_cold(one)):
-            one.drop_last()
-        room = caches.high - one.bytes
-        rows = max(1, min(READ_ROWS, room // one.mean))
-        chunk = self._next(one, rows)
-        if not len(chunk):
-            if waited:
-                self._answer(one)
-            return False
         rows_before = one.watermark
-        chunk = self._move(one, chunk)
+        chunk = self._lacking(one)
+        if chunk is None:
+            return False
         if not len(chunk):
             if waited:
                 self._answer(one)
-            return waited or one.watermark > rows_before
-        if len(self._reading) >= READS:
+                return True
+            return one.watermark > rows_before
+        if self._reads >= READS:
             return True
-        most = max(1, min(room, READ_BYTES))
+        most = max(1, min(caches.high - one.bytes, READ_BYTES))
         if waited:
             most = max(most, READ_LEAST)
+        parts, most = self._joined(one, chunk, most)
+        if waited:
             caches.shrink(most - caches.budget.kept_back)
-            if self._reading and caches.budget.used + most > caches.budget.limit:
+            if self._reads and caches.budget.used + most > caches.budget.limit:
                 return True  # after the read that is under way
         elif not caches.shrink(most, direct=False):
             return False
         caches.loading.add(most)
-        self._reading[one] = chunk
-        self._read(chunk, lambda rows: self._loaded(one, chunk, most, rows), most)
+        for each, part in parts.items():
+            self._reading[each] = part
+            if each in self._look:  # it has waited longest no more
+                del self._look[each]
+                self._look[each] = None
+        self._reads += 1
+        self._turn += 1
+        self._read(union(parts.values()), lambda rows: self._loaded(parts, most, rows), most)
         return True
 
-    def _next(self, one: TargetList, rows: int) -> Chunk:
-        """Positions to make direct next: what is waited for, what came back, what follows."""
+    def _lacking(self, one: TargetList, stop: int = LSN_LIMIT) -> Chunk | None:
+        """Positions that a list needs from the log next, up to about `stop`; None: it needs none.
+
+        What the other caches have of them is direct then.
+        """
+        caches = self._caches
+        front = one.front()
+        if front is None:
+            return None
+        one.skip(front)
+        caches.lower(one)
+        while one.shelf and caches.high - one.bytes < caches.least and (one.wanted or self._front_is_cold(one)):
+            one.drop_last()
+        room = max(caches.high - one.bytes, READ_LEAST if one.wanted else 0)
+        rows = max(1, min(READ_ROWS, room // one.mean))
+        chunk = self._next(one, rows, stop)
+        if not len(chunk):
+            return chunk if one.wanted else None
+        return self._move(one, chunk)
+
+    def _joined(self, one: TargetList, chunk: Chunk, most: int) -> tuple[dict[TargetList, Chunk], int]:
+        """What is read at once: what one list needs, and what others need of that stretch of the log; and its bytes.
+
+        The stretch begins with the first row, within its own length before the list's, that another needs; it is cut
+        where what all need of it is more than one read brings.
+        """
+        caches = self._caches
+        high, parts, size = caches.high, {one: chunk}, 0
+        first, stop = chunk[0], chunk[min(len(chunk) - 1, most // one.mean)]
+        low = first if one in self._missed else 2 * first - stop
+        self._missed.discard(one)
+        answered = list[TargetList]()
+        for other in islice(chain(self._look, caches.area.lists.values()), JOIN_MOST):
+            if other in parts or other in self._reading:
+                continue
+            waited = bool(other.wanted)
+            if not waited and (8 * other.bytes > 7 * high or other.edge >= stop or not other.line.alive()):
+                continue
+            part = self._lacking(other, stop)
+            if part is None or not len(part):
+                if waited:
+                    answered.append(other)
+                continue
+            part = part[: min(bisect_right(part, stop), max(1, (high - other.bytes) // other.mean))]
+            if len(part) and part[0] >= low:
+                parts[other] = part
+                size += len(part) * other.mean
+        for other in answered:
+            self._answer(other)
+        size += bisect_right(chunk, stop) * one.mean
+        limit = max(most, min(READ_BYTES, caches.budget.kept_back - caches.budget.over))
+        waiting = sum(1 for other in islice(self._look, JOIN_MOST) if other.wanted)
+        if waiting > len(parts) and self._turn % TURNS == 0:  # those further back shall catch up
+            limit = max(1, limit * len(parts) // waiting)
+        share = min(limit / size, READ_ROWS / sum(map(len, parts.values())))
+        if share < 1:
+            low = min(part[0] for part in parts.values())
+            stop = max(first, low + int((stop - low) * share))
+        cut = {other: part[: bisect_right(part, stop)] for other, part in parts.items()}
+        return {other: part for other, part in cut.items() if len(part)}, max(most, min(limit, size))
+
+    def _next(self, one: TargetList, rows: int, stop: int) -> Chunk:
+        """Positions up to `stop` to make direct next: what is waited for, what came back, what follows."""
         arrivals, shelf = self._caches.arrivals, one.shelf
-        lacking = arrivals.lacking
+        lacking = min(arrivals.lacking, stop)
         some = array("q")
+        sorted_ = True
         for chunk in sorted(one.wanted, key=_first):
-            _absent(shelf, arrivals.absent(chunk), some)
-            if len(some) >= READ_ROWS:
+            if chunk[0] > stop or len(some) >= rows:
                 break
-        back = one.line.returned(BACK_MOST)
+            sorted_ = sorted_ and (not some or chunk[0] > some[-1])
+            _absent(shelf, arrivals.absent(chunk[: rows - len(some)]), some)
+        back = one.line.returned(BACK_MOST) if one not in self._missed else range(0)
         if len(back):
+            sorted_ = False
             _absent(shelf, arrivals.absent(back), some)
-        if some:
+        if some and not sorted_:
             some = array("q", sorted(set(some))[:READ_ROWS])
         while len(some) < rows and one.edge < lacking:
             after = one.line.after(one.edge, rows - len(some))
@@ -234,73 +298,56 @@ class Loader:
             chunk = as_chunk(absent)
         return chunk
 
-    def _loaded(self, one: TargetList, chunk: Chunk, most: int, rows: Rows) -> None:
+    def _loaded(self, parts: dict[TargetList, Chunk], most: int, rows: Rows) -> None:
         """A read is answered."""
         caches = self._caches
         caches.loading.add(-most)
-        self._reading.pop(one, None)
-        n = len(rows)
-        reached = rows.lsns[-1] if n else chunk[-1]
-        if n < bisect_right(chunk, reached):
-            self.gone.update(set(chunk[: bisect_right(chunk, reached)]).difference(rows.lsns))
-        if n and (one.wanted or one.line.alive()):
-            for slab in Slab.of_rows(rows).in_pieces(SLAB_BYTES):
-                one.put(slab)
-        one.edge = max(one.edge, reached) if reached == chunk[-1] else min(one.edge, reached)
-        if caches.area.lists.get(one.key) is not one:
-            caches.area.account.add(-one.bytes)
-            one.shelf = Shelf()
-        self._answer(one)
+        self._reads -= 1
+        end = rows.lsns[-1] if rows.lsns else max(chunk[-1] for chunk in parts.values())
+        slab = Slab.of_rows(rows) if rows.lsns else None
+        gone = dict[TargetList, set[int]]()
+        for one, chunk in parts.items():
+            self._reading.pop(one, None)
+            came = chunk[: bisect_right(chunk, end)]
+            if one.wanted and end < one.wanted[0][0]:
+                self._missed.add(one)
+            if not len(came):
+                continue
+            if slab is not None:
+                lost = self._bring(one, came, slab)
+            else:
+                lost = set(came)
+            if lost:
+                gone[one] = lost
+            reached = came[-1]
+            one.edge = max(one.edge, reached) if reached == chunk[-1] else min(one.edge, reached)
+            if caches.area.lists.get(one.key) is not one:
+                caches.area.account.add(-one.bytes)
+                one.shelf = Shelf()
+        for one in parts:
+            self.gone.update(gone.get(one, ()))
+            self._answer(one)
+        self._missed = {one for one in self._missed if one.wanted}
         if caches.budget.over > 0:
             caches.shrink()
-            if not one.wanted:
-                self._look.pop(one, None)  # what it got may be gone again: not before it dispatches
+            for one in parts:
+                if not one.wanted:
+                    self._look.pop(one, None)  # what it got may be gone again: not before it dispatches
         self.step()
+
+    def _bring(self, one: TargetList, chunk: Chunk, slab: Slab) -> set[int]:
+        """Make rows of an answer direct; those that it lacks."""
+        part, lost = slab.those(chunk)
+        if part is not None and (one.wanted or one.line.alive()):
+            for piece in part.in_pieces(SLAB_BYTES):
+                one.put(piece)
+        return lost
 
     def _answer(self, one: TargetList) -> None:
         one.wanted = []
         for callback in self._callbacks.pop(one, ()):
             callback()
         self.gone.clear()
-
-    # -- heads of queues nobody consumes from
-
-    def _fill_head(self) -> None:
-        caches = self._caches
-        most = min(READ_BYTES, caches.budget.limit // 8)
-        line = self._heads[0]
-        queue = line.queue
-        fair = min(caches.budget.limit // 4, HEADS_MOST) // len(self._heads)
-        held = caches.heads.held(queue)
-        if -caches.budget.over < 2 * most or queue in caches.area.by_queue or held > fair:
-            self._heads.popleft()
-            return
-        shelf = caches.heads.shelves.get(queue)
-        chunk = line.after(shelf.last if shelf is not None else 0, READ_ROWS)
-        chunk = chunk[: bisect_right(chunk, caches.arrivals.lacking)]
-        if not len(chunk):
-            caches.heads.begin(queue)
-            self._heads.popleft()
-            return
-        most = min(most, max(fair - held, 1))
-        caches.loading.add(most)
-        self._reading[queue] = chunk
-
-        def answer(rows: Rows) -> None:
-            caches.loading.add(-most)
-            del self._reading[queue]
-            if len(rows) and queue not in caches.area.by_queue and line.head() is not None:
-                caches.lines[queue] = line
-                for slab in Slab.of_rows(rows).in_pieces(SLAB_BYTES):
-                    caches.heads.put(queue, slab)
-                caches.heads.leave_out(queue)
-            elif self._heads and self._heads[0] is line:
-                self._heads.popleft()
-            if caches.budget.over > 0:
-                caches.shrink()
-            self.step()
-
-        self._read(chunk, answer, most)
 
 
 def _absent(shelf: Shelf, chunk: Chunk, out: array[int]) -> None:

@@ -21,6 +21,11 @@ def merged(a: Rows, b: Rows) -> Rows:
     return _select(both, sorted(range(len(both)), key=both.lsns.__getitem__))
 
 
+def first_of(rows: Rows, count: int) -> Rows:
+    """The first so many rows."""
+    return rows if count >= len(rows) else _select(rows, range(count))
+
+
 def _select(rows: Rows, places: Sequence[int]) -> Rows:
     """The rows at these places, in this order."""
     return Rows(

@@ -5,9 +5,11 @@ It owns what a row costs in memory and how rows are cut out of a batch.  It know
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from copy import copy
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -188,13 +190,32 @@ class Slab:
             return self
         return Slab(
             chunk,
-            _rows(self.topics, where) if isinstance(self.topics, list) else self.topics,
-            _rows(self.properties, where) if isinstance(self.properties, list) else self.properties,
+            _one_or_all(_rows(self.topics, where)) if isinstance(self.topics, list) else self.topics,
+            _one_or_all(_rows(self.properties, where)) if isinstance(self.properties, list) else self.properties,
             _rows(self.bodies, where),
             _rows(self.times, where) if isinstance(self.times, list) else self.times,
             None if self.expires_at is None else _rows(self.expires_at, where),
             None if self.priority is None else _rows(self.priority, where),
         )
+
+    def those(self, chunk: Chunk) -> tuple[Slab | None, set[int]]:
+        """The rows of a chunk as a slab of their own, None when none is here; and the positions that are not here.
+
+        It is never this slab itself: others may ask for the same rows.
+        """
+        here, wanted = view_of(self.chunk), view_of(chunk)
+        if len(here) == len(wanted) and bool((here == wanted).all()):
+            return copy(self), set()
+        places = np.minimum(np.searchsorted(here, wanted), len(here) - 1)
+        present = here[places] == wanted
+        lost = set[int]()
+        if not present.all():
+            lost = set(cast("list[int]", wanted[~present].tolist()))
+            wanted, places = wanted[present], places[present]
+            chunk = as_chunk(array("q", wanted.tobytes()))
+        if not len(wanted):
+            return None, lost
+        return self.select(chunk, _tight(cast("list[int]", places.tolist()))), lost
 
     def in_pieces(self, most: int) -> list[Slab]:
         """Cut so that a part costs about `most` bytes; a row is never cut."""
@@ -231,7 +252,7 @@ class Slab:
                     break
                 where.append(at)
             return start + len(where), _tight(where)
-        here, wanted = _view(lsns), _view(chunk[start:stop])
+        here, wanted = view_of(lsns), view_of(chunk[start:stop])
         places = np.searchsorted(here, wanted)
         absent = np.flatnonzero(here[places] != wanted)
         if len(absent):
@@ -280,7 +301,8 @@ def _tight(where: Sequence[int]) -> Where:
     return list(where)
 
 
-def _view(chunk: Chunk) -> npt.NDArray[np.int64]:
+def view_of(chunk: Chunk) -> npt.NDArray[np.int64]:
+    """A chunk as numpy sees it: an array's own memory."""
     if isinstance(chunk, range):
         return np.arange(chunk.start, chunk.stop, dtype=np.int64)
     return np.frombuffer(chunk, dtype=np.int64)

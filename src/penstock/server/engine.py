@@ -25,11 +25,12 @@ from penstock.core.queue.upcoming import Upcoming
 from penstock.errors import PenstockError
 from penstock.memory import Caches, Loader, Piece
 from penstock.memory.budget import GATHER_LEAST
-from penstock.memory.loader import ReadCold
+from penstock.memory.reads import ReadCold
 from penstock.memory.rows import merged
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Entry, Group, Publishes, Rows
 from penstock.records.kinds import Kind
+from penstock.server.fetching import Fetches
 from penstock.server.gates import Fence, Gates, at_most_once, receiver_of
 from penstock.server.judging import Judges
 from penstock.server.scanning import Scans
@@ -88,12 +89,13 @@ class Engine:
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
         self.judges = Judges(self)
         self.scans = Scans(self)
+        self.fetches = Fetches(self)
         self.delivered = 0
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
         self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
         self._napped = 0
         self.call_soon = call_soon
-        self._read_cold = read_cold
+        self.read_cold = read_cold
         self._armed = False
         self._awaited = 0  # the highest LSN that anything waits for
         self._urged = 0  # the log was told to hurry with everything up to this LSN
@@ -197,7 +199,7 @@ class Engine:
                     if at_most_once(effect):
                         self._sync_late = True
             elif isinstance(effect, Fetch):
-                self._fetch(effect)
+                self.fetches.start(effect)
             elif isinstance(effect, Scan):
                 self.scans.start(effect)
             elif isinstance(effect, Judge):
@@ -217,7 +219,7 @@ class Engine:
     def fill_heads(self) -> None:
         """After a start nobody consumes yet: have the heads of the deepest queues in memory when somebody comes."""
         deepest = nlargest(FILLED_MOST, (queue for queue in self.core.queues() if queue.ready), key=_ready_of)
-        self.loader.fill_heads(Upcoming(queue, None) for queue in deepest)
+        self.loader.heads.fill(Upcoming(queue, None) for queue in deepest)
         self.arm()
 
     def _takers(self, route: int) -> list[tuple[Queue, Upcoming]]:
@@ -257,13 +259,6 @@ class Engine:
         """No registered reader may still need what is below this LSN."""
         return min((low for low in (reader() for reader in self.readers) if low is not None), default=LSN_LIMIT)
 
-    def _fetch(self, effect: Fetch) -> None:
-        def answer(rows: Rows) -> None:
-            self.core.fetched(self.now(), effect.token, rows)
-            self.arm()
-
-        self.read_rows(effect.chunk, answer, effect.token.queue)
-
     def read_rows(self, chunk: Chunk, answer: Callable[[Rows], None], queue: int | None = None) -> None:
         """Rows of a chunk, each from memory where it is there, else from the log; `answer` may run before this returns.
 
@@ -273,9 +268,9 @@ class Engine:
         if not missing:
             answer(present)
         elif not len(present):
-            self._read_cold(chunk, answer)
+            self.read_cold(chunk, answer)
         else:
-            self._read_cold(as_chunk(missing), lambda rows: answer(merged(present, rows)))
+            self.read_cold(as_chunk(missing), lambda rows: answer(merged(present, rows)))
 
     # -- durability
 
@@ -325,7 +320,7 @@ class Engine:
             self._remember_most = 2 * len(there) + REMEMBER
         if bodies.trimmed and self.loader.idle and -bodies.budget.over > bodies.budget.limit // 2:
             lines, bodies.trimmed = bodies.trimmed, {}
-            self.loader.fill_heads(lines.values())
+            self.loader.heads.fill(lines.values())
         if self.on_room and self._room_again():
             run, self.on_room[:] = self.on_room[:], []
             for hook in run:

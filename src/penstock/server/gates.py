@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.core.effects import Deliver, Verb
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from penstock.core.queue.consumers import Consumer
     from penstock.memory.target_area import TargetList
     from penstock.server.engine import Engine
+
+
+SCATTERED = 8
+"""Rows of the log, for each that is wanted, beyond which these lie apart."""
+
+BEHIND_MOST = 64
+"""Deliveries behind a closed gate whose bodies are read together with those of the first."""
 
 
 class Receiver(Protocol):
@@ -97,7 +105,7 @@ class Gates:
         key = effect.consumer.targets or effect.queue
         for piece in self._engine.bodies.pieces(chunk, key, effect.queue.id):
             if piece.bodies is None:
-                if not self._engine.log.at_hand(piece.chunk):
+                if scattered(piece.chunk) or not self._engine.log.at_hand(piece.chunk):
                     return chunk[done:]
                 rows = self._engine.log.read(piece.chunk)
                 done += len(piece.chunk) - len(rows)
@@ -117,7 +125,11 @@ class Gates:
         if receiver.full:
             self._full.add(gate)
         else:
-            self._engine.loader.want(self._list_of(effect), rest, lambda: self._drain(gate))
+            wanted = [rest]
+            for item in islice(self._gates[gate], 1, BEHIND_MOST):
+                if not isinstance(item, Fence) and item[0].consumer is effect.consumer:
+                    wanted.append(item[1])
+            self._engine.loader.want(self._list_of(effect), wanted, lambda: self._drain(gate))
             self._engine.arm()
 
     def _drain(self, key: object) -> None:
@@ -137,7 +149,7 @@ class Gates:
                 self._full.add(key)
                 return
             if self._engine.loader.gone:
-                chunk = self._without_gone(chunk)
+                chunk = self._without_gone(effect, chunk)
             held = still_held(effect, chunk) if len(chunk) else chunk
             if self._engine.broken is not None and len(held):
                 held = self._without_lost(effect, held)
@@ -151,10 +163,15 @@ class Gates:
             del self._gates[key]
         self._engine.flush()
 
-    def _without_gone(self, chunk: Chunk) -> Chunk:
-        """Without what the log no longer has."""
+    def _without_gone(self, effect: Deliver, chunk: Chunk) -> Chunk:
+        """Without what the log cannot give: of that, nobody holds any more what is leased still (`log.damage`)."""
         gone = self._engine.loader.gone
-        return chunk if gone.isdisjoint(chunk) else as_chunk([lsn for lsn in chunk if lsn not in gone])
+        if gone.isdisjoint(chunk):
+            return chunk
+        unread = as_chunk([lsn for lsn in chunk if lsn in gone])
+        self._engine.core.set_aside(self._engine.now(), effect.consumer, unread)
+        self._engine.arm()
+        return as_chunk([lsn for lsn in chunk if lsn not in gone])
 
     def reopen(self, gate: object) -> None:
         """A connection takes bytes again: go on with what waited for that."""
@@ -207,6 +224,11 @@ class Gates:
 
 def at_most_once(effect: Deliver) -> bool:
     return effect.queue.settings.semantics == "at-most-once"
+
+
+def scattered(chunk: Chunk) -> bool:
+    """Whether rows lie so far apart in the log that one read for many lists costs less than one for these alone."""
+    return chunk[-1] - chunk[0] > SCATTERED * len(chunk)
 
 
 def still_held(effect: Deliver, chunk: Chunk) -> Chunk:

@@ -124,12 +124,15 @@ def note(batch: Publishes, questions: Sequence[Question], answers: Sequence[Sequ
 
 def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | None) -> list[list[list[bool]]]:
     """For each batch and question one answer a row.  Any thread."""
-    return [[_passed(batch, question, ask) for question in questions] for batch, questions in asked]
+    out: list[list[list[bool]]] = []
+    for batch, questions in asked:
+        bodies = listed(batch.bodies)
+        out.append([_passed(batch, bodies, question, ask) for question in questions])
+    return out
 
 
-def _passed(batch: Publishes, question: Question, ask: Ask | None) -> list[bool]:
+def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> list[bool]:
     rows, properties = question.rows, batch.properties
-    bodies = listed(batch.bodies)
     hits = look(
         [question.filter],
         [bodies[row] for row in rows],

@@ -1,8 +1,8 @@
 """How long the event loop lets everybody wait: the time from one look at the sockets to the next.
 
-A turn is everything the loop does between two looks.  Whoever sent something meanwhile waits for its end, so a long turn
-is a pause of the server for all its clients.  The time is wall time: it holds what other threads and other processes
-took, too; the CPU time of the loop's own thread says how much of it was the server's work.
+A turn is everything the loop does between two looks.  Whoever sent something meanwhile waits for its end, so a long
+turn is a pause of the server for all its clients.  The time is wall time, so it holds what other threads and
+processes took; the CPU time of the loop's own thread says how much of it was the server's work.
 
 It measures; it knows nothing of what a turn does.
 """

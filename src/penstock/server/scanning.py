@@ -2,7 +2,8 @@
 
 Durable rows are read from the log as Arrow batches, in a thread that hands the interpreter over every half millisecond;
 rows that are in memory alone are evaluated there from memory.  A scan stops when its time is up and answers for what it
-has seen.  Without somewhere off the loop (`off`), as in tests, it runs in place on a few rows.
+has seen.  Without somewhere off the loop (`off`), as in tests, it runs in place on a few rows.  Damaged batches are
+passed over: no filter matches what cannot be read (`log.damage`).
 
 It knows the log, the cache of bodies and filters; queues and their lists are the core's.
 """
@@ -170,7 +171,7 @@ def look_at_log(
     out: list[list[int]] = [[] for _ in filters]
     upto = chunk[0] - 1
     wanted = None if isinstance(chunk, range) else np.frombuffer(chunk, np.int64)
-    for batch in _joined(log.batches(chunk[0], chunk[-1] + 1)):
+    for batch in _joined(log.batches(chunk[0], chunk[-1] + 1, around=True)):
         lsns = cast("Any", batch.column("lsn")).to_numpy()
         rows: Any = None
         if wanted is not None:
@@ -194,7 +195,7 @@ def look_at_log(
 
 def _large(log: Log, lsn: int, filters: Sequence[Matcher], ask: Ask | None) -> list[list[int]]:
     """By filter whether it matches one message with a large body, as a list of its LSN or nothing."""
-    rows = log.read([lsn])
+    rows = log.read([lsn], around=True)
     found = look(filters, rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask)
     return [[lsn for _ in places] for places in found]
 

@@ -48,6 +48,7 @@ def test_rejected_to_an_exchange(world: World) -> None:
     world.core.bind(world.now, "/", "amq.topic", "dead", "queue", "work")
     cause = world.publish("work", b"bad", properties=header(headers={"CC": ["x"], "mine": 1}, message_id="m")).first
     reject(world, work)
+    assert world.core.dead_lettered == {"rejected": 1}
     lsn = only(world, dead)
     headers = world.headers(lsn)
     assert headers["mine"] == 1

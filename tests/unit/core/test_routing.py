@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.publishing.traits import HEADER_KEPT
 from penstock.core.state.codec import canonical
 from penstock.errors import AccessRefused, NotFound, PreconditionFailed
 from penstock.records.tables import FieldValue
@@ -102,6 +103,16 @@ def test_headers(world: World, arguments: dict[str, object], headers: dict[str, 
     world.declare("q")
     world.core.bind(world.now, "/", "amq.headers", "q", "queue", "", arguments)
     assert (reached(world, "amq.headers", "k", headers) == {"q"}) is expected
+
+
+def test_what_is_remembered_under_a_header_is_bounded_in_bytes(world: World) -> None:
+    world.declare("q")
+    world.core.bind(world.now, "/", "amq.headers", "q", "queue", "", {"a": 1})
+    for fill in ("", "x" * 100_000):
+        assert reached(world, "amq.headers", "k", {"a": 1, "fill": fill}) == {"q"}
+    kept = [data for _, data, _ in world.core._publisher._plans] + list(world.core._publisher.traits)
+    assert kept
+    assert max(map(len, kept)) <= HEADER_KEPT
 
 
 def test_headers_part_a_batch_of_one_topic(world: World) -> None:

@@ -726,8 +726,8 @@ def test_parts_that_queues_share_while_empty_stay_empty() -> None:
     busy.settle(range(100, 110), Verb.CANCEL, by=worker)
     busy.advance(1)
     busy.queue.purge(busy.now, busy.sink)
-    assert not (idle.queue.returned.count or idle.queue.delays.count or idle.queue.letters.count)
+    assert (idle.queue.returned.count, idle.queue.delays.count, idle.queue.letters.count) == (0, 0, 0)
     assert idle.queue.expiry.empty
-    assert not (idle.queue.consumers or idle.queue.targets.lists or list(idle.queue.holders()))
+    assert (list(idle.queue.consumers), list(idle.queue.targets.lists), list(idle.queue.holders())) == ([], [], [])
     assert not idle.queue.main.segments
     assert not idle.queue.main.holes

@@ -326,7 +326,7 @@ def restarted(world: World, messages: int) -> None:
     world.queue().main.extend(range(1, messages + 1))
     world.next, world.durable = messages + 1, messages
     world.caches.arrivals.lacking = messages
-    world.loader.fill_heads([ModelLine(world.queue(), "", None)])
+    world.loader.heads.fill([ModelLine(world.queue(), "", None)])
 
 
 def test_heads_grow_again_from_free_budget_alone() -> None:
@@ -343,7 +343,7 @@ def test_heads_grow_again_from_free_budget_alone() -> None:
         world.run()
     world.caches.sweep()
     assert -world.caches.budget.over > 1_000_000
-    world.loader.fill_heads(world.caches.trimmed.values())
+    world.loader.heads.fill(world.caches.trimmed.values())
     world.run()
     world.check()
     assert world.caches.heads.shelves[1].first == 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from penstock.log import SimDisk
+from penstock.records.chunks import Chunk
+from penstock.records.entries import Rows
 from penstock.server.amqp.session import SEND_FREE, SEND_MOST
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, frame
@@ -106,11 +109,11 @@ def test_when_the_budget_is_short_less_may_wait_for_each_peer() -> None:
     assert client.below == SEND_MOST
 
 
-def announce(client: Client, size: int) -> None:
+def announce(client: Client, size: int, channel: int = 1) -> None:
     """The beginning of a message: its body is still to come."""
     client.send(
-        frame(METHOD, 1, m.BasicPublish(exchange="", routing_key="q").encode())
-        + frame(HEADER, 1, struct.pack(">HHQ", 60, 0, size) + PERSISTENT)
+        frame(METHOD, channel, m.BasicPublish(exchange="", routing_key="q").encode())
+        + frame(HEADER, channel, struct.pack(">HHQ", 60, 0, size) + PERSISTENT)
     )
 
 
@@ -151,6 +154,42 @@ def test_a_body_that_does_not_fit_waits_until_others_have_come() -> None:
         second.send(frame(3, 1, b"z" * 100_000))
     life.run()
     assert life.ready("q") == 2
+
+
+def test_a_connection_that_consumes_is_read_on_so_that_its_acks_pass() -> None:
+    """Its own body does not fit and waits in part; the acks behind it are taken."""
+    life = Life(SimDisk(), clock(), budget=1 << 20)
+    life.declare("q")
+    publisher, first, both = life.client(), life.client(), life.client()
+    publisher.publish("q", b"a")
+    both.consume("q")
+    life.run()
+    (got,) = [one for one in both.take_all() if isinstance(one, Content)]
+    announce(first, 900_000)
+    both.channel(2)
+    announce(both, 900_000, 2)
+    assert both.reading
+    both.ack(got.tag)
+    life.run()
+    assert life.core.queue("/", "q").leased == 0
+    for _ in range(9):
+        both.send(frame(3, 2, b"z" * 100_000))
+    life.run()
+    assert life.core.queue("/", "q").leased == 1, "its own message came and was delivered to it"
+
+
+def test_what_a_connection_that_consumes_has_begun_is_bounded() -> None:
+    """Beyond the bound the channel is closed, as on the disk's alarm, and counts no more."""
+    life = Life(SimDisk(), clock(), budget=1 << 20)
+    life.declare("q")
+    first, both = life.client(), life.client()
+    both.consume("q")
+    announce(first, 900_000)
+    both.channel(2)
+    announce(both, 3_000_000, 2)
+    assert both.reading
+    assert both.take(m.ChannelClose).reply_code == 506
+    assert life.engine.bodies.partial.bytes == 900_000
 
 
 def test_a_deep_backlog_is_delivered_within_the_budget() -> None:
@@ -248,3 +287,31 @@ def test_a_read_ends_after_so_many_bytes_and_has_at_least_one_row() -> None:
     solid = range(lsns[0], lsns[-1] + 1)
     assert life.log.read(solid, most=5000).bodies == some.bodies
     assert life.log.read(solid).lsns == lsns
+
+
+def test_dead_letters_are_read_in_portions_whatever_their_size() -> None:
+    """A thousand large bodies die at once: each becomes a letter, in order, and no more than a portion is read."""
+    budget = 1 << 20
+    life = Life(SimDisk(), clock(), budget=budget)
+    life.declare("dead")
+    life.declare("q", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 1000})
+    client = life.client(confirm=True)
+    for number in range(60):
+        client.publish("q", b"%d:" % number + b"x" * 50_000)
+        life.run()
+    asked = list[int]()
+    read = life.engine.read_cold
+
+    def counted(lsns: Chunk, answer: Callable[[Rows], None], most: int = 0) -> None:
+        asked.append(most)
+        read(lsns, answer, most)
+
+    life.engine.read_cold = counted
+    life.advance(2_000_000)
+    for _ in range(200):
+        life.run()
+        assert life.engine.bodies.budget.used <= budget
+    assert life.ready("dead") == 60
+    assert asked
+    assert all(0 < most <= budget // 8 for most in asked)
+    assert [int(body.partition(b":")[0]) for body in life.contents("dead")] == list(range(60))

@@ -211,7 +211,7 @@ class World:
         for piece in self.caches.pieces(chunk, line, line.queue):
             if piece.bodies is None:
                 rest = as_chunk(waiting[: ascending - (len(chunk) - len(waiting[:ascending]))])
-                self.loader.want(self.list_of(line), rest, lambda: self.send(line))
+                self.loader.want(self.list_of(line), [rest], lambda: self.send(line))
                 return
             assert len(piece.bodies) == len(piece.chunk)
             for lsn, body in zip(piece.chunk, piece.bodies, strict=True):

@@ -14,7 +14,7 @@ from penstock.core.queue.consumers import Consumer, Credit
 from penstock.core.queue.letters import portions
 from penstock.core.queue.view import Queue
 from penstock.expr import Filter
-from penstock.records.chunks import Chunk, Now
+from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.entries import Rows
 
 
@@ -100,6 +100,15 @@ class DeliveryCommands(QueueCommands):
         self._touch(queue, by.shared if by is not None else None)
         return affected
 
+    def set_aside(self, now: Now, consumer: Consumer, chunk: Chunk) -> int:
+        """What a consumer holds and cannot be given, its body being unreadable, is held by nobody; how many."""
+        queue = consumer.queue
+        if self._admin.by_id.get(queue.id) is not queue:
+            return 0
+        count = queue.set_aside(self._at(now), consumer, chunk, self._out)
+        self._touch(queue, consumer.shared)
+        return count
+
     # -- time and bodies
 
     def tick(self, now: Now) -> None:
@@ -148,13 +157,13 @@ class DeliveryCommands(QueueCommands):
             self._out.end()
         queue.buried(token, self._out)
 
-    def fetched(self, now: Now, token: Token, rows: Rows) -> None:
-        """The bodies that a `Fetch` effect asked for."""
+    def fetched(self, now: Now, token: Token, rows: Rows, upto: int = LSN_LIMIT) -> None:
+        """The bodies that a `Fetch` effect asked for, of messages up to `upto`; the others are asked for again."""
         now = self._at(now)
         queue = self._admin.by_id.get(token.queue)
         if queue is None:
             return
-        letter = queue.letter(token)
+        letter = queue.letter(token, upto)
         if letter is not None:
             parts = [(part, self._letters.prepare(now, queue, rows, part)) for part in portions(letter, rows)]
             self._bury(now, queue, token, parts)

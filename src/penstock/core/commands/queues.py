@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.core.commands.parts import NO_TABLE, Parts
+from penstock.core.queue import aside
 from penstock.core.queue.view import Queue
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Now
@@ -88,6 +89,7 @@ class QueueCommands(Parts):
             "leased": queue.leased,
             "delayed": queue.delayed,
             "dying": queue.dying,
+            "damaged": aside.count(queue),
             "consumers": len(queue.consumers),
             "published": queue.arrived,
             "delivered": queue.delivered,

@@ -79,6 +79,7 @@ class DeadLetters:
         self._origin = origin
         self._instance = instance
         self.letters = Marks()  # rows that the server wrote as dead letters
+        self.counts = dict[str, int]()  # messages that became a dead letter in this process, by AMQP's reason
 
     def prepare(self, now: Now, queue: Queue, rows: Rows, letter: Letter) -> list[Prepared]:
         """What these messages become, in the order they died; nothing is written yet."""
@@ -113,6 +114,8 @@ class DeadLetters:
             header["by"] = letter.by
         if dead:
             header["dead"] = dead
+            reason = amqp_reason(letter.reason.split(",")[0])
+            self.counts[reason] = self.counts.get(reason, 0) + len({cause for cause, _ in dead})
         self._outbox.record(Kind.EXPIRE, queue.name, header, pack_pairs(queue.id, letter.pairs))
 
     def _to_exchange(self, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> Prepared:

@@ -18,7 +18,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.publishing.judging import Asking, Question, takers
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.shared_credit import Share, share_out
-from penstock.core.publishing.traits import Refusal, Traits, TraitsMemo
+from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router
@@ -401,7 +401,8 @@ class Publisher:
             traits = self.traits[data]
             keys = (topic.name, *traits.keys) if carbon else (topic.name,)
             plan = self._router.plan(topic.vhost, topic.exchange, keys, traits.headers)
-            self._plans[topic, data, carbon] = plan
+            if len(data) <= HEADER_KEPT:
+                self._plans[topic, data, carbon] = plan
         return plan
 
     def _times(self, batch: Publishes, traits: list[Traits]) -> None:

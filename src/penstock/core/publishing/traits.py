@@ -16,6 +16,9 @@ from penstock.records.tables import FieldValue
 
 Refusal: TypeAlias = "Refused | ProtocolError"
 
+HEADER_KEPT = 1024
+"""Bytes of a header beyond which nothing is remembered under it: the bound is on headers, and they are strangers'."""
+
 LONGEST_EXPIRATION_MS = 315_360_000_000
 """Ten years, RabbitMQ's limit."""
 
@@ -53,7 +56,7 @@ class TraitsMemo(dict[bytes, Traits]):
             return traits  # with a correlation id, a message id or a timestamp: it will hardly come again
         if len(self) >= self.bound:
             self.clear()
-        if len(data) <= 1024:
+        if len(data) <= HEADER_KEPT:
             self[data] = traits
         return traits
 

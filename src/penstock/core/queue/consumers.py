@@ -48,8 +48,8 @@ class Consumer:
     """One subscription to one queue."""
 
     __slots__ = (
-        "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "limit", "max_backlog", "no_ack",
-        "passive", "paused", "priority", "queue", "serial", "shared", "tag", "targets",
+        "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "leaving", "limit", "max_backlog",
+        "no_ack", "passive", "paused", "priority", "queue", "serial", "shared", "tag", "targets",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,7 @@ class Consumer:
         self.passive = passive  # gets nothing unasked
         self.paused = False  # its connection takes no bytes now
         self.closed = False
+        self.leaving = ""  # why it gives back what it holds, a step at a time; empty: it does not
         self.fenced = False  # nobody else may settle what it holds, whatever `leasing` says: a stream
         self.targets: TargetList | None = None  # of its filter
         self.leases = Leases()

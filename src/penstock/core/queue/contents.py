@@ -42,8 +42,8 @@ class Contents:
     __slots__ = (
         "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "auto_delete", "delayed",
         "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry", "hungry", "id",
-        "lease_due", "leased", "leases_in_order", "letters", "main", "name", "outstanding", "overspent", "ready",
-        "redelivered_below", "returned", "roster", "settings", "sharing", "stale", "targets", "vhost",
+        "lease_due", "leased", "leases_in_order", "leaving", "letters", "main", "name", "outstanding", "overspent",
+        "ready", "redelivered_below", "returned", "roster", "settings", "sharing", "stale", "targets", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,7 @@ class Contents:
         self._serial = 0
         self.lease_due = NEVER  # no lease ends before this (mono)
         self.leases_in_order = True
+        self.leaving = False  # a consumer that is gone still has something to give back
         self.hungry = False  # a step stopped at its bound: more can be granted at once
         self.dispatch_most = DISPATCH_MOST
         self.overspent = False  # restored messages may be over their limits
@@ -133,7 +134,7 @@ class Contents:
             self.targets = Targets(self.id)
         return self.targets
 
-    def _enlist(self, consumer: Consumer) -> None:
+    def enlist(self, consumer: Consumer) -> None:
         """A new consumer."""
         if self._consumers is _CONSUMERS:
             self._consumers = {}
@@ -233,7 +234,8 @@ class Contents:
             count += len(run.chunk)
             if run.place == SLOT:
                 slots += len(run.chunk)
-        self.outstanding -= count
+        if consumer.serial:
+            self.outstanding -= count
         self.leased -= count - slots
         shared = consumer.shared
         if shared is not None and count:

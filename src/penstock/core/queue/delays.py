@@ -12,12 +12,22 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.queue.leases import STEP_MOST, STEP_RUNS
 from penstock.core.queue.returned import RunHeap
 from penstock.core.queue.runs import NEVER, PIECE, Key, Run, packed, view
 from penstock.core.state.durable import to_array
 from penstock.records.chunks import Chunk
 
 Ints = npt.NDArray[np.int64]
+
+
+STEP_TIMES = 1024
+"""Messages that are made ready in one step when each has a time of its own."""
+
+_NONE: Ints = np.zeros(0, dtype=np.int64)
+
+SAMPLE = 16_384
+"""Times that are looked at to find the earliest of very many."""
 
 
 class Block:
@@ -72,11 +82,11 @@ class Timetable:
         """The earliest time later than `moment`; `NEVER` without one."""
         return min([block.due_after(moment) for block in self.blocks], default=NEVER)
 
-    def between(self, past: int, now: int) -> tuple[Ints, Ints]:
-        """Messages with `past < time <= now`, ascending, and their times; they stay."""
+    def between(self, past: int, now: int, start: int = 0, stop: int | None = None) -> tuple[Ints, Ints]:
+        """Messages with `past < time <= now`, ascending, and their times, of these blocks; they stay."""
         lsns = [np.zeros(0, dtype=np.int64)]
         moments = [np.zeros(0, dtype=np.int64)]
-        for block in self.blocks:
+        for block in self.blocks[start:stop]:
             if block.due_after(past) > now:
                 continue
             held, times = block.columns()
@@ -85,6 +95,39 @@ class Timetable:
                 lsns.append(held[chosen])
                 moments.append(times[chosen])
         return np.concatenate(lsns), np.concatenate(moments)
+
+    def take(self, wall: int, most: int, ties: int) -> tuple[Ints, Ints]:
+        """Take what has a time at or before `wall`, by time and then LSN, and the times.
+
+        Of more than `most` about so many of the earliest; of those that share the last time about `ties`, at least one.
+        """
+        due = [block for block in self.blocks if block.due_after(0) <= wall]
+        if not due:
+            return _NONE, _NONE
+        count = sum([int((block.columns()[1] <= wall).sum()) for block in due])
+        if count > most:
+            stride = max(1, count // SAMPLE)
+            sample = np.sort(np.concatenate([block.columns()[1][::stride] for block in due]))
+            sample = sample[sample <= wall]
+            lowest = min(block.due_after(0) for block in due)
+            wall = max(lowest, int(sample[len(sample) * most // count])) if len(sample) else lowest
+        lsns, times, kept = [_NONE], [_NONE], list[Block]()
+        for block in self.blocks:
+            if block.due_after(0) > wall:
+                kept.append(block)
+                continue
+            held, at = block.columns()
+            chosen = at <= wall if ties > 0 else at < wall
+            ties -= int((at == wall).sum())
+            lsns.append(held[chosen])
+            times.append(at[chosen])
+            if not chosen.all():
+                kept.append(Block(to_array(held[~chosen]), to_array(at[~chosen])))
+        self.blocks = kept
+        taken, when = np.concatenate(lsns), np.concatenate(times)
+        self.count -= len(taken)
+        order = np.lexsort((taken, when))
+        return taken[order], when[order]
 
     def times_of(self, wanted: Chunk) -> Ints:
         """The time of each wanted message; -1 for those not here."""
@@ -183,23 +226,26 @@ class Delays:
             self.due = min(self.due, self.retries.head()[0])
 
     def pop_retries(self, wall: int) -> list[Run]:
-        """Take the failed messages whose back-off is over, in order of its end."""
+        """Take failed messages whose back-off is over, in order of its end; of very many the first."""
         out = list[Run]()
-        while self.retries.count and self.retries.head()[0] <= wall:
+        most = STEP_MOST
+        while self.retries.count and self.retries.head()[0] <= wall and len(out) < STEP_RUNS and most > 0:
             out.append(self.retries.pop())
+            most -= len(out[-1].chunk)
         self._reckon()
         return out
 
     def pop_scheduled(self, wall: int) -> list[Chunk]:
-        """Take the scheduled messages that are due, by time and then LSN, as chunks that ascend."""
+        """Take scheduled messages that are due, by time and then LSN, as chunks that ascend.
+
+        Of very many the earliest; `due` has passed as long as there are more.
+        """
         if not self.scheduled.count:
             return []
-        lsns, times = self.scheduled.between(0, wall)
-        if not len(lsns):
+        ordered = self.scheduled.take(wall, STEP_TIMES, STEP_MOST)[0]
+        if not len(ordered):
             return []
-        self.scheduled.remove(packed(lsns))
         self._reckon()
-        ordered = lsns[np.lexsort((lsns, times))]
         breaks = np.flatnonzero(np.diff(ordered) < 0) + 1
         return [packed(part) for part in np.split(ordered, breaks)]
 

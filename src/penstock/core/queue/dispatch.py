@@ -36,7 +36,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most."""
     queue.hungry = False
     roster = queue.roster
-    if not queue.ready or not roster.all:
+    if not queue.ready or not roster.all or queue.expiry.busy:
         return
     budget = queue.dispatch_most
     if queue.sharing or (queue.settings.max_backlog and any(consumer.no_ack for consumer in roster.all)):

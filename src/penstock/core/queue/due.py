@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.attempts import spent
-from penstock.core.queue.runs import NEVER, Run
-from penstock.core.queue.settle import give_back, pairs_in
-from penstock.records.chunks import Now, pack_pairs
+from penstock.core.queue.leases import STEP_MOST
+from penstock.core.queue.runs import NEVER, Run, pairs_body
+from penstock.core.queue.settle import give_back
+from penstock.records.chunks import Now
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 
 
 def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
+    """Take what ended back, `STEP_MOST` at most; `lease_due` has passed while there is more."""
     queue.lease_due = NEVER
     in_order = queue.leases_in_order
-    for consumer in list(queue.holders()):
-        runs = consumer.leases.ended(now.mono, in_order)
+    most = STEP_MOST
+    for consumer in [one for one in queue.holders() if not one.leaving]:
+        runs = consumer.leases.ended(now.mono, in_order, most) if most > 0 else []
         if runs:
+            most -= sum(len(run.chunk) for run in runs)
             queue.expired_leases += sum(len(run.chunk) for run in runs)
             queue.freed(consumer, runs)
             give_back(queue, now, runs, sink, cause="lease", failed=True)
@@ -34,14 +38,14 @@ def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
 def end_delays(queue: Queue, now: Now, sink: Sink) -> None:
     runs = queue.delays.pop_retries(now.wall)
     if runs:
-        sink.record(Kind.DUE, queue.name, {"place": 0}, pack_pairs(queue.id, pairs_in(runs)))
+        sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
         for run in runs:
             queue.delayed -= len(run.chunk)
             run.deadline = 0
             queue.put_back(run)
     for chunk in queue.delays.pop_scheduled(now.wall):
         run = Run(chunk, False)
-        run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pack_pairs(queue.id, run.pairs()))
+        run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
         queue.delayed -= len(chunk)
         queue.put_back(run)
 
@@ -50,7 +54,7 @@ def expire_due(queue: Queue, now: Now, sink: Sink) -> None:
     runs = [run for chunk in queue.expiry.come_due(now.wall) for run in queue.extract(chunk)]
     if runs:
         queue.expire(runs, "time_limit", sink)
-    if queue.expiry.bulky():
+    if not queue.expiry.busy and queue.expiry.bulky():
         queue.expiry.trim(queue.floor())
 
 

@@ -53,10 +53,30 @@ def deadlines(settings: QueueSettings, time: int | Ints, own: Ints) -> Ints:
     return out
 
 
+SPAN_MOST = 1 << 20
+"""LSNs of ranges that come due in one step."""
+
+BLOCKS_MOST = 16
+"""Blocks of messages with a time of their own that are looked through in one step."""
+
+
+class _Look:
+    """A look at what is due that takes several steps."""
+
+    __slots__ = ("blocks", "next", "past", "spans", "wall")
+
+    def __init__(self, past: int, wall: int, spans: list[range], blocks: int) -> None:
+        self.past = past
+        self.wall = wall
+        self.spans = spans  # still to be told, the oldest last
+        self.blocks = blocks  # of the timetable, as many as there were: those that came since are not due
+        self.next = 0  # the first of them not yet looked through
+
+
 class Expiry:
     """The deadlines of one queue's messages."""
 
-    __slots__ = ("_ends", "_firsts", "_lasts", "_parted", "due", "own", "past")
+    __slots__ = ("_ends", "_firsts", "_lasts", "_look", "_parted", "due", "own", "past")
 
     def __init__(self) -> None:
         self._ends = array("q")  # deadlines of the steps, ascending
@@ -64,6 +84,7 @@ class Expiry:
         self._lasts = array("q")
         self._parted = False  # a message without deadline came after the last step
         self.own = Timetable()  # messages for which no step speaks, although they may lie in one
+        self._look: _Look | None = None  # what `come_due` is at
         self.past = 0  # what was due then has been dealt with
         self.due = NEVER  # nothing expires before this
 
@@ -111,24 +132,53 @@ class Expiry:
         return not self._ends and not self.own.count
 
     def come_due(self, wall: int) -> list[Chunk]:
-        """What is due at `wall` and was not before, as chunks (LSNs of other queues may lie in a range)."""
-        past, self.past = self.past, max(wall, self.past)
+        """What is due at `wall` and was not before, as chunks (LSNs of other queues may lie in a range).
+
+        Of very much a part; while there is more the expiry is `busy`, and the next call goes on whatever it says.
+        """
+        if self._look is None:
+            past, self.past = self.past, max(wall, self.past)
+            self._look = _Look(past, self.past, self._spans_due(past, self.past), len(self.own.blocks))
+        look = self._look
         out = list[Chunk]()
-        high = bisect_right(self._ends, wall)
-        for i in range(bisect_right(self._ends, past), high):
-            span = range(self._firsts[i], self._lasts[i] + 1)
-            if out and isinstance(out[-1], range) and self._lasts[i - 1] < span.start == out[-1].stop:
-                out[-1] = range(out[-1].start, span.stop)
-            else:
-                out.append(span)
-        if self.own.count:
-            out = [part for span in out for part in self._without_own(span)]
-            lsns = self.own.between(past, wall)[0]
+        room = SPAN_MOST
+        while look.spans and room > 0:
+            span = look.spans.pop()
+            if len(span) > room:
+                look.spans.append(span[room:])
+                span = span[:room]
+            room -= len(span)
+            out += self._without_own(span) if self.own.count else [span]
+        if room > 0:
+            start, look.next = look.next, min(look.next + BLOCKS_MOST, look.blocks)
+            lsns = self.own.between(look.past, look.wall, start, look.next)[0]
             if len(lsns):
                 out.append(packed(lsns))
+        if look.spans or look.next < look.blocks:
+            self.due = 0
+            return out
+        self._look = None
+        high = bisect_right(self._ends, self.past)
         self.due = self._ends[high] if high < len(self._ends) else NEVER
         if self.own.count:
             self.due = min(self.due, self.own.next_after(self.past))
+        return out
+
+    @property
+    def busy(self) -> bool:
+        """Whether `come_due` has told a part of what is due: nobody may be given anything before the rest is gone."""
+        return self._look is not None
+
+    def _spans_due(self, past: int, wall: int) -> list[range]:
+        """What the steps speak of, the oldest last."""
+        out = list[range]()
+        for i in range(bisect_right(self._ends, past), bisect_right(self._ends, wall)):
+            span = range(self._firsts[i], self._lasts[i] + 1)
+            if out and out[-1].stop == span.start:
+                out[-1] = range(out[-1].start, span.stop)
+            else:
+                out.append(span)
+        out.reverse()
         return out
 
     def _without_own(self, span: Chunk) -> list[Chunk]:

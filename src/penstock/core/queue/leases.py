@@ -25,6 +25,13 @@ GATHERED_MOST = 2048
 """Messages that came in small grants are gathered in runs of up to so many."""
 
 
+STEP_MOST = 65_536
+"""Messages that leave their consumers in one step, about, when very many go back at once."""
+
+STEP_RUNS = 1024
+"""Runs in such a step."""
+
+
 class Leases:
     """The runs that one consumer holds."""
 
@@ -197,29 +204,51 @@ class Leases:
         self._lanes, self._gathering, self._dead = None, None, 0
         return out
 
-    def ended(self, mono: int, in_order: bool = True) -> list[Run]:
-        """Remove what has a deadline at or before `mono`."""
+    def ended(self, mono: int, in_order: bool = True, most: int = NEVER) -> list[Run]:
+        """Remove what has a deadline up to `mono`, oldest grants first: about `most` messages, at least a run."""
         out = list[Run]()
         kept: deque[Run] = deque()
         runs = self.runs
-        while runs:
+        while runs and most > 0 and len(out) < STEP_RUNS:
             run = runs[0]
             if isinstance(run, Lease) and not run.left:
                 runs.popleft()
             elif 0 < run.deadline <= mono:
                 out.append(self._ended_run(runs.popleft()))
+                most -= len(out[-1].chunk)
             elif in_order:
                 break
             else:
                 kept.append(runs.popleft())
-        if not in_order:
-            self.runs = kept
+        if kept:
+            runs.extendleft(reversed(kept))
+        self._removed(out)
+        return out
+
+    def oldest_grants(self, most: int) -> list[Run]:
+        """Remove the oldest grants: about `most` messages, a run at least."""
+        out = list[Run]()
+        runs = self.runs
+        while runs and most > 0 and len(out) < STEP_RUNS:
+            run = runs.popleft()
+            if not isinstance(run, Lease) and len(run.chunk) > 2 * most:
+                runs.appendleft(run.part(run.chunk[most:], True))
+                out.append(run.part(run.chunk[:most], True))
+            elif not isinstance(run, Lease) or run.left:
+                out.append(self._ended_run(run))
+            else:
+                continue
+            most -= len(out[-1].chunk)
+        self._removed(out)
+        return out
+
+    def _removed(self, out: list[Run]) -> None:
+        """These runs are in `runs` no more, but counted still."""
         if out:
             self._gathering = None
             self.count -= sum(len(run.chunk) for run in out)
             if self._lanes is not None:
                 self._sweep()
-        return out
 
     def next_deadline(self, in_order: bool = True) -> int:
         """The earliest deadline; 0 without one."""

@@ -6,6 +6,7 @@ Bodies are asked for in bounded pieces, a few at a time, so that a million expir
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -86,6 +87,22 @@ class Letters:
             for start in range(0, len(run.chunk), LETTER):
                 self._waiting.append(Letter([run.part(run.chunk[start : start + LETTER], True)], reason, by))
         self._ask(sink)
+
+    def cut(self, serial: int, upto: int) -> Letter | None:
+        """An open letter, without its messages above `upto`: they wait at the front again, to be asked for."""
+        letter = self.open.get(serial)
+        if letter is None or letter.chunk[-1] <= upto:
+            return letter
+        kept, later = list[Run](), list[Run]()
+        for run in letter.runs:
+            at = bisect_right(run.chunk, upto)
+            if at:
+                kept.append(run.part(run.chunk[:at], True) if at < len(run.chunk) else run)
+            if at < len(run.chunk):
+                later.append(run.part(run.chunk[at:], True))
+        letter.runs, letter.chunk = kept, letter.chunk[: bisect_right(letter.chunk, upto)]
+        self._waiting.extendleft(Letter([run], letter.reason, letter.by) for run in reversed(later))
+        return letter
 
     def close(self, serial: int, sink: Sink) -> None:
         """The letter is written."""

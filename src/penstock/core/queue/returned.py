@@ -1,25 +1,49 @@
 """What came back to a queue, or became due late: runs in a heap, ordered by place.
 
+What comes back one by one is joined when the small runs are many, so that a million of them are some hundred runs.
+
 It knows no consumer, clock or log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
-from penstock.core.queue.runs import Key, Run, sift
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.queue.attempts import Tally
+from penstock.core.queue.runs import SMALL, Key, Run, packed, sift, view
 from penstock.records.chunks import Chunk
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+LOOSE_MOST = 1024
+"""More small runs than this are joined."""
+
+ALIKE = 4
+"""As many small runs of a kind, on average, are worth a walk through all."""
+
+KINDS_MOST = 16_384
+"""So many small runs without much in common are left alone."""
+
+JOINED = 2048
+"""Messages in a joined run at most: what is taken from its middle copies the rest."""
 
 
 class RunHeap:
     """Runs ordered by a key of their first message, which may be cut or taken out anywhere."""
 
-    __slots__ = ("_heap", "_serial", "count")
+    __slots__ = ("_heap", "_kinds", "_loose", "_loose_most", "_serial", "count")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, Run]] = []  # key, serial, run
         self._serial = 0  # breaks ties, so that runs are never compared
+        self._loose = 0  # small runs that came since they were joined last
+        self._loose_most = LOOSE_MOST
+        self._kinds = set[tuple[Tally, int, int]]()  # what they are, as far as that says which can be joined
         self.count: int = 0
 
     def key(self, run: Run) -> Key:
@@ -30,6 +54,52 @@ class RunHeap:
         """Add a run."""
         self.count += len(run.chunk)
         self._push(run)
+        if len(run.chunk) < SMALL:
+            self._loose += 1
+            self._kinds.add((run.tally, run.place, run.deadline))
+            if self._loose > self._loose_most:
+                self._join_if_worth_it()
+
+    def _join_if_worth_it(self) -> None:
+        """Join what is alike, unless few are: a walk to find that out would cost time that grows with the heap."""
+        if self._loose > ALIKE * len(self._kinds):
+            self._join()
+        elif self._loose < KINDS_MOST:
+            self._loose_most = 2 * self._loose
+        else:
+            self._loose, self._loose_most = 0, LOOSE_MOST
+            self._kinds.clear()
+
+    def _join(self) -> None:
+        """Join small runs that have all in common, the order within being that of their LSNs."""
+        kept = list[Run]()
+        alike: dict[tuple[Tally, int, int], list[Run]] = {}
+        for entry in self._heap:
+            run = entry[3]
+            if len(run.chunk) < SMALL:
+                alike.setdefault((run.tally, run.place, run.deadline), []).append(run)
+            else:
+                kept.append(run)
+        loose = 0
+        for (tally, place, deadline), runs in alike.items():
+            if len(runs) == 1:
+                joined = runs
+            else:
+                lsns = np.sort(np.concatenate([view(run.chunk) for run in runs]))
+                joined = [Run(chunk, False, tally, place, deadline) for chunk in _pieces(lsns)]
+            loose += sum(len(run.chunk) < SMALL for run in joined)
+            kept += joined
+        self._loose, self._loose_most = 0, max(LOOSE_MOST, 2 * loose)
+        self._kinds.clear()
+        self._fill(kept)
+
+    def _fill(self, runs: Iterable[Run]) -> None:
+        """Have these, and no others."""
+        self._heap = []
+        for run in runs:
+            self._serial += 1
+            self._heap.append((*self.key(run), self._serial, run))
+        heapify(self._heap)
 
     def _push(self, run: Run) -> None:
         self._serial += 1
@@ -61,17 +131,22 @@ class RunHeap:
             self.count -= len(inside)
             left.extend(run.part(part, slices) for part in outside)
         if out:
-            self._heap = []
-            for run in left:
-                self._serial += 1
-                self._heap.append((*self.key(run), self._serial, run))
-            heapify(self._heap)
+            self._fill(left)
             out.sort(key=self.key)
         return out
 
     def runs(self) -> Iterator[Run]:
         """What is here, in no order."""
         return (entry[3] for entry in self._heap)
+
+
+def _pieces(lsns: Ints) -> Iterator[Chunk]:
+    """Ascending LSNs in chunks of `JOINED` at most; what is dense stays one range."""
+    if int(lsns[-1]) - int(lsns[0]) == len(lsns) - 1:
+        yield packed(lsns)
+        return
+    for start in range(0, len(lsns), JOINED):
+        yield packed(lsns[start : start + JOINED])
 
 
 class Returned(RunHeap):

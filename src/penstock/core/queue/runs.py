@@ -83,8 +83,10 @@ class Run:
         return f"Run({self.chunk!r}, solid={self.solid}, {self.tally}, place={self.place}, deadline={self.deadline})"
 
 
-def pairs_body(queue: int, runs: Iterable[Run]) -> bytes:
+def pairs_body(queue: int, runs: Sequence[Run]) -> bytes:
     """The body of a record about these messages: the queue's id, then the LSN pairs of each run."""
+    if len(runs) == 1 and isinstance(chunk := runs[0].chunk, range):
+        return struct.pack("<3q", queue, chunk.start, chunk.stop)
     return b"".join([struct.pack("<q", queue), *(run.pair_bytes() for run in runs)])
 
 
@@ -157,6 +159,12 @@ def sift(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
             outside = (range(chunk.start, inside.start), range(inside.stop, chunk.stop))
             return inside, [part for part in outside if len(part)], True
         return inside, list(gaps(chunk, inside)), False
+    low = bisect_left(chunk, wanted[0])  # mostly the one is a stretch of the other
+    if low + len(wanted) <= len(chunk) and chunk[low : low + len(wanted)] == wanted:
+        return wanted, [part for part in (chunk[:low], chunk[low + len(wanted) :]) if len(part)], True
+    low = bisect_left(wanted, chunk[0])
+    if wanted[low : low + len(chunk)] == chunk:
+        return chunk, [], True
     mask = np.isin(view(chunk), view(wanted), assume_unique=True)
     if not mask.any():
         return None, [chunk], True

@@ -13,13 +13,20 @@ from penstock.core.effects import Sink, Verb
 from penstock.core.queue.attempts import Tally, spent
 from penstock.core.queue.leases import SLOT
 from penstock.core.queue.retry import back_off
-from penstock.core.queue.runs import Run, sift, sorted_chunk
-from penstock.records.chunks import Chunk, Now, pack_pairs
+from penstock.core.queue.runs import Run, pairs_body, sift, sorted_chunk
+from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.consumers import Consumer
     from penstock.core.queue.view import Queue
+
+
+MANY_RETRIES = 1024
+"""Beyond so many messages in back-off of one queue times are rounded up."""
+
+RETRY_GRAIN_US = 10_000
+"""To what they are rounded."""
 
 
 def settle(
@@ -67,7 +74,7 @@ def settle(
     named = client or (by.tag if by is not None else "")
     if verb is Verb.ACK:
         header = {"by": named} if named else None
-        sink.record(Kind.SETTLE, queue.name, header, pack_pairs(queue.id, pairs_in(runs)))
+        sink.record(Kind.SETTLE, queue.name, header, pairs_body(queue.id, runs))
         queue.acked += affected
     elif verb is Verb.EXPIRE:
         queue.expire(runs, reason or "forced_expire", sink, by=named)
@@ -77,18 +84,6 @@ def settle(
             queue, now, runs, sink, cause=verb.value, failed=cancelled, cancelled=cancelled, delay=delay, why=reason
         )
     return affected
-
-
-def pairs_in(runs: Iterable[Run]) -> list[int]:
-    """The LSN pairs of all runs."""
-    pairs = list[int]()
-    for run in runs:
-        chunk = run.chunk
-        if isinstance(chunk, range):
-            pairs += (chunk.start, chunk.stop)
-        else:
-            pairs += run.pairs()
-    return pairs
 
 
 def _elsewhere(queue: Queue, chunks: list[Chunk], verb: Verb, by: Consumer | None, client: str) -> list[Run]:
@@ -172,18 +167,18 @@ def give_back(
                 wait = (
                     back_off(retry, run.tally.failures, queue.id, part.chunk[0]) if failed and retry is not None else 0
                 )
-            back.setdefault(now.wall + wait if wait > 0 else 0, []).append(part)
+            back.setdefault(_due(queue, now.wall + wait) if wait > 0 else 0, []).append(part)
     header: dict[str, object] = {"cause": cause, "failed": failed, "cancelled": cancelled}
     if why:
         header["why"] = why
     for reason, lost in dead.items():
         if queue.wants_letter(reason):
             # the counts outlive a crash before the letter is written
-            sink.record(Kind.RETURN, queue.name, header, pack_pairs(queue.id, pairs_in(lost)))
+            sink.record(Kind.RETURN, queue.name, header, pairs_body(queue.id, lost))
         queue.expire(lost, reason, sink)
     for due, kept in back.items():
         told = {**header, "not_before": due} if due else header
-        sink.record(Kind.RETURN, queue.name, told, pack_pairs(queue.id, pairs_in(kept)))
+        sink.record(Kind.RETURN, queue.name, told, pairs_body(queue.id, kept))
         for part in kept:
             if due:
                 part.deadline = due
@@ -192,6 +187,13 @@ def give_back(
             else:
                 part.deadline = 0
                 queue.put_back(part)
+
+
+def _due(queue: Queue, due: int) -> int:
+    """When a delay ends.  Of many in back-off those of one moment end together, so that they cost little."""
+    if queue.delays.retries.count < MANY_RETRIES:
+        return due
+    return -(-due // RETRY_GRAIN_US) * RETRY_GRAIN_US
 
 
 def _first(run: Run) -> int:

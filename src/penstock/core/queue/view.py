@@ -17,18 +17,19 @@ from collections.abc import Sequence
 
 from penstock.core.effects import Cancelled, Sink, Token, Verb
 from penstock.core.queue.arrival import append_rest, divert, set_deadlines
+from penstock.core.queue.aside import set_aside
 from penstock.core.queue.consumers import Consumer, Credit
 from penstock.core.queue.contents import NO_CREDIT, Contents
 from penstock.core.queue.dispatch import dispatch, grant
 from penstock.core.queue.due import end_delays, end_leases, expire_due, expire_overspent
 from penstock.core.queue.filtering import Matcher
-from penstock.core.queue.leases import SLOT
+from penstock.core.queue.leases import SLOT, STEP_MOST
 from penstock.core.queue.letters import Letter
 from penstock.core.queue.purge import ready_pairs
-from penstock.core.queue.runs import NEVER, Run
-from penstock.core.queue.settle import give_back, pairs_in, settle
+from penstock.core.queue.runs import NEVER, Run, pairs_body
+from penstock.core.queue.settle import give_back, settle
 from penstock.errors import AccessRefused
-from penstock.records.chunks import Chunk, Now, pack_pairs
+from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.settings import QueueSettings
@@ -129,7 +130,7 @@ class Queue(Contents):
             self.sharing += 1
         if filter is not None:
             consumer.targets = self.sieved().join(consumer, filter, self.main, self.returned)
-        self._enlist(consumer)
+        self.enlist(consumer)
         if not passive and consumer.targets is not None:
             consumer.targets.wake(consumer)
         self._go_on(now, sink)
@@ -139,24 +140,41 @@ class Queue(Contents):
         """No more deliveries to the consumer; with `requeue` what it holds goes back to its places.
 
         `lost`: the connection broke.  The oldest unsettled delivery counts as a failure, for its work may have caused
-        that; what was prefetched behind it is returned uncounted.
+        that; what was prefetched behind it is returned uncounted.  Of very much the newest goes back in later ticks;
+        until then the consumer that is closed holds it.
         """
         if self.is_due(now):
             self.tick(now, sink)
         self._close(consumer)
-        if requeue and consumer.leases.count:
+        if requeue and consumer.leases.count and not consumer.leaving:
             oldest = consumer.leases.oldest() if lost else range(0)
-            first = consumer.leases.take(oldest)[0] if len(oldest) else []
-            rest = consumer.leases.clear()
-            self.freed(consumer, first + rest)
-            first = [run for run in first if run.place != SLOT]
-            rest = [run for run in rest if run.place != SLOT]
-            if first:
-                give_back(self, now, first, sink, cause="lost", failed=True)
-            if rest:
-                give_back(self, now, rest, sink, cause="lost" if lost else "closed", failed=False)
+            if len(oldest):
+                first = consumer.leases.take(oldest)[0]
+                self._returned(now, consumer, first, sink, cause="lost", failed=True)
+            consumer.leaving = "lost" if lost else "closed"
+            self._leave(now, sink)
         self._drop_if_done(consumer)
         self._go_on(now, sink)
+
+    def _leave(self, now: Now, sink: Sink) -> None:
+        """One step of giving back what those hold who left."""
+        self.leaving = False
+        most = STEP_MOST
+        for consumer in [one for one in self._consumers if one.leaving]:
+            if most <= 0:
+                self.leaving = True
+                break
+            runs = consumer.leases.oldest_grants(most)
+            most -= sum(len(run.chunk) for run in runs)
+            self._returned(now, consumer, runs, sink, cause=consumer.leaving, failed=False)
+            self.leaving = self.leaving or consumer.leases.count > 0
+
+    def _returned(self, now: Now, consumer: Consumer, runs: list[Run], sink: Sink, *, cause: str, failed: bool) -> None:
+        """The consumer holds these no longer; what it does not merely fill its backlog with goes back."""
+        self.freed(consumer, runs)
+        runs = [run for run in runs if run.place != SLOT]
+        if runs:
+            give_back(self, now, runs, sink, cause=cause, failed=failed)
 
     def _close(self, consumer: Consumer) -> None:
         if consumer.closed:
@@ -183,7 +201,7 @@ class Queue(Contents):
         """Grant up to `count` of the oldest messages that the consumer wants; returns how many."""
         if self.is_due(now):
             self.tick(now, sink)
-        if min(self.room, consumer.room) <= 0 or not self.ready:
+        if min(self.room, consumer.room) <= 0 or not self.ready or self.expiry.busy:
             return 0
         count = min(count, self.ready, consumer.room)
         if not consumer.no_ack:
@@ -230,6 +248,14 @@ class Queue(Contents):
             self._go_on(now, sink)
         return affected
 
+    def set_aside(self, now: Now, consumer: Consumer, chunk: Chunk, sink: Sink) -> int:
+        """The consumer cannot be given these, which it holds: see `core.queue.aside`.  How many there were."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        count = set_aside(self, consumer, chunk)
+        self._go_on(now, sink)
+        return count
+
     # -- time
 
     def is_due(self, now: Now) -> bool:
@@ -240,18 +266,21 @@ class Queue(Contents):
             or self.expiry.due <= now.wall
             or self.hungry
             or self.overspent
+            or self.leaving
         )
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
         wall = min(self.delays.due, self.expiry.due)
-        mono = 0 if self.hungry or self.overspent else self.lease_due
+        mono = 0 if self.hungry or self.overspent or self.leaving else self.lease_due
         return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 
     def tick(self, now: Now, sink: Sink) -> None:
         """Do what is due: leases end, delays end, messages expire; then dispatch."""
         if self.overspent:
             expire_overspent(self, sink)
+        if self.leaving:
+            self._leave(now, sink)
         if self.lease_due <= now.mono:
             end_leases(self, now, sink)
         if self.delays.due <= now.wall:
@@ -319,7 +348,7 @@ class Queue(Contents):
         count = self.ready
         self._bury()
         self.lease_due = NEVER
-        self.hungry = self.overspent = False
+        self.hungry = self.overspent = self.leaving = False
         self._go_on(now, sink)
         return count
 
@@ -337,9 +366,12 @@ class Queue(Contents):
         self.targets.scanned(token, found, upto, self.main, self.returned)
         self._go_on(now, sink)
 
-    def letter(self, token: Token) -> Letter | None:
-        """What a fetch for dead letters was for; None when the queue gave it up meanwhile."""
-        return self.letters.open.get(token.serial)
+    def letter(self, token: Token, upto: int = LSN_LIMIT) -> Letter | None:
+        """What a fetch for dead letters was for, without what lies above `upto`, which is asked for again.
+
+        None when the queue gave it up meanwhile.
+        """
+        return self.letters.cut(token.serial, upto)
 
     def buried(self, token: Token, sink: Sink) -> None:
         """The letter and the EXPIRE record are written (by the caller, in one group): the messages are gone."""
@@ -362,7 +394,7 @@ class Queue(Contents):
         header: dict[str, object] = {"reason": reason}
         if by:
             header["by"] = by
-        sink.record(Kind.EXPIRE, self.name, header, pack_pairs(self.id, pairs_in(runs)))
+        sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
 
 
 __all__ = ["Letter", "Queue"]

@@ -302,10 +302,6 @@ class Router:
         """Whether any queue has a content filter."""
         return bool(self._filters)
 
-    def filter_of(self, queue: Queue) -> Filter | None:
-        """The content filter of a queue."""
-        return self._filters.get(queue.id)
-
 
 def _by_id(queue: Queue) -> int:
     return queue.id

@@ -41,6 +41,12 @@ class _Held:
         self.told = False  # connection.blocked was sent
 
 
+def _weight(run: events.PublishRun) -> int:
+    """Bytes that a run counts for."""
+    size = sum(map(len, run.bodies)) + ROW_COST * len(run.bodies)
+    return size + sum(map(len, run.properties)) if isinstance(run.properties, list) else size
+
+
 class DiskAlarm:
     """Holds publishes of sessions while the log is full."""
 
@@ -68,12 +74,11 @@ class DiskAlarm:
             return False
         if not full and not any(earlier.channel == channel.number for earlier in held.runs):
             return False
-        size = sum(map(len, run.bodies)) + ROW_COST * len(run.bodies)
-        if isinstance(run.properties, list):
-            size += sum(map(len, run.properties))
-        consumes = any(one.consumers or one.getters for one in session.channels.values())
+        size = _weight(run)
+        consumes = session.consumes
         if consumes and held.size + size > HELD_MOST:
             held.runs = [earlier for earlier in held.runs if earlier.channel != channel.number]
+            held.size = sum(map(_weight, held.runs))
             error = DiskFull(f"{REASON}; more than {HELD_MOST} bytes of publishes wait on this connection")
             session.fail_channel(channel.number, error, methods.BasicPublish)
             return True
@@ -93,8 +98,7 @@ class DiskAlarm:
                 continue
             if held.told:
                 session.send(0, methods.ConnectionUnblocked())
-            for run in held.runs:
-                session.intake.take(run)
+            session.take_back(held.runs)
         resumes, self._resumes = self._resumes, []
         for resume in resumes:
             resume()

@@ -12,12 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Deliver, Verb
-from penstock.errors import LogBroken, PenstockError
+from penstock.errors import DiskFull, LogBroken, PenstockError
 from penstock.memory import Piece
 from penstock.server.amqp import commands
+from penstock.server.amqp.alarm import HELD_MOST
 from penstock.server.amqp.channel import Channel, Reply
 from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.replies import reply_code
+from penstock.server.amqp.settling import Settling
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.machine import ServerConnection
@@ -69,6 +71,10 @@ class Link(Protocol):
         ...
 
 
+METHODS_MOST = 256
+"""Methods of one read that are acted on in one turn; a declare takes 30 microseconds."""
+
+
 class Session:
     """A connection that has a link.  `receive` for bytes in; bytes out gather in `out` until the end of the turn."""
 
@@ -97,7 +103,10 @@ class Session:
         self.closing_at = 0  # when we gave it up
         self._dirty = False
         self._held: deque[events.Event] | None = None  # what came while messages are being judged
+        self._methods = 0  # since the others had their turn
+        self._breathing = False  # held for that reason
         self.intake = Intake(self)
+        self.settling = Settling(self)
         self._before = 0  # the last LSN when the present method came
 
     # -- bytes
@@ -105,6 +114,7 @@ class Session:
     def receive(self, data: bytes) -> None:
         """Handle what one read brought."""
         self.received_at = self.engine.clock.mono()
+        self._methods = 0
         published = self._handle(data)
         while self.machine.unread and not self.closing:
             published |= self._handle(b"")
@@ -137,6 +147,9 @@ class Session:
             self._ack(event)
         elif isinstance(event, events.MethodReceived):
             self._method(event)
+            self._methods += 1
+            if self._methods >= METHODS_MOST and self._held is None and not self.closing:
+                self._breathe()
         else:
             self._other(event)
         return False
@@ -147,6 +160,18 @@ class Session:
         if not self.paused:
             self.paused = True
             self.link.pause_reading()
+
+    def _breathe(self) -> None:
+        """Many methods in one read: the others have their turn before the next of them."""
+        self._breathing = True
+        self.hold()
+        self.engine.call_soon(self._breathed)
+
+    def _breathed(self) -> None:
+        if self._breathing:
+            self._breathing = False
+            self._methods = 0
+            self.go_on(_nothing)
 
     def go_on(self, first: Callable[[], None]) -> None:
         """Do this first, then what came meanwhile, in its order; then read on."""
@@ -162,6 +187,14 @@ class Session:
             self._resume()
         self.mark_dirty()
         self.engine.arm()
+
+    def take_back(self, runs: Iterable[events.PublishRun]) -> None:
+        """Act on publishes that were kept back elsewhere, before all that came after them."""
+        waiting = deque[events.Event](runs)
+        while waiting and self._held is None:
+            self._act(waiting.popleft())
+        if self._held is not None:  # the first of them has to be judged, or something did before
+            self._held.extendleft(reversed(waiting))
 
     def _take_held(self) -> deque[events.Event] | None:
         held, self._held = self._held, None
@@ -231,7 +264,18 @@ class Session:
         caches.partial.add(size - self._partial)
         self._partial = size
         if size and caches.partial.bytes > size and caches.budget.over > 0 and self.engine.broken is None:
-            self.hold_reading(self.engine.on_room)
+            if not self.consumes:
+                self.hold_reading(self.engine.on_room)
+            elif size > (most := max(HELD_MOST, caches.budget.limit // 4)):  # its acks make room: it is read on
+                channel = self.machine.largest_partial()
+                error = DiskFull(f"there is no memory for it; a connection that consumes may have {most} bytes begun")
+                self.fail_channel(channel, error, methods.BasicPublish)
+                self._count_partial()
+
+    @property
+    def consumes(self) -> bool:
+        """Whether it takes messages, so that acks come on it."""
+        return any(one.consumers or one.getters for one in self.channels.values())
 
     def pause_writing(self) -> None:
         """The peer does not read: its consumers get nothing until it does."""
@@ -293,23 +337,12 @@ class Session:
         self.settle(settled, Verb.ACK)
 
     def settle(self, settled: Settled, verb: Verb) -> None:
-        """Settle chunks, those of one consumer together."""
+        """Settle chunks, those of one consumer together; see `Settling`."""
         if not settled:
             return
         if verb is Verb.ACK:
             self.counters.acknowledged += sum(len(chunk) for _, chunk in settled)
-        now = self.engine.now()
-        if len(settled) == 1:
-            consumer, chunk = settled[0]
-            self.core.settle(now, consumer.queue, [chunk], verb, by=consumer)
-            return
-        start = 0
-        for index in range(1, len(settled) + 1):
-            if index == len(settled) or settled[index][0] is not settled[start][0]:
-                consumer = settled[start][0]
-                chunks = [chunk for _, chunk in settled[start:index]]
-                self.core.settle(now, consumer.queue, chunks, verb, by=consumer)
-                start = index
+        self.settling.settle(settled, verb)
 
     def unknown_tag(self, channel: Channel, tag: int, method: type[methods.Method]) -> None:
         """A tag that is not outstanding: the channel's mistake."""
@@ -443,6 +476,7 @@ class Session:
         """What the channel held goes back to its queues, each message to its own place."""
         channel.open = False
         self.channels.pop(channel.number, None)
+        self.settling.finish()  # before it goes back
         self.counters.channels_closed += 1
         now = self.engine.now()
         self._silence([channel])
@@ -470,6 +504,8 @@ class Session:
 
     def connection_lost(self) -> None:
         """The link is gone; leases return, exclusive queues end."""
+        while self._breathing and not self.closed and not self.closing:
+            self._breathed()  # what came before the end counts
         if not self.closed:
             self.closed = True
             self.engine.bodies.sending.add(-self._charged)
@@ -485,3 +521,7 @@ class Session:
         self.machine.fail_connection(code, text)
         self._close_all(lost=False)
         self.mark_dirty()
+
+
+def _nothing() -> None:
+    """First of all."""

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from itertools import compress
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
@@ -64,12 +66,21 @@ class _Block:
                 return part
             gone = self.gone = bytearray(len(self.chunk))
         elif gone.find(1, low, high) >= 0:
-            part = as_chunk(array("q", compress(part, gone[low:high].translate(_LIVING))))
+            part = _living(part, gone[low:high])
         gone[low:high] = b"\x01" * (high - low)
         self.left -= len(part)
         if not self.left:
             self.chunk, self.gone = range(0), None
         return part
+
+
+def _living(part: Chunk, gone: bytearray) -> Chunk:
+    """What is outstanding of some deliveries."""
+    if isinstance(part, range) or len(part) < SMALL:
+        return as_chunk(array("q", compress(part, gone.translate(_LIVING))))
+    out = array("q")
+    out.frombytes(np.frombuffer(part, dtype=np.int64)[np.frombuffer(gone, dtype=np.uint8) == 0].tobytes())
+    return as_chunk(out)
 
 
 class Tags:

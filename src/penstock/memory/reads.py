@@ -1,0 +1,42 @@
+"""What reads of the log have in common: how much one brings, for how many, and the positions of all together."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import numpy as np
+
+from penstock.memory.slab import view_of
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.entries import Rows
+
+READ_ROWS = 8192
+"""Rows of one read at most."""
+
+READ_BYTES = 1 << 20
+"""Bytes of one read at most, unless one row has more."""
+
+JOIN_MOST = 256
+"""Lists, or heads, that one read serves at most."""
+
+
+class ReadCold(Protocol):
+    """Reads rows of the log off the loop and answers on it, never before the call has returned."""
+
+    def __call__(self, lsns: Chunk, answer: Callable[[Rows], None], most: int = 0, /) -> None:
+        """most: bytes after which the answer ends; 0 is no limit.  At least the first row is there."""
+        ...
+
+
+def union(chunks: Collection[Chunk]) -> Chunk:
+    """All positions of some chunks, ascending."""
+    if len(chunks) == 1:
+        return next(iter(chunks))
+    lsns = np.concatenate([view_of(chunk) for chunk in chunks])
+    lsns.sort()
+    fresh = np.empty(len(lsns), np.bool_)
+    fresh[0] = True
+    np.not_equal(lsns[1:], lsns[:-1], out=fresh[1:])
+    return as_chunk(array("q", (lsns if fresh.all() else lsns[fresh]).tobytes()))
