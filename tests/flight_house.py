@@ -9,6 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
+from pydantic import SecretStr
+
+from penstock.config.settings import GUEST, User
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
@@ -22,8 +25,13 @@ from penstock.server.clock import SystemClock
 from penstock.server.engine import Engine
 from penstock.server.flight.decided import finish_decided
 from penstock.server.flight.door import FlightDoor, FlightLimits
+from penstock.server.users import Users
 
 T = TypeVar("T")
+
+
+READER = User(name="reader", password=SecretStr("reader"))
+"""Has no tags."""
 
 
 class ShiftedClock(SystemClock):
@@ -115,7 +123,7 @@ class FlightHouse:
         finish_decided(self.engine, disk, self.limits.group if self.limits is not None else None)
         self.door = FlightDoor(
             self.engine,
-            lambda user, password, host: (user, password) == ("guest", "guest") and host == "127.0.0.1",
+            Users([GUEST, READER]),
             frozenset(["/", "other"]),
             disk,
             wake=self.loop.call_soon_threadsafe,

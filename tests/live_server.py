@@ -25,6 +25,8 @@ class LiveServer:
     """`with LiveServer(folder) as server:`; the folder holds data, ready file and the server's output."""
 
     program: Sequence[str] = ("-m", "penstock")  # what Python runs; a test may stand something before it
+    http = "off"  # address of the HTTP door
+    flight = "127.0.0.1:0"
 
     def __init__(self, folder: Path, arguments: Sequence[str] = (), flight: bool = False) -> None:
         self.folder = folder
@@ -71,7 +73,7 @@ class LiveServer:
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
         self.starts += 1
-        doors = ["--http", "off", "--flight", "127.0.0.1:0" if self.with_flight else "off"]
+        doors = ["--http", self.http, "--flight", self.flight if self.with_flight else "off"]
         command = [sys.executable, *self.program, "serve", *self.arguments, "--data", str(self.data)]
         command += ["--amqp", amqp, *doors, "--ready-file", str(ready_file)]
         with open(self.folder / "output.txt", "ab") as output:

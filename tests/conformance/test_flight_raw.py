@@ -20,7 +20,9 @@ from pyarrow import flight
 
 import penstock
 from flight_house import FlightHouse
+from penstock.errors import LogDamaged
 from penstock.records.bodies import PackedBodies, held_by
+from penstock.server.flight import consume
 from penstock.server.flight.door import FlightLimits
 from penstock.wire.flight.schemas import SETTLE
 
@@ -228,6 +230,31 @@ def test_a_stale_settle_is_counted_and_no_error(house: FlightHouse, raw: Raw) ->
     assert said == {"answer": 1, "affected": 0, "stale": 1}
     writer.done_writing()
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (LogDamaged("log/1 is not what was written"), "PS503", "log/1 is not what was written"),
+        (pa.ArrowInvalid("ours"), "PS000", "internal error; the server's log has the details"),
+    ],
+)
+def test_a_delivery_that_cannot_be_read_ends_the_stream_with_its_error(
+    house: FlightHouse, raw: Raw, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str, told: str
+) -> None:
+    def damaged(*_: object) -> pa.RecordBatch:
+        raise error
+
+    monkeypatch.setattr(consume, "delivery_batch", damaged)
+    with penstock.connect(house.url) as client:
+        client.publish("q", b"x")
+        writer, reader = raw.exchange(b'{"consume": {"queue": "q"}}')
+        writer.begin(SETTLE)
+        assert json.loads(reader.read_chunk().app_metadata.to_pybytes()) == {"ended": told}
+        writer.done_writing()
+        with pytest.raises(flight.FlightServerError, match=rf"\[{code}\].*{told[:14]}"):
+            read_to_the_end(reader)
+        eventually(lambda: client.queue("q")["ready"] == 1)
 
 
 def test_a_silent_consumer_loses_its_leases(house: FlightHouse, raw: Raw) -> None:

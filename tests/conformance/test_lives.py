@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pika
 import pytest
@@ -36,7 +39,14 @@ def soon(act: Callable[[], bool], seconds: float = 10) -> None:
     until = time.monotonic() + seconds
     while not act():
         assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.02)
+        os.sched_yield()
+
+
+def all_durable(server: LiveServer) -> bool:
+    """Whether every record that was given out is on disk."""
+    with urlopen(f"http://{server.ready['http']}/healthz", timeout=10) as answer:
+        health = json.loads(answer.read())
+    return bool(health["durable_lsn"] == health["last_lsn"])
 
 
 def ready_count(channel: BlockingChannel, queue: str) -> int:
@@ -194,7 +204,9 @@ def test_a_publisher_that_does_not_read_its_confirms(server: LiveServer, channel
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path / "own") as live:
+    server = LiveServer(tmp_path / "own")
+    server.http = "127.0.0.1:0"
+    with server as live:
         yield live
 
 
@@ -215,7 +227,7 @@ def test_a_restart_keeps_what_is_durable(own_server: LiveServer, how: str) -> No
     tags = [channel.basic_get("kept")[0].delivery_tag for _ in range(4)]
     channel.basic_ack(tags[1])
     channel.basic_get("kept")
-    time.sleep(0.3)  # longer than `ack_sync`: the ack is on disk
+    soon(lambda: all_durable(own_server))  # the ack too
     if how == "stop":
         own_server.stop()
     else:

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,11 +33,11 @@ from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
+from penstock.server.gates import scattered
 from penstock.server.house import Recovered, apply_settings, finishing_decided, open_core
 from penstock.server.keeper import Keeper
 from penstock.server.progress import Lines, Progress, Show
 from penstock.server.pulse import Pulse
-from penstock.server.readable import read_around
 from penstock.server.scanning import warm_up
 from penstock.server.starting import Starting
 from penstock.server.users import Users
@@ -48,6 +48,7 @@ logger = logging.getLogger("penstock.server")
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.records.chunks import Chunk
     from penstock.records.entries import Rows
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.flight.door import FlightDoor
@@ -60,6 +61,9 @@ LONGEST_SLEEP_S = 1.0
 
 TIDY_S = 0.25
 """How often it is asked whether the process has grown."""
+
+WARM_UP_S = 1.0
+"""What filters need is loaded so long after the doors have opened: whoever waited for them comes first."""
 
 READ_AHEAD = 1 << 20
 """Bytes of the log decoded beyond what a cold read asked for: a queue that is drained from disk reads on."""
@@ -123,6 +127,7 @@ class Server:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
+        self._warm_timer: asyncio.TimerHandle | None = None
         self._tidiness = allocator.Tidy(settings.server.memory // 16)
         self._tidying: Future[None] | None = None
         self.loop: asyncio.AbstractEventLoop
@@ -181,7 +186,7 @@ class Server:
             self.amqp = AmqpDoor(self.engine, self.users.check, frozenset(settings.vhosts), self.counters, limits)
             self.flight = FlightDoor(
                 self.engine,
-                self.users.check,
+                self.users,
                 frozenset(settings.vhosts),
                 disk,
                 wake=loop.call_soon_threadsafe,
@@ -206,12 +211,12 @@ class Server:
         self._beat()
         self._tidy()
         self._schedule_tick()
-        self._scan_pool.submit(warm_up)
+        self._warm_timer = loop.call_later(WARM_UP_S, self._scan_pool.submit, warm_up)
         return Ready(os.getpid(), amqp, starting.http_address, flight, recovered.records, recovered.seconds)
 
     def _recover(self, disk: OsDisk) -> tuple[Log, Recovered]:
         """In a thread: the loop answers HTTP meanwhile."""
-        log = self._opened = Log.open(disk, self.clock, self._log_settings(), self.progress.watch)
+        log = self._opened = Log.open(disk, self.clock, self._log_settings(), self.progress.watch, mends=False)
         return log, open_core(log, self.clock, self.settings, seed=secrets.randbits(64), watch=self.progress.watch)
 
     async def _boot_durable(self) -> None:
@@ -236,9 +241,10 @@ class Server:
             cache=min(CACHE_MOST, self.settings.server.memory // 8),
         )
 
-    def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None], most: int = 0) -> None:
+    def _read_cold(self, lsns: Chunk, answer: Callable[[Rows], None], most: int = 0) -> None:
         """Rows from the log by a thread, answered on the loop."""
-        future = self.loop.run_in_executor(self._pool, read_around, self.log, lsns, READ_AHEAD, most)
+        ahead = 0 if scattered(lsns) else READ_AHEAD
+        future = self.loop.run_in_executor(self._pool, partial(self.log.read, lsns, ahead, most, around=True))
 
         def done(finished: asyncio.Future[Rows]) -> None:
             answer(finished.result())
@@ -306,7 +312,7 @@ class Server:
         self.amqp.stop_listening()
         self.amqp.close_all("the server stops")
         self.flight.stop()
-        for timer in (self._tick_timer, self._beat_timer, self._tidy_timer):
+        for timer in (self._tick_timer, self._beat_timer, self._tidy_timer, self._warm_timer):
             if timer is not None:
                 timer.cancel()
         await self.loop.run_in_executor(None, self.bulk.close)
@@ -345,16 +351,14 @@ def settle_garbage() -> None:
     """Keep the collector of cycles from stopping the loop.
 
     A full collection walks everything that was imported and every cached batch: 33 ms at first, 100 ms after 200,000
-    messages.  Nothing of that is garbage: what was imported is set aside, and full collections become rare.
+    messages.  Nothing of that is garbage (`Starting` has looked): what was imported is set aside, and full collections
+    become rare.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 50, 1_000)
 
 
-def serve(
-    settings: Settings, *, ready_file: str | None = None, say: Say = print, show: Show | None = None
-) -> None:
+def serve(settings: Settings, *, ready_file: str | None = None, say: Say = print, show: Show | None = None) -> None:
     """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open.
 
     show: who looks on while it recovers; `say` gets a line a second without.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -27,7 +27,6 @@ class Counters:
     get_empty: int = 0  # answers
     redelivered: int = 0
     acknowledged: int = 0
-    dead_lettered: dict[str, int] = field(default_factory=dict[str, int])  # by RabbitMQ's reason
 
     @property
     def delivered(self) -> int:

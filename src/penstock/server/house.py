@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
+from penstock.errors import LogDamaged
+from penstock.log.segment import segment_name
 from penstock.log.watch import Watch, nobody
 from penstock.records.chunks import Now
 
@@ -42,6 +44,7 @@ def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int, watch: W
     started = time.perf_counter()
     now = Now(clock.wall(), clock.mono())
     state, records = fold(log, watch)
+    log.mend()
     watch("queues", 0, 1)
     core = Core.restore(
         state, origin=log.origin, seed=seed, actions=settings.actions, instance=settings.server.name, now=now
@@ -61,7 +64,23 @@ def fold(log: Log, watch: Watch = nobody) -> tuple[DurableState, int]:
         folding.feed(table)
         records += table.num_rows
         watch("folding", records, max(total, records))
-    return folding.finish(), records
+    state = folding.finish()
+    _check_front(log, state)
+    return state, records
+
+
+def _check_front(log: Log, state: DurableState) -> None:
+    """LogDamaged when a message waits that is older than the log: no segment goes before the last of its messages.
+
+    A base covers the state that the first segments held, so that nothing else shows that they are missing.
+    """
+    for queue in state.queues.values():
+        oldest = min((chunk[0] for chunk in queue.waiting if len(chunk)), default=log.first_lsn)
+        if oldest < log.first_lsn:
+            raise LogDamaged(
+                f"segments before {segment_name(log.first_lsn)} are missing: LSN {oldest} waits in queue "
+                f"{queue.name!r} of vhost {queue.vhost!r}"
+            )
 
 
 def finish_decided(engine: Engine, disk: Disk) -> int:

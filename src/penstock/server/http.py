@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING
@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from penstock.server.app import Server
     from penstock.server.progress import Progress
 
+
+DAMAGE_SHOWN = 10
+"""Sentences about damage in one answer."""
+
+
 class Facts:
-    """The server as HTTP sees it.  Answers from counters; touches no disk."""
+    """The server as HTTP sees it.  Answers from counters; reads no file."""
 
     def __init__(self, server: Server, version: str, progress: Progress | None = None) -> None:
         """`progress`: of a start that is not over yet; until then nothing else of the server is there."""
@@ -58,6 +63,9 @@ class Facts:
             "durable_lsn": engine.log.durable,
             "last_lsn": engine.core.last_lsn,
         }
+        if damaged := engine.log.damage.batches:
+            health["damaged_batches"] = damaged
+            health["damage"] = engine.log.damage.sentences(DAMAGE_SHOWN)
         if engine.broken is not None:
             health["reason"] = engine.broken
             health["to_do"] = "restart the server: it replays the log"
@@ -81,10 +89,14 @@ class Facts:
             "settings": {place: {"value": _value(settings, place), "from": settings.origin(place)} for place in places},
         }
 
-    def queues(self) -> Sequence[Mapping[str, object]]:
+    def queues(self) -> Iterator[Mapping[str, object]]:
         """Every queue."""
         self._refuse_early()
-        return [self._queue(queue) for queue in self._server.engine.core.queues()]
+        return map(self._queue, self._server.engine.core.queues())
+
+    def queue_metrics(self) -> Iterator[QueueMetrics]:
+        """Their numbers; none before the start is over."""
+        return map(_numbers, self._server.engine.core.queues() if self._recovering() is None else ())
 
     def queue(self, vhost: str, name: str) -> Mapping[str, object] | None:
         """One queue."""
@@ -104,7 +116,7 @@ class Facts:
 
     def tags(self, user: str) -> Sequence[str]:
         """What else a user may do."""
-        return next((known.tags for known in self._server.settings.users if known.name == user), ())
+        return self._server.users.tags(user)
 
     def metrics(self) -> Metrics:
         """The numbers now."""
@@ -121,7 +133,6 @@ class Facts:
                 resident_bytes=resident_bytes(),
             )
         engine, counters, log = server.engine, server.counters, server.log
-        queues = engine.core.queues()
         sessions = server.amqp.sessions
         segments = log.segments()
         pauses = server.pulse.pauses()
@@ -130,7 +141,6 @@ class Facts:
             version=self._version,
             connections=len(sessions),
             channels=sum(len(session.channels) for session in sessions),
-            consumers=sum(len(queue.consumers) for queue in queues),
             connections_opened=counters.connections_opened,
             connections_closed=counters.connections_closed,
             channels_opened=counters.channels_opened,
@@ -150,7 +160,7 @@ class Facts:
             get_empty=counters.get_empty,
             redelivered=counters.redelivered,
             acknowledged=counters.acknowledged,
-            dead_lettered=dict(counters.dead_lettered),
+            dead_lettered=dict(engine.core.dead_lettered),
             durable_lsn=log.durable,
             last_lsn=engine.core.last_lsn,
             bulk_running=server.bulk.running,
@@ -160,6 +170,7 @@ class Facts:
             log_bytes=sum(segment.bytes for segment in segments),
             log_segments=len(segments),
             log_commits=log.commits,
+            log_damaged_batches=log.damage.batches,
             recovery_records=server.recovered_records,
             recovery_records_expected=server.recovered_records,
             recovery_seconds=server.recovered_seconds,
@@ -167,18 +178,13 @@ class Facts:
             body_cache_limit_bytes=engine.bodies.budget.limit,
             memory=engine.bodies.budget.by_name(),
             resident_bytes=resident_bytes(),
+            disk_free_bytes=log.disk.free(),
             disk_alarm=log.full,
             broken=engine.broken is not None,
             pause_longest=pauses.longest,
             pause_longest_cpu=pauses.longest_cpu,
             pause_total=pauses.total,
             pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
-            queues=[
-                QueueMetrics(
-                    queue.vhost, queue.name, queue.ready, queue.leased, queue.delayed, consumers=len(queue.consumers)
-                )
-                for queue in queues
-            ],
         )
 
     def scraped(self) -> None:
@@ -195,6 +201,12 @@ class Facts:
             "arguments": queue.arguments,
             **self._server.engine.core.stats(queue),
         }
+
+
+def _numbers(queue: Queue) -> QueueMetrics:
+    return QueueMetrics(
+        queue.vhost, queue.name, queue.ready, queue.leased, queue.delayed, consumers=len(queue.consumers)
+    )
 
 
 def _value(settings: Settings, place: str) -> object:

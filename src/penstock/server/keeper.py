@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import LogBroken, PenstockError
+from penstock.log.listing import SegmentInfo
 from penstock.log.upkeep.plan import Aims
 from penstock.server.compaction import Compaction, Elsewhere
 from penstock.server.retention import Retirement
@@ -37,7 +38,7 @@ REWRITINGS_MOST = 16
 """Rewritings in a row before checkpoints have their turn."""
 
 COMPACTION_LOOKS = 30
-"""Without a change of the segments, what is still needed of them is counted once in so many of these looks."""
+"""Without a segment that is new, rewritten or newly past retention, what is needed is counted once in so many looks."""
 
 
 class Keeper:
@@ -156,8 +157,8 @@ class Keeper:
     async def compact(self, *, dry_run: bool = False) -> dict[str, object]:
         """Delete and rewrite all that is worth it at once, or say what that would be.
 
-        "planned": the tasks as found first; "done": how many segments were rewritten, "deleted", "freed" bytes,
-        "dropped" rows.  Raises LogBroken, LogDamaged, OSError.
+        "planned": the tasks as found first; "done": how many segments were rewritten, "deleted"; "freed" bytes and
+        "dropped" rows of both.  Raises LogBroken, LogDamaged, OSError.
         """
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])
@@ -166,20 +167,20 @@ class Keeper:
             compaction, log = self.compaction, self.engine.log
             planned = [task.plain() for task in (await compaction.look()).tasks]
             before, totals = log.first_lsn, replace(compaction.totals)
-            count = len(log.segments())
+            segments, gone = log.segments(), list[SegmentInfo]()
             if not dry_run:
                 await self._retire()
-                deleted = count - len(log.segments()) if log.first_lsn != before else 0
-                for _ in range(2 * count):
+                if log.first_lsn != before:
+                    gone = [one for one in segments if one.last < log.first_lsn]
+                for _ in range(2 * len(segments)):
                     if await compaction.step() is None:
                         break
                 await compaction.index()
-            else:
-                deleted = 0
             now = compaction.totals
             return {
-                "planned": planned, "deleted": deleted, "done": now.rewritten - totals.rewritten,
-                "freed": now.freed - totals.freed, "dropped": now.dropped - totals.dropped,
+                "planned": planned, "deleted": len(gone), "done": now.rewritten - totals.rewritten,
+                "freed": now.freed - totals.freed + sum(one.bytes for one in gone),
+                "dropped": now.dropped - totals.dropped + sum(one.rows for one in gone),
             }  # fmt: skip
         finally:
             ended.set_result(None)

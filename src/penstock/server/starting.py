@@ -12,9 +12,11 @@ It opens and closes; what is recovered and what a door does is told by others.
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import SettingsError
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from penstock.server.progress import Show
 
 SHOW_S = 0.1
+_NEEDED_LATER = ("penstock.server.amqp.door", "penstock.server.flight.door")
+"""Loaded while the thread works: 100 ms."""
+
 T = TypeVar("T")
 
 
@@ -70,11 +75,11 @@ class Starting:
         if listen.flight is not None:
             from penstock.server.flight.entrance import Entrance
 
-            self.entrance = Entrance(self._server.users.check, self._server.progress.line)
+            self.entrance = Entrance(self._server.users, self._server.progress.line)
             self._flight_address = _text(_bound(listen.flight, "flight", self.entrance.listen))
-        from penstock.server.amqp import door as _amqp_door  # noqa: F401  # loaded while the thread works
-        from penstock.server.flight import door as _flight_door  # noqa: F401
-
+        for name in _NEEDED_LATER:
+            import_module(name)
+        gc.collect()  # what loading left behind, while the loop has nothing else to do
         return await asyncio.shield(future)
 
     async def open(self, amqp: AmqpDoor, flight: FlightDoor) -> tuple[str | None, str | None]:

@@ -1,4 +1,4 @@
-"""Who may log in: the users of the settings, compared in constant time."""
+"""Who may log in, and what else they may do: the users of the settings, compared in constant time."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ class Users:
     def __init__(self, users: Iterable[User]) -> None:
         self._passwords: dict[str, bytes] = {}
         self._loopback_only: set[str] = set()
+        self._tags: dict[str, tuple[str, ...]] = {}
         for user in users:
             self._passwords[user.name] = _password(user).encode()
+            self._tags[user.name] = user.tags
             if user.loopback_only:
                 self._loopback_only.add(user.name)
 
@@ -39,12 +41,19 @@ class Users:
         right = hmac.compare_digest(known if known is not None else b"\0absent", password.encode())
         return known is not None and right and (user not in self._loopback_only or is_loopback(host))
 
+    def tags(self, user: str) -> tuple[str, ...]:
+        """What else a user may do; nothing for one that is unknown."""
+        return self._tags.get(user, ())
+
 
 def _password(user: User) -> str:
-    if user.password is not None:
-        return user.password.get_secret_value()
-    assert user.password_file is not None
+    if user.password_file is None:
+        return user.password.get_secret_value() if user.password is not None else ""
+    where = f"password_file of user {user.name!r}: {user.password_file}"
     try:
-        return Path(user.password_file).read_text().splitlines()[0]
-    except (OSError, IndexError) as error:
-        raise SettingsError(f"password_file of user {user.name!r}: {user.password_file} cannot be read") from error
+        lines = Path(user.password_file).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{where} cannot be read: {error}") from error
+    if not lines or not lines[0]:
+        raise SettingsError(f"{where} has no password in its first line")
+    return lines[0]

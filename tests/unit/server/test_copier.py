@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 
 from penstock.core.publishing.publishing import Published
 from penstock.core.streams.sinks import Committed
-from penstock.errors import InvalidArgument, LogBroken
+from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged
 from penstock.log import SimDisk
 from penstock.records.settings import QueueSettings
 from penstock.server.engine import Engine
+from penstock.server.flight import stages
 from penstock.server.flight.copier import Copier
 from penstock.server.flight.decided import Chunk, GroupLimits, chunks_of
 from penstock.server.flight.handover import Answer, Handover
@@ -136,6 +137,46 @@ def test_stages_that_are_held_stay() -> None:
     assert house.stages.drop_batch("query", 0) == 1
     assert house.life.disk.list("stage") == []
     assert house.stages.used == 0
+
+
+def test_what_is_being_written_counts_against_the_quota() -> None:
+    house = House()
+    rows = pa.record_batch({"body": [b"x" * 1000]})
+    stage = StageInfo("q", 0, 0, 0, "out", "", "/")
+    house.stages.quota = house.stages.used + 2500
+    before = house.stages.used
+
+    def beside() -> Iterator[pa.RecordBatch]:
+        yield rows
+        with pytest.raises(DiskFull, match="are allowed"):
+            house.stages.keep(stage, rows.schema, [rows, rows])
+        yield rows
+
+    house.stages.keep(stage, rows.schema, beside())
+    sizes = [len(house.life.disk.open(f"stage/{name}").pread(1 << 20, 0)) for name in house.life.disk.list("stage")]
+    assert house.stages.used == sum(sizes) > before
+
+
+def test_there_may_not_be_any_number_of_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    monkeypatch.setattr(stages, "STAGES_MAX", 2)
+    stage, schema = StageInfo("q", 0, 0, 0, "out", "", "/"), pa.schema([PUBLISH.field("body")])
+    house.stages.keep(stage, schema, [])
+    with pytest.raises(DiskFull, match="there are 2 stages, and 2 are allowed"):
+        house.stages.keep(stage, schema, [])
+
+
+def test_a_batch_that_cannot_be_copied_is_told_to_the_log_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever asked may have left."""
+    house = House()
+    [name] = house.life.disk.list("stage")
+    house.life.disk.remove(f"stage/{name}")
+    answer = house.copier.finish("query", 0)
+    while not answer.given:
+        house.life.run()
+    with pytest.raises(LogDamaged, match="is missing"):
+        answer.wait()
+    assert "query query: batch 0 is decided and not copied to its end" in caplog.text
 
 
 def test_an_upload_that_ends_in_an_error_leaves_nothing() -> None:

@@ -11,6 +11,7 @@ from penstock.log import MEMORY, SimDisk
 from penstock.memory import budget as budget_module
 from penstock.server.amqp import door as door_module
 from penstock.server.amqp import session as session_module
+from penstock.server.amqp import settling, tags
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, Limits, frame
 from sim.serverkit import HANDSHAKE, PERSISTENT, Client, Content, Life, clock, message
@@ -579,3 +580,68 @@ def test_settled_elsewhere_is_stale_not_wrong(life: Life) -> None:
     client.ack(1)
     life.run()
     assert client.got == []
+
+
+def _held_in_pieces(life: Life) -> Client:
+    """A client that holds three messages in three pieces."""
+    client = consumer(life)
+    for body in (b"1", b"2", b"3", b"4", b"5", b"6"):
+        client.publish("q", body)
+        life.run()
+    for tag in (2, 4, 6):
+        client.ack(tag)
+    life.run()
+    return client
+
+
+def test_one_ack_for_very_much_is_settled_in_portions(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "PORTION", 1)
+    monkeypatch.setattr(tags, "SMALL", 1)
+    client = _held_in_pieces(life)
+    queue = life.core.queue("/", "q")
+    assert queue.leased == 3
+    client.ack(5, multiple=True)
+    life.run()
+    assert queue.leased == queue.ready == 0
+    client.ack(5)
+    life.run()
+    assert "ChannelClose" in names(client), "its tags are spent"
+
+
+def test_what_was_acknowledged_does_not_go_back_when_the_link_breaks_at_once(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "PORTION", 1)
+    monkeypatch.setattr(tags, "SMALL", 1)
+    client = _held_in_pieces(life)
+    client.ack(5, multiple=True)
+    client.lose()
+    life.run()
+    queue = life.core.queue("/", "q")
+    assert queue.leased == queue.ready == 0
+
+
+def test_many_methods_in_one_read_are_acted_on_in_order_and_others_come_between(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "METHODS_MOST", 3)
+    client, other = life.client(), life.client()
+    methods = [m.QueueDeclare(queue=f"many{n}", durable=True) for n in range(10)]
+    client.send(b"".join(frame(METHOD, 1, method.encode()) for method in methods))
+    assert len(life.core.queues()) < 11
+    other.publish("q", b"between")
+    assert len(life.core.queues()) < 11
+    life.run()
+    assert life.ready("q") == 1
+    answers = [one for one in client.take_all() if isinstance(one, m.QueueDeclareOk)]
+    assert [answer.queue for answer in answers] == [method.queue for method in methods]
+
+
+def test_what_came_before_the_end_of_a_connection_counts(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "METHODS_MOST", 3)
+    client = life.client()
+    methods = [m.QueueDeclare(queue=f"many{n}", durable=True) for n in range(10)]
+    client.send(b"".join(frame(METHOD, 1, method.encode()) for method in methods))
+    client.lose()
+    life.run()
+    assert len(life.core.queues()) == 11

@@ -234,6 +234,7 @@ class Actions(StreamActions):
 
     def _segments(self, caller: Caller, f: Fields) -> Reply:
         f.finish()
+        caller.administer("segments")
         return self._do(
             caller, lambda: {"segments": [one._asdict() for one in self.engine.log.segments()]}, durable=False
         )

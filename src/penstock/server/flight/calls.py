@@ -1,7 +1,7 @@
 """What is the same for every Flight call: who calls, how many streams run, and what an error looks like outside.
 
-Owns logins (Basic on each call, or Basic once and a bearer token), the limit on streams, and the translation of errors
-into Flight statuses.  Knows no command.
+Owns logins (Basic on each call, or Basic once and a bearer token), what a user's tags allow, the limit on streams, and
+the translation of errors into Flight statuses.  Knows no command.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -33,13 +33,16 @@ from penstock.wire.flight.failures import encode_error
 
 logger = logging.getLogger("penstock.flight")
 
-CheckLogin = Callable[[str, str, str], bool]
-"""(user, password, peer host) -> may log in."""
+ADMINISTRATOR = "administrator"
+"""The tag of those who may see records of all kinds and vhosts, and have the server work on its whole log."""
 
 LOGIN_REMEMBERED_S = 60.0
 """How long a login that was right is not checked again."""
 
 TOKENS_MAX = 10_000
+UNPROVEN_MAX = 1000
+"""Tokens of logins that nobody has found right so far; they push one another out, never those that were right."""
+
 ABANDONED_SHARE = 4
 """Abandoned streams there may be for each one allowed; their threads wait for clients that do not move."""
 
@@ -51,6 +54,18 @@ DELAYED_MAX = 32
 T = TypeVar("T")
 
 
+class People(Protocol):
+    """Who there is: `server.users.Users`.  Any thread asks."""
+
+    def check(self, user: str, password: str, host: str) -> bool:
+        """Whether this user may log in with this password from this host."""
+        ...
+
+    def tags(self, user: str) -> tuple[str, ...]:
+        """What else a user may do."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who makes a call, and whether it still waits for the answer."""
@@ -58,6 +73,12 @@ class Caller:
     user: str
     peer: str
     gone: Callable[[], bool]
+    tags: tuple[str, ...] = ()
+
+    def administer(self, what: str) -> None:
+        """AccessRefused unless this user has the administrator's tag.  `what`: what is asked for."""
+        if ADMINISTRATOR not in self.tags:
+            raise AccessRefused(f"{what}: for users with the tag {ADMINISTRATOR!r}, which {self.user!r} does not have")
 
 
 class Credentials(flight.ServerMiddleware):
@@ -76,10 +97,10 @@ class Credentials(flight.ServerMiddleware):
 class Logins(flight.ServerMiddlewareFactory):
     """Reads the authorization header of each call."""
 
-    def __init__(self, check: CheckLogin) -> None:
-        self._check = check
-        self._tokens = OrderedDict[str, tuple[str, str]]()
-        self._token_of = dict[tuple[str, str], str]()
+    def __init__(self, people: People) -> None:
+        self._people = people
+        self._proven = _Tokens(TOKENS_MAX)
+        self._unproven = _Tokens(UNPROVEN_MAX)
         self._right = dict[bytes, float]()  # digest of (user, password, host) -> until when it is not checked again
         self._waiting = 0  # refused logins that are kept waiting
         self._lock = threading.Lock()
@@ -96,7 +117,7 @@ class Logins(flight.ServerMiddlewareFactory):
         scheme, _, value = text.partition(" ")
         if scheme.lower() == "bearer":
             with self._lock:
-                known = self._tokens.get(value.strip())
+                known = self._proven.pair(value.strip()) or self._unproven.pair(value.strip())
             if known is None:
                 raise unauthenticated("unknown bearer token: log in again with Basic user:password")
             return Credentials(*known, value.strip())
@@ -112,28 +133,30 @@ class Logins(flight.ServerMiddlewareFactory):
 
     def _token(self, user: str, password: str) -> str:
         """A token for a pair that may yet turn out wrong: every call checks it."""
+        pair = user, password
         with self._lock:
-            token = self._token_of.get((user, password))
+            token = self._proven.token(pair) or self._unproven.token(pair)
             if token is None:
-                token = self._token_of[user, password] = secrets.token_urlsafe(24)
-                self._tokens[token] = (user, password)
-                while len(self._tokens) > TOKENS_MAX:
-                    _, pair = self._tokens.popitem(last=False)
-                    self._token_of.pop(pair, None)
+                token = secrets.token_urlsafe(24)
+                self._unproven.put(pair, token)
             return token
 
-    def verify(self, credentials: Credentials, host: str) -> None:
-        """Raises Unauthenticated, late, unless this user may log in from this host."""
+    def verify(self, credentials: Credentials, host: str) -> tuple[str, ...]:
+        """The user's tags.  Raises Unauthenticated, late, unless this user may log in from this host."""
         digest = hashlib.sha256(repr((credentials.user, credentials.password, host)).encode()).digest()
         now = time.monotonic()
-        if self._right.get(digest, 0.0) > now:
-            return
-        if not self._check(credentials.user, credentials.password, host):
-            self._delay()
-            raise unauthenticated(f"user {credentials.user[:60]!r} may not log in from {host} with this password")
-        if len(self._right) >= TOKENS_MAX:
-            self._right.clear()
-        self._right[digest] = now + LOGIN_REMEMBERED_S
+        if self._right.get(digest, 0.0) <= now:
+            if not self._people.check(credentials.user, credentials.password, host):
+                self._delay()
+                raise unauthenticated(f"user {credentials.user[:60]!r} may not log in from {host} with this password")
+            if len(self._right) >= TOKENS_MAX:
+                self._right.clear()
+            self._right[digest] = now + LOGIN_REMEMBERED_S
+        pair = credentials.user, credentials.password
+        with self._lock:
+            if self._unproven.drop(pair):
+                self._proven.put(pair, credentials.token)
+        return self._people.tags(credentials.user)
 
     def _delay(self) -> None:
         """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
@@ -144,6 +167,34 @@ class Logins(flight.ServerMiddlewareFactory):
             time.sleep(REFUSED_LOGIN_DELAY_S)
         with self._lock:
             self._waiting -= 1
+
+
+class _Tokens:
+    """Bearer tokens and the logins they stand for, the oldest going first.  Guarded by whoever has it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pairs = OrderedDict[str, tuple[str, str]]()
+        self._tokens = dict[tuple[str, str], str]()
+
+    def token(self, pair: tuple[str, str]) -> str | None:
+        return self._tokens.get(pair)
+
+    def pair(self, token: str) -> tuple[str, str] | None:
+        return self._pairs.get(token)
+
+    def put(self, pair: tuple[str, str], token: str) -> None:
+        self._tokens[pair] = token
+        self._pairs[token] = pair
+        while len(self._pairs) > self._most:
+            _, oldest = self._pairs.popitem(last=False)
+            del self._tokens[oldest]
+
+    def drop(self, pair: tuple[str, str]) -> bool:
+        token = self._tokens.pop(pair, None)
+        if token is not None:
+            del self._pairs[token]
+        return token is not None
 
 
 class AnyHandshake(flight.ServerAuthHandler):
@@ -213,7 +264,7 @@ class Calls:
         self._logins = logins
         self._open = set[Slot]()
         self._abandoned = set[Slot]()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a stream may be collected, and closed, in the middle of anything
 
     @property
     def streams(self) -> int:
@@ -228,15 +279,15 @@ class Calls:
     def floor(self) -> int | None:
         """The lowest LSN that a running read may still need; None: no read runs.  A stalled read has no say."""
         with self._lock:
-            return min((slot.floor for slot in self._open if slot.floor is not None), default=None)
+            return min((slot.floor for slot in list(self._open) if slot.floor is not None), default=None)
 
     def caller(self, context: flight.ServerCallContext) -> Caller:
         """Who calls; raises Unauthenticated."""
         credentials = cast("Credentials", context.get_middleware("login"))
         peer: Any = context.peer()
         peer = peer.decode() if isinstance(peer, bytes) else str(peer)
-        self._logins.verify(credentials, peer_host(peer))
-        return Caller(credentials.user, peer, context.is_cancelled)
+        tags = self._logins.verify(credentials, peer_host(peer))
+        return Caller(credentials.user, peer, context.is_cancelled, tags)
 
     def stream(self) -> Slot:
         """Room for one stream; Unavailable when there is none."""
@@ -299,12 +350,28 @@ def flight_error(error: Exception) -> flight.FlightError:
     return flight.FlightServerError(message, extra)
 
 
-def guarded(rows: Iterator[T], slot: Slot) -> Generator[T, None, None]:
-    """A stream whose errors are reported, and that gives its place back when it ends, however it ends."""
-    try:
-        with reported():
-            for row in rows:
-                slot.touch()
-                yield row
-    finally:
-        slot.close()
+class Guarded(Iterator[T]):
+    """A stream whose errors are reported, and that gives its place back however it ends, even if nobody began to read.
+
+    (The `finally` of a generator that was never begun does not run.)
+    """
+
+    def __init__(self, rows: Iterator[T], slot: Slot) -> None:
+        self._rows = rows
+        self._slot = slot
+
+    def __next__(self) -> T:
+        row: T | None = None
+        try:
+            with reported():
+                row = next(self._rows, None)
+        finally:
+            if row is None:
+                self._slot.close()
+        if row is None:
+            raise StopIteration
+        self._slot.touch()
+        return row
+
+    def __del__(self) -> None:
+        self._slot.close()

@@ -14,6 +14,7 @@ What is queued for a client that does not read is bounded: the core grants it no
 
 from __future__ import annotations
 
+import logging
 import threading
 from array import array
 from collections import deque
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from penstock.core.queue.consumers import Consumer
     from penstock.server.flight.handover import Handover
 
+logger = logging.getLogger("penstock.flight")
+
 QUEUED_HIGH = 8 * 2**20
 """Bytes waiting for a client to read them beyond which it is granted nothing."""
 
@@ -62,6 +65,14 @@ VERBS = {
 EXTEND = "extend"
 
 Settle = tuple[str, int | None, str | None]  # verb, delay in microseconds, reason
+
+
+class _Unreadable(Exception):
+    """Deliveries that cannot be sent.  `error` is what the client is told."""
+
+    def __init__(self, error: PenstockError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Exchange:
@@ -305,8 +316,7 @@ class Exchange:
                     writer.write_metadata(self._answers.popleft())
                 if finished:
                     if self.ending is not None:
-                        # our thread is blocked in a read: the client ends the stream, and then gets the error itself
-                        writer.write_metadata(orjson.dumps({"ended": str(self.ending)}))
+                        self._say_ended(writer, self.ending)
                     return
                 if self._out:
                     self._write_deliveries(writer)
@@ -315,6 +325,15 @@ class Exchange:
         except (pa.ArrowException, flight.FlightError, OSError):
             # the client is gone; the reading thread sees that too and winds up
             self._handover.post(partial(self.unsubscribe, lost=True))
+        except _Unreadable as unreadable:
+            self._finished = True
+            self._handover.post(partial(self.end, unreadable.error))
+            self._say_ended(writer, unreadable.error)
+
+    @staticmethod
+    def _say_ended(writer: Any, error: PenstockError) -> None:
+        """Flight's thread is blocked in a read: the client ends the stream at this, and then gets the error itself."""
+        writer.write_metadata(orjson.dumps({"ended": str(error)}))
 
     def _write_deliveries(self, writer: Any) -> None:
         out = self._out
@@ -326,7 +345,7 @@ class Exchange:
                 some.append(delivery)
                 rows += len(delivery.piece.chunk)
                 size += delivery.size
-            writer.write_batch(delivery_batch(some, self.engine.log))
+            writer.write_batch(self._batch(some))
             with self._count:
                 before = self._queued
                 self._queued -= size
@@ -336,6 +355,16 @@ class Exchange:
             if self._answers:
                 return self._ring()
         return None
+
+    def _batch(self, deliveries: list[Delivery]) -> pa.RecordBatch:
+        """Deliveries as Arrow; what goes wrong is the log's fault or ours, never the client's."""
+        try:
+            return delivery_batch(deliveries, self.engine.log)
+        except PenstockError as error:
+            raise _Unreadable(error) from error
+        except Exception as error:
+            logger.exception("deliveries of queue %r cannot be put together", self.command.queue)
+            raise _Unreadable(PenstockError("internal error; the server's log has the details")) from error
 
     def _ring(self) -> None:
         try:

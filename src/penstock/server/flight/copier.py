@@ -8,13 +8,14 @@ start, goes on where it stopped.
 
 from __future__ import annotations
 
+import logging
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.state.decided import copies
 from penstock.core.streams.sinks import Committed
-from penstock.errors import DiskFull, PenstockError, Unavailable
+from penstock.errors import DiskFull, Unavailable
 from penstock.records.entries import Publishes
 from penstock.server.flight.decided import Chunk, GroupLimits, check_parts, chunk_publishes, chunks_of
 from penstock.server.flight.handover import Answer
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.ports import Disk
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.stages import Stages
+
+logger = logging.getLogger("penstock.flight")
 
 SPACE_POLL_S = 1.0
 """How often a full disk is looked at again; the log looks no more often."""
@@ -77,6 +80,8 @@ class Copier:
                 outcome: Committed | BaseException = self._copy(*wanted)
             except BaseException as error:  # noqa: BLE001 - goes to those who wait
                 outcome = error
+                if not self._stopping.is_set():  # they may have left
+                    logger.warning("query %s: batch %d is decided and not copied to its end: %s", *wanted, error)
             with self._lock:
                 waiting = self._wanted.pop(wanted)
             for answer in waiting:
@@ -123,7 +128,7 @@ class Copier:
         """On the loop: one group, answered when it is durable.  `before`: its rows, if content filters judged them."""
         engine = self._engine
         if not engine.has_room():
-            engine.on_room.append(partial(self._again, query, chunk, before, answer))
+            engine.on_room.append(partial(self._handover.again, partial(self._decide, query, chunk, before), answer))
             return
         why = refusal(engine)
         if why is not None:
@@ -132,18 +137,11 @@ class Copier:
         if len(before) == len(publishes):  # an exchange that came or went meanwhile: judge anew
             for rows, judged in zip(publishes, before, strict=True):
                 rows.judged = judged.judged
-        if not engine.judges.ready(publishes, partial(self._again, query, chunk, publishes, answer)):
+        again = partial(self._handover.again, partial(self._decide, query, chunk, publishes), answer)
+        if not engine.judges.ready(publishes, again):
             return
         done = engine.core.sink_copy(engine.now(), query, chunk.rows, publishes)
         self._handover.when_durable(done.lsn, answer, done)
-
-    def _again(self, query: str, chunk: Chunk, before: list[Publishes], answer: Answer[Committed]) -> None:
-        """There may be room now, or the rows are judged."""
-        try:
-            self._decide(query, chunk, before, answer)
-        except PenstockError as error:
-            answer.fail(error)
-        self._engine.arm()
 
 
 def _stopped(query: str, batch: int) -> Unavailable:

@@ -24,7 +24,7 @@ from penstock.errors import InvalidArgument, Unavailable
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
 from penstock.server.flight.actions import Actions
-from penstock.server.flight.calls import Caller, Calls, CheckLogin, Slot, guarded
+from penstock.server.flight.calls import Caller, Calls, Guarded, People, Slot
 from penstock.server.flight.consume import Exchange
 from penstock.server.flight.contents import content, planned, snapshot
 from penstock.server.flight.copier import Copier
@@ -79,7 +79,7 @@ class FlightDoor:
     def __init__(
         self,
         engine: Engine,
-        check_login: CheckLogin,
+        people: People,
         vhosts: frozenset[str],
         disk: Disk,
         *,
@@ -95,7 +95,7 @@ class FlightDoor:
         self.engine = engine
         self.limits = limits or FlightLimits()
         self.handover = Handover(engine, wake)
-        self.entrance = entrance or Entrance(check_login)
+        self.entrance = entrance or Entrance(people)
         self.calls = Calls(self.entrance.logins, self.limits.streams, self.limits.stalled_s)
         self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota)
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
@@ -195,7 +195,7 @@ class FlightDoor:
         try:
             slot.floor = self.engine.log.first_lsn  # nothing is deleted under a reader
             schema, rows = self._read(caller, parse_get(ticket.ticket))
-            return flight.GeneratorStream(schema, guarded(rows, slot))
+            return flight.GeneratorStream(schema, Guarded(rows, slot))
         except BaseException:
             slot.close()
             raise
@@ -207,6 +207,7 @@ class FlightDoor:
         history = History(log, gone)
         match wanted:
             case LogRange():
+                caller.administer("records of all kinds")
                 return (relay and relay.records(wanted, gone)) or history.records(wanted)
             case Replay():
                 self.actions.check_vhost(wanted.vhost)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import Unavailable
-from penstock.server.flight.calls import AnyHandshake, CheckLogin, Logins, reported
+from penstock.server.flight.calls import AnyHandshake, Logins, People, reported
 from penstock.server.flight.handover import Abandoned
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WAITING = 64
 PATIENCE_S = 60.0
-_LOOK_S = 0.2
+LOOK_S = 0.2
 
 
 def _starting() -> str:
@@ -36,9 +36,9 @@ def _starting() -> str:
 class Entrance:
     """Listens; lets calls through once `open` has named the door."""
 
-    def __init__(self, check_login: CheckLogin, how_far: Callable[[], str] = _starting) -> None:
+    def __init__(self, people: People, how_far: Callable[[], str] = _starting) -> None:
         """`how_far`: what the server is doing until then, for who is sent away.  Any thread calls it."""
-        self.logins = Logins(check_login)
+        self.logins = Logins(people)
         self._how_far = how_far
         self._door: FlightDoor | None = None
         self._changed = threading.Event()
@@ -83,7 +83,7 @@ class Entrance:
             raise self._not_yet()
         try:
             until = time.monotonic() + PATIENCE_S
-            while not self._changed.wait(_LOOK_S):
+            while not self._changed.wait(LOOK_S):
                 if context.is_cancelled():
                     raise Abandoned
                 if time.monotonic() > until:

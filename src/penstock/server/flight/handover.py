@@ -123,6 +123,11 @@ class Handover:
 
     # -- the loop's thread
 
+    def again(self, job: Callable[[Answer[T]], None], answer: Answer[T]) -> None:
+        """Run a job once more that had to wait for something.  No turn is under way then, so one is asked for."""
+        self._guarded(job, answer)
+        self.engine.arm()
+
     def when_durable(self, lsn: int, answer: Answer[T], value: T) -> None:
         """Answer once `lsn` is on disk; LogBroken if it never will be."""
         engine = self.engine

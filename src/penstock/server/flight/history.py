@@ -79,9 +79,7 @@ class Past(Protocol):
     @property
     def vias(self) -> Vias: ...
 
-    def batches(
-        self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None
-    ) -> Batches:
+    def batches(self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None) -> Batches:
         """Durable rows of all kinds with LSNs in [a, b); batches without a message of such a name may be left out."""
         ...
 
@@ -260,10 +258,14 @@ def _wanted(command: Replay) -> Wanted:
 
 
 def _compiled(text: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re2.compile(text)
+        return re2.compile(text, options)
     except re2.error as error:
-        raise InvalidArgument(f"pattern {text[:60]!r} is not a regular expression: {error}") from None
+        why: object = error.args[0] if error.args else ""
+        said = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
+        raise InvalidArgument(f"pattern {text[:60]!r} is not a regular expression: {said}") from None
 
 
 def _pattern(text: str) -> Callable[[Any], Any]:

@@ -127,14 +127,15 @@ class Publishing:
         """
         engine = self.engine
         if not engine.has_room():
-            engine.on_room.append(partial(self._again, command, upload, sequence, before, answer))
+            later = partial(self._decide, command, upload, sequence, before)
+            engine.on_room.append(partial(self._handover.again, later, answer))
             return
         why = refusal(engine)
         if why is not None:
             raise why
         batch = to_publishes(engine, upload, command.vhost, command.exchange)
         batch.judged = None if before is None else before.judged
-        again = partial(self._again, command, upload, sequence, batch, answer)
+        again = partial(self._handover.again, partial(self._decide, command, upload, sequence, batch), answer)
         if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=sequence):
             return
         if command.publisher is None:
@@ -144,21 +145,6 @@ class Publishing:
                 engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence)
             )
         self._handover.when_durable(published.last, answer, published)
-
-    def _again(
-        self,
-        command: Publish,
-        upload: Upload,
-        sequence: int | None,
-        before: Publishes | None,
-        answer: Answer[Published],
-    ) -> None:
-        """There may be room now, or the rows are judged.  On the loop, where an error must reach the waiting thread."""
-        try:
-            self._decide(command, upload, sequence, before, answer)
-        except PenstockError as error:
-            answer.fail(error)
-        self.engine.arm()  # no turn is under way: a commit has ended
 
 
 def receipt(published: Published, rows: int) -> dict[str, object]:

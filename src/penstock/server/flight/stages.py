@@ -48,7 +48,10 @@ logger = logging.getLogger("penstock.server")
 
 DAY_US = 86_400_000_000
 QUOTA = 4 * 2**30
-"""Bytes that all stages may have together."""
+"""Bytes that all stages may have together, those that are being written included."""
+
+STAGES_MAX = 100_000
+"""Stages there may be: each has a file and a place in memory, however few its rows."""
 
 _NAME = re.compile(r"[0-9a-f]{32}\Z")
 
@@ -126,22 +129,33 @@ class Stages:
         Errors: DiskFull for the quota, or when the file cannot be written.
         """
         self._open()
+        if len(self._known) >= STAGES_MAX:
+            raise DiskFull(f"there are {len(self._known)} stages, and {STAGES_MAX} are allowed: commit or drop some")
         stem = secrets.token_hex(16)
         writer = StageWriter(self._disk, f"{FOLDER}/{stem}.part", schema, info)
+        taken = 0  # of the quota
         try:
             for batch in batches:
-                size = self.used + writer.bytes + batch.nbytes
-                if size > self.quota:
-                    raise DiskFull(f"stages have {size} bytes, and {self.quota} are allowed")
+                self._take(batch.nbytes)
+                taken += batch.nbytes
                 writer.add(batch)
             known = writer.finish(path_of(stem))
         except BaseException:
+            with self._lock:
+                self.used -= taken
             writer.abandon()
             raise
         with self._lock:
             self._known[stem] = known
-            self.used += known.bytes
+            self.used += known.bytes - taken
         return stem
+
+    def _take(self, size: int) -> None:
+        """Bytes of the quota, before they are written.  DiskFull: there are not so many."""
+        with self._lock:
+            if self.used + size > self.quota:
+                raise DiskFull(f"stages have {self.used} bytes, {size} more come, and {self.quota} are allowed")
+            self.used += size
 
     def find(self, query: str, batch: int, stages: Sequence[str]) -> list[Found]:
         """The named stages, in the order of partition, attempt and name.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.core.state.decided import DecidedPart
 from penstock.core.streams.sinks import Committed
-from penstock.errors import LogBroken, LogDamaged, NotFound, PenstockError, Refused
+from penstock.errors import LogBroken, LogDamaged, NotFound, Refused
 from penstock.records.entries import Publishes
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
@@ -271,7 +271,7 @@ class StreamActions:
         publishes = stage_publishes(self.engine, uploads)
         for rows, judged in zip(publishes, before, strict=bool(before)):
             rows.judged = judged.judged
-        again = partial(self._again, query, batch, uploads, settle, publishes, answer)
+        again = partial(self._handover.again, partial(self._commit, query, batch, uploads, settle, publishes), answer)
         if not self.engine.judges.ready(publishes, again):
             return
         committed = core.sink_commit(
@@ -282,22 +282,6 @@ class StreamActions:
             settle=None if settle is None else (settle[0], settle[1](), settle[2]),
         )
         self._handover.when_durable(committed.lsn, answer, committed)
-
-    def _again(
-        self,
-        query: str,
-        batch: int,
-        uploads: list[tuple[StageInfo, Upload]],
-        settle: Settlement | None,
-        before: list[Publishes],
-        answer: Answer[Committed],
-    ) -> None:
-        """The rows are judged; runs on the loop, where an error must reach the waiting thread."""
-        try:
-            self._commit(query, batch, uploads, settle, before, answer)
-        except PenstockError as error:
-            answer.fail(error)
-        self.engine.arm()
 
     def _sink(self, caller: Caller, f: Fields) -> Reply:
         query = f.name("query")

@@ -31,6 +31,7 @@ class UpkeepActions:
     def _backup(self, caller: Caller, f: Fields) -> Mapping[str, object]:
         target, copy = f.name("target", PATH_LIMIT), f.flag("copy")
         f.finish()
+        caller.administer("backup")
         if "\0" in target:
             raise InvalidArgument("backup: target is no path")
         host = peer_host(caller.peer)
@@ -42,8 +43,10 @@ class UpkeepActions:
 
     def _verify(self, caller: Caller, f: Fields) -> Mapping[str, object]:
         f.finish()
+        caller.administer("log_verify")
         return self._upkeep.verify(caller.gone)
 
     def _audit(self, caller: Caller, f: Fields) -> Mapping[str, object]:
         f.finish()
+        caller.administer("log_audit")
         return self._upkeep.audit(caller.gone)

@@ -1,0 +1,61 @@
+"""Actions on the whole log: who may ask, and what becomes of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from penstock.errors import AccessRefused, LogDamaged, Unavailable
+from penstock.server.flight.calls import Caller
+from penstock.server.flight.compact_action import CompactAction
+from penstock.server.flight.handover import Answer
+from penstock.server.flight.upkeep_actions import UpkeepActions
+from penstock.wire.flight.fields import Fields
+
+
+@pytest.mark.parametrize("name", ["compact", "backup", "log_verify", "log_audit"])
+def test_only_administrators_may_ask(name: str) -> None:
+    nothing = cast("Any", None)  # nothing is asked of them
+    table = CompactAction(nothing, nothing).table | UpkeepActions(nothing).table
+    caller = Caller("bob", "ipv4:127.0.0.1:999", lambda: False)
+    with pytest.raises(AccessRefused, match=f"{name}: for users with the tag 'administrator'"):
+        table[name][0](caller, Fields(name, {"target": "/b"} if name == "backup" else {}))
+
+
+class Keeper:
+    """Compacting ends in an error."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    async def compact(self, *, dry_run: bool) -> dict[str, object]:
+        raise self.error
+
+
+class Handover:
+    """Runs a job on a loop until nothing is left to do there."""
+
+    def submit(self, job: Any) -> Answer[object]:
+        answer: Answer[object] = Answer()
+
+        async def turn() -> None:
+            job(answer)
+            await asyncio.wait(asyncio.all_tasks() - {cast("asyncio.Task[object]", asyncio.current_task())}, timeout=20)
+            await asyncio.sleep(0)  # what was to be called when it ended
+
+        asyncio.run(turn())
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(asyncio.CancelledError(), Unavailable), (LogDamaged("log/1"), LogDamaged), (OSError(5), OSError)],
+)
+def test_who_asked_for_a_compaction_learns_how_it_ended(error: BaseException, told: type[Exception]) -> None:
+    action = CompactAction(cast("Any", Handover()), cast("Any", Keeper(error)))
+    caller = Caller("ann", "", lambda: False, ("administrator",))
+    with pytest.raises(told) as raised:
+        action.table["compact"][0](caller, Fields("compact", {}))
+    assert raised.value is error or isinstance(raised.value, Unavailable)

@@ -1,0 +1,36 @@
+"""Users of the settings: passwords from files, tags, and from where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from penstock.config.settings import GUEST, User
+from penstock.errors import SettingsError
+from penstock.server.users import Users
+
+
+def test_a_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("open sesame\n# changed in May\n")
+    users = Users([User(name="ann", password_file=str(secret))])
+    assert users.check("ann", "open sesame", "10.0.0.1")
+    assert not users.check("ann", "", "10.0.0.1")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\nsecond line", b"\xff\xfe\n"])
+def test_a_file_without_a_password_is_a_mistake_and_no_empty_password(tmp_path: Path, content: bytes | None) -> None:
+    secret = tmp_path / "secret"
+    if content is not None:
+        secret.write_bytes(content)
+    with pytest.raises(SettingsError, match=f"password_file of user 'ann': {secret}"):
+        Users([User(name="ann", password_file=str(secret))])
+
+
+def test_tags_and_hosts() -> None:
+    users = Users([GUEST, User(name="ann", password=SecretStr("x"), tags=("monitoring",))])
+    assert users.check("guest", "guest", "::1")
+    assert not users.check("guest", "guest", "10.0.0.1")
+    assert (users.tags("guest"), users.tags("ann"), users.tags("nobody")) == (("administrator",), ("monitoring",), ())
