@@ -1,6 +1,6 @@
 """What depth costs: leased messages, idle queues, and how long the loop stands still.
 
-    python benchmarks/bench_depth.py [--mode leased|idle|pauses] [--messages 1000000]
+    python benchmarks/bench_depth.py [--mode leased|idle|pauses|many] [--messages 1000000]
 
 Memory is resident memory of the process tree, with a body cache of 8 MiB.
 
@@ -12,6 +12,8 @@ pauses   the longest turn of the loop, as the server measures it (`penstock_loop
          makes one each millisecond.  Phases: nothing to do; saturation with checkpoints and new segments; purge and
          delete of half as many messages and of 25 interleaved queues; base, compaction and the exchange of segments;
          a lost connection that held every second message; one ack for every second message
+many     a hundredth as many queues as messages, declared without waiting, a hundred messages in each, listed over HTTP,
+         then a clean restart and a list again: the longest turn of the loop in each phase, and bytes a queue
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
-from amqp_client import Consumer, Link, drive, publish
+from amqp_client import Consumer, Link, Workload, drive, method, publish
 from bench_amqp import Place, many_queues, uniform
 from harness import Server, Span, emit, parse, parser, work_folder
 
@@ -263,6 +265,69 @@ def _scattered(given: argparse.Namespace, address: tuple[str, int], name: str) -
     return link
 
 
+def many(folder: Path, given: argparse.Namespace) -> None:
+    """Many queues, in a server that works."""
+    count = max(given.messages // 100, 10)
+    found: dict[str, list[float]] = {}
+
+    def note(phase: str, value: float) -> None:
+        found.setdefault(phase, []).append(value)
+
+    for run in range(given.repeat):
+        environ = {**ENVIRON, "PENSTOCK_LOG__CHECKPOINT_RECORDS": str(max(given.messages // 4, 1000))}
+        with Server(folder / f"many{run}", environ=environ, arguments=("--http", "127.0.0.1:0")) as server:
+            pulse = Pulse(server)
+            _settle(given)
+            empty = server.usage().resident
+            names = [f"many-{number}" for number in range(count)]
+            with Link(server.address("amqp")) as link:
+                started = time.perf_counter()
+                _declare(link, names)
+                note("declare, us a queue", (time.perf_counter() - started) / count * 1e6)
+                link.close()
+            _settle(given)
+            note("ms in a turn: declare", pulse.look()[0])
+            note("bytes an idle queue", (server.usage().resident - empty) / count)
+            publish(server.address("amqp"), Workload.make(names, count=count), given.messages)
+            _settle(given)
+            note("ms in a turn: publish and checkpoints", pulse.look()[0])
+            _listed(server)
+            note("ms in a turn: list over HTTP", pulse.look()[0])
+            time.sleep(0.0 if given.quick else 12.0)
+            note("ms in a turn: upkeep", pulse.look()[0])
+            server.stop()
+            server.start()
+            note("seconds of a start", server.start_s)
+            pulse = Pulse(server)
+            _listed(server)
+            _settle(given)
+            note("ms in a turn: after a start", pulse.look()[0])
+            server.stop()
+    for what, runs in found.items():
+        budget = 20.0 if what.startswith("ms in a turn") else 1024.0 if what.startswith("bytes") else None
+        emit(f"many queues: {what}", runs, what.split()[0], budget=budget, settings={"queues": count})
+
+
+def _declare(link: Link, names: list[str]) -> None:
+    """Declare without waiting for each answer."""
+    for start in range(0, len(names), 1000):
+        part = names[start : start + 1000]
+        link.sock.sendall(
+            b"".join(method((50, 10), b"\0\0" + bytes([len(name)]) + name.encode() + b"\x02\0\0\0\0") for name in part)
+        )
+        for _ in part:
+            link.read_frame()
+
+
+def _listed(server: Server) -> None:
+    """A few pages of the list of queues."""
+    for page in (1, 2, 3):
+        request = Request(f"http://{server.ready['http']}/api/queues?page={page}&page_size=100&sort=name")
+        request.add_header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
+        with urlopen(request) as answer:
+            answer.read()
+
+
 def _purge(link: Link, place: Place, *, half: bool) -> None:
     for name in list(place.queues)[: 25 if half else None]:
         data = name.encode()
@@ -273,14 +338,17 @@ def _settle(given: argparse.Namespace) -> None:
     time.sleep(0.0 if given.quick else SETTLE_S)
 
 
+MODES = {"leased": leased, "idle": idle, "pauses": pauses, "many": many}
+
+
 def main() -> None:
     """Run the modes asked for."""
     options = parser(__doc__ or "", messages=1_000_000, repeat=1)
-    options.add_argument("--mode", action="append", choices=["leased", "idle", "pauses"], help="default: all")
+    options.add_argument("--mode", action="append", choices=list(MODES), help="default: all")
     given = parse(options)
     with work_folder(given.folder) as folder:
-        for mode in given.mode or ["leased", "idle", "pauses"]:
-            {"leased": leased, "idle": idle, "pauses": pauses}[mode](folder, given)
+        for mode in given.mode or MODES:
+            MODES[mode](folder, given)
 
 
 if __name__ == "__main__":

@@ -77,9 +77,7 @@ def drain(server: Server, place: Place, messages: int) -> tuple[Span, float]:
                 if share:
                     link = links.enter_context(closing(Link(place.address)))
                     consumers.append(
-                        Consumer(
-                            link, place.workload, share, name, topic=topic, prefetch=PREFETCH, ack_every=ACK_EVERY
-                        )
+                        Consumer(link, place.workload, share, name, topic=topic, prefetch=PREFETCH, ack_every=ACK_EVERY)
                     )
             drive(*consumers)
             for consumer in consumers:

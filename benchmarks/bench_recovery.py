@@ -17,6 +17,9 @@ from amqp_client import Link, publish
 from bench_amqp import Place, one_queue, uniform
 from harness import Server, Wrong, emit, parse, parser, work_folder
 
+FIRST_DELIVERY_S = ((1_000_000, 0.8), (10_000_000, 3.0))
+"""Up to so many messages, from the start of the process to its first delivery."""
+
 
 def first_delivery(server: Server, place: Place, skip: int) -> float:
     """Take one message, the `skip`-th from 0 on, and make its ack durable; seconds since the process was spawned."""
@@ -67,7 +70,8 @@ def recover(server: Server, place: Place, runs: int, *, checkpoints: bool, skip:
     settings: dict[str, object] = {"messages": messages, "log_mib": log_mib, "checkpoints": checkpoints}
     settings["records"] = server.ready["recovered"]
     emit(f"recovery, {kind}", recovery, "s", budget=0.5 if checkpoints else 2.5, settings=settings)
-    emit(f"process start to first delivery, {kind}", delivery, "s", settings=settings)
+    within = next((budget for most, budget in FIRST_DELIVERY_S if messages <= most), None) if checkpoints else None
+    emit(f"process start to first delivery, {kind}", delivery, "s", budget=within, settings=settings)
     return skip
 
 

@@ -9,11 +9,12 @@
     |  |- InvalidArgument   a value has the wrong type, name or range
     |  |- QueueFull         a limit refused the message
     |  |- Fenced            a newer holder of a stream or lease is active
+    |  |- DiskFull          the log, or what waits beside it, has no room for more messages
     |- ExpressionError      an expression that cannot be read, with the place
     |- SettingsError        a settings file, variable or option that cannot be used
     |- ProtocolError        the peer broke the protocol of its connection
-    |- Unavailable          cannot connect, connection lost, server stopping, or log broken
-    |- DiskFull             the log has no room for more messages
+    |- Unavailable          cannot connect, connection lost, or server starting or stopping
+    |  |- LogBroken         a write or sync failed; this process confirms nothing more
     |- DataFolderInUse      another process serves this folder
     |- LogDamaged           bytes of the log are wrong in the middle
 
@@ -79,6 +80,7 @@ class InvalidArgument(Refused):
 
     code = "PS105"
     to_do = "Use a value the message allows."
+    exit_status = 2
 
 
 class QueueFull(Refused):

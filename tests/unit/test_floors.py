@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": BELOW_SERVER,
     "client": {"records", "expr", "wire", "errors", "units"},
     "spark": {"client", "expr", "records", "errors", "units"},
-    "testing": BELOW_SERVER | {"server", "client"},
+    "testing": BELOW_SERVER | {"server", "client", "spark"},
     "cli": BELOW_SERVER | {"server", "client", "spark", "testing", "dashboard", "penstock"},
     "dashboard": BELOW_SERVER | {"server", "client", "spark"},
     "__main__": {"cli"},

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, note, write, write_json
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_json
 from penstock.cli.progress import bar
 from penstock.errors import DataFolderInUse
 from penstock.units import format_size
@@ -38,11 +38,14 @@ def backup(
         write_json({"backup": str(target), **done})
         return
     write(
-        f"{target}: {done['rows']:,} records up to LSN {done['last']:,} in {done['files']} files, "
+        f"{target}: {counted(done['rows'], 'record')} up to LSN {done['last']:,} in {counted(done['files'], 'file')}, "
         f"{format_size(cast('int', done['bytes']))}, every checksum right"
     )
     if done["linked"]:
-        note(f"{done['linked']} closed segments are hard links: copy {target} to another disk to be safe from this one")
+        note(
+            f"closed segments that are hard links: {done['linked']:,}; "
+            f"copy {target} to another disk to be safe from this one"
+        )
 
 
 def _of_server(url: str, target: Path, copy: bool) -> dict[str, Any]:
@@ -99,6 +102,7 @@ def restore(
         write_json({"data": str(data), **done})
         return
     write(
-        f"{data}: {done['rows']:,} records up to LSN {done['last']:,}, {format_size(cast('int', done['bytes']))}; "
+        f"{data}: {counted(cast('int', done['rows']), 'record')} up to LSN {done['last']:,}, "
+        f"{format_size(cast('int', done['bytes']))}; "
         f"its bookmarks begin with {done['origin']}|, those of the original with {done['old_origin']}|"
     )

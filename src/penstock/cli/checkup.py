@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast, get_args, get_origin
@@ -24,6 +25,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from penstock.config.queues import QUEUE_KEYS, Kind
+from penstock.log.disk import LOCK_NAME
 from penstock.records.settings import QueueSettings
 from penstock.units import format_duration, format_size
 
@@ -50,7 +52,10 @@ def examine(settings: Settings) -> list[Finding]:
     folder = nearest_folder(Path(settings.server.data))
     findings = [python(), *disk(folder)]
     doors = (("amqp", settings.listen.amqp), ("http", settings.listen.http), ("flight", settings.listen.flight))
-    findings += [port(name, address) for name, address in doors if address is not None]
+    server = serving_process(Path(settings.server.data))
+    if server is not None:
+        findings.append(Finding("data folder", "good", f"{folder}, which process {server} serves at present"))
+    findings += [port(name, address, server) for name, address in doors if address is not None]
     findings += [files(), memory(settings.server.memory)]
     findings.append(java(needed=bool(settings.pipeline)))
     if settings.server.sync != "commit":
@@ -108,8 +113,33 @@ def sync_times_ms(folder: Path, count: int = SYNCS) -> list[float]:
     return sorted(took)
 
 
-def port(name: str, address: Address) -> Finding:
-    """Whether an address can be listened on."""
+def serving_process(folder: Path) -> int | None:
+    """The process that holds the lock of a data folder, as Linux tells; the lock is not touched."""
+    try:
+        inode, holder = (folder / LOCK_NAME).stat().st_ino, (folder / LOCK_NAME).read_text().strip()
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return None
+    # 1: FLOCK  ADVISORY  WRITE 6514 fe:00:12345 0 EOF
+    held = any("FLOCK" in lock and lock[-4] == holder and lock[-3].endswith(f":{inode}") for lock in locks)
+    return int(holder) if held else None
+
+
+def listens(process: int, number: int) -> bool:
+    """Whether a process listens on this TCP port, as far as Linux lets us see."""
+    rows = list[list[str]]()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            rows += [line.split() for line in Path(table).read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == number}
+    try:
+        return any(str(Path(fd).readlink()) in sockets for fd in Path(f"/proc/{process}/fd").iterdir())
+    except OSError:
+        return False
+
+
+def port(name: str, address: Address, server: int | None = None) -> Finding:
+    """Whether an address can be listened on; well, too, when the server of the data folder does so already."""
     what = f"{name} door"
     if address.port == 0:
         return Finding(what, "good", f"{address}, any free port")
@@ -119,6 +149,8 @@ def port(name: str, address: Address) -> Finding:
         try:
             probe.bind((address.host, address.port))
         except OSError as error:
+            if server is not None and listens(server, address.port):
+                return Finding(what, "good", f"{address}, where process {server} listens")
             advice = f"stop what listens there (Penstock, perhaps), or set listen.{name}"
             return Finding(what, "bad", f"{address}: {error.strerror or error}", advice)
     return Finding(what, "good", f"{address} is free")
@@ -224,4 +256,6 @@ def told(value: object, unit: object) -> str:
         return format_duration(value)
     if unit == "size" and isinstance(value, int):
         return format_size(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return str(value)

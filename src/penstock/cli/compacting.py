@@ -23,7 +23,7 @@ def of_server(url: str, dry_run: bool) -> dict[str, Any]:
 
 def of_folder(data: str, age: str | None, size: str | None, compress: bool, dry_run: bool) -> dict[str, Any]:
     """The same for a folder.  DataFolderInUse when a server has it; a dry run needs no lock."""
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import listing, open_folder
     from penstock.cli.progress import bar
     from penstock.log.upkeep.plan import Aims
     from penstock.server import offline
@@ -42,6 +42,7 @@ def of_folder(data: str, age: str | None, size: str | None, compress: bool, dry_
     }  # fmt: skip
     if dry_run:
         return out
+    sizes = {one.name: (one.bytes, one.rows) for one in listing(data)}
     total = sum(task.bytes_before for task in planned)
     with bar("bytes") as show:
         done = 0
@@ -55,7 +56,10 @@ def of_folder(data: str, age: str | None, size: str | None, compress: bool, dry_
             out["dropped"] += made.rows_before - made.rows
 
         try:
-            out["deleted"] = len(offline.compact(disk, clock, limits, aims, told))
+            gone = [sizes.get(name, (0, 0)) for name in offline.compact(disk, clock, limits, aims, told)]
         except DataFolderInUse as error:
             raise DataFolderInUse(f"{error}; leave --data away to have the running server do it") from None
+        out["deleted"] = len(gone)
+        out["freed"] += sum(size for size, _ in gone)
+        out["dropped"] += sum(rows for _, rows in gone)
     return out

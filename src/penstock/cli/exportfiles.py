@@ -51,6 +51,10 @@ class Writer(Protocol):
         """No more rows.  The sink stays open."""
         ...
 
+    def abandon(self) -> None:
+        """The file comes to nothing: write no more to the sink, which is closed next."""
+        ...
+
 
 def writer_for(form: str, sink: BinaryIO, body: str) -> Writer:
     """The writer of a format.  InvalidArgument for one there is none of, or a body it cannot show."""
@@ -99,6 +103,11 @@ class Columns:
         cast("Any", self._out).close()
         if self._json is not None and self._json.misfits:
             self.warnings.append(f"{self._json.misfits:,} bodies are null: no JSON object, or unlike the first ones")
+
+    def abandon(self) -> None:
+        """Let go of what was written."""
+        if self._form == "parquet" and self._out is not None:
+            self._out.is_open = False  # else it writes its end into the closed sink when it is collected, and complains
 
     def _open(self, schema: pa.Schema) -> None:
         if self._form == "parquet":
@@ -223,6 +232,9 @@ class JsonLines:
     def finish(self) -> None:
         """No more rows."""
 
+    def abandon(self) -> None:
+        """Nothing is held back."""
+
     def _shown(self, name: str, value: bytes) -> dict[str, object]:
         if name == "body" and self._body == "json":
             try:
@@ -267,6 +279,9 @@ class Csv:
         """No more rows."""
         if self._out is not None:
             self._out.close()
+
+    def abandon(self) -> None:
+        """Nothing is held back."""
 
 
 def texts(column: Any) -> pa.Array[Any]:

@@ -170,13 +170,17 @@ def export(
     try:
         with open(part, "xb") if part is not None else _stdout() as sink:
             writer = writer_for(form, cast("Any", sink), body)
-            for batch in _limited(source(), limit):
-                writer.write(_named(batch))
-                done.rows += batch.num_rows
-                _note_lsns(done, batch)
-                if done.last is not None:
-                    progress(done.last + 1 - start, end - start)
-            writer.finish()
+            try:
+                for batch in _limited(source(), limit):
+                    writer.write(_named(batch))
+                    done.rows += batch.num_rows
+                    _note_lsns(done, batch)
+                    if done.last is not None:
+                        progress(done.last + 1 - start, end - start)
+                writer.finish()
+            except BaseException:
+                writer.abandon()
+                raise
             done.warnings += writer.warnings
             if part is not None:
                 sink.flush()

@@ -12,6 +12,7 @@ import sys
 import threading
 from typing import Any
 
+from penstock.cli.recovering import line, relax_collector
 from penstock.errors import PenstockError
 
 
@@ -19,8 +20,8 @@ def main() -> int:
     """Serve until told to stop; the exit status of the error that ended it, if one did."""
     settings, ready_file = read_parcel(sys.stdin.buffer.fileno())
     threading.Thread(target=_watch, daemon=True).start()
+    relax_collector()
     try:
-        from penstock.cli.recovering import line
         from penstock.server.app import serve  # heavy, and what goes wrong in it is told below
 
         serve(settings, ready_file=ready_file, show=line())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, note, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_json, write_table
 from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
 
@@ -67,7 +67,7 @@ def ls(data: DataFolder = None, url: OfServer = None, json: Json = False) -> Non
 @app.command()
 def show(
     first: Annotated[int, typer.Option("--from", min=0, help="First LSN.")] = 0,
-    last: Annotated[int | None, typer.Option("--to", help="Last LSN.")] = None,
+    last: Annotated[int | None, typer.Option("--to", min=0, help="Last LSN.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most records to print.")] = 100,
     data: DataFolder = None,
     url: OfServer = None,
@@ -113,8 +113,8 @@ def verify(data: DataFolder = None, url: OfServer = None, json: Json = False) ->
         write_json({"good": good, **facts})
     else:
         write(
-            f"{len(facts['segments']):,} segments, {facts['batches']:,} batches, {facts['rows']:,} records, "
-            f"{format_size(facts['bytes'])}, last LSN {facts['last_lsn']:,}"
+            f"{counted(len(facts['segments']), 'segment')}, {facts['batches']:,} batches, "
+            f"{counted(facts['rows'], 'record')}, {format_size(facts['bytes'])}, last LSN {facts['last_lsn']:,}"
         )
         for warning in facts["warnings"]:
             note(f"warning: {warning}")
@@ -128,11 +128,7 @@ def _verified(data: str) -> dict[str, Any]:
     from penstock.cli.logfiles import open_folder
     from penstock.log.verify import verify as verify_log
 
-    disk = open_folder(data)
-    report = verify_log(disk)
-    if report.damage:  # a server that writes meanwhile makes a sound end look damaged, but not twice the same
-        before, report = set(report.damage), verify_log(disk)
-        report.damage = [damage for damage in report.damage if damage in before]
+    report = verify_log(open_folder(data))
     facts = asdict(report)
     facts["segments"] = [segment._asdict() for segment in report.segments]
     return facts
@@ -182,7 +178,10 @@ def compact(
         write_json(done)
         return
     planned = cast("list[dict[str, Any]]", done["planned"])
-    if dry_run or not planned:
+    if dry_run and not planned:
+        write("nothing to do: no segment is worth rewriting, and none may go")
+        return
+    if dry_run:
         write_table(
             ("why", "first", "last", "segments", "records", "kept", "size", "then, about"),
             [
@@ -195,7 +194,8 @@ def compact(
         )  # fmt: skip
     if not dry_run:
         write(
-            f"{done['deleted']} segments deleted, {done['done']} rewritten: {done['dropped']:,} records left out, "
+            f"{counted(done['deleted'], 'segment')} deleted, {done['done']:,} rewritten: "
+            f"{counted(done['dropped'], 'record')} left out, "
             f"{format_size(max(0, done['freed']))} freed"
         )
 
@@ -265,7 +265,7 @@ def export(
     if json and target is not None:
         write_json({"file": file, "format": form, "rows": done.rows, "bytes": done.bytes, "from": start, "to": end - 1})
     elif target is not None:
-        write(f"{file}: {done.rows:,} rows, {format_size(done.bytes)}")
+        write(f"{file}: {counted(done.rows, 'row')}, {format_size(done.bytes)}")
 
 
 def add_audit_to(app: typer.Typer) -> None:

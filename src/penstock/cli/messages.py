@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, note, write, write_json
-from penstock.cli.remote import RemoteMessage, connect
-from penstock.errors import InvalidArgument
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_json
+from penstock.cli.remote import Remote, RemoteMessage, RemoteReceipt, connect
+from penstock.errors import InvalidArgument, NotFound, Refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,34 +43,87 @@ def add_to(app: typer.Typer) -> None:
 
 def publish(
     topic: Annotated[str, typer.Argument(help="The topic: a key, or exchange/key.")],
-    file: Annotated[Path | None, typer.Argument(help="JSON lines, CSV, Parquet or Arrow; without it: stdin.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Lines, CSV, Parquet or Arrow; without it: stdin.")] = None,
     format: Annotated[
-        str | None, typer.Option("--format", help="jsonl, csv, parquet or arrow; default by name.")
+        str | None, typer.Option("--format", help="jsonl (lines), csv, parquet or arrow; default by name.")
     ] = None,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Publish the lines or rows of a file: a line of JSON or a row is a message.
+    """Publish the lines or rows of a file: a line as it stands, or a row as JSON, is a message.
+
+    Rows that the server refuses make the exit status 1; what no queue and no declared topic takes is not stored.
 
     Example: penstock publish orders orders.jsonl
     """
     kind = format or (FORMATS.get(file.suffix.lower(), "jsonl") if file is not None else "jsonl")
     if kind not in set(FORMATS.values()):
         raise InvalidArgument(f"format {kind!r} is not one of jsonl, csv, parquet, arrow")
-    rows, started = 0, time.monotonic()
+    if not topic:
+        raise InvalidArgument("the topic is empty")
+    started = time.monotonic()
     with connect(url) as client:
-        for table in tables(file, kind):
-            client.publish_table(topic, table)
-            rows += table.num_rows
-            if not json and sys.stderr.isatty():
-                sys.stderr.write(f"\r{rows:,} messages")
+        done = send(client, topic, tables(file, kind), lambda rows: progress(rows, json=json))
     seconds = time.monotonic() - started
     if json:
-        write_json({"topic": topic, "published": rows, "seconds": round(seconds, 6)})
+        write_json({"topic": topic, **done.plain(), "seconds": round(seconds, 6)})
     else:
         if sys.stderr.isatty():
             sys.stderr.write("\r")
-        write(f"{rows:,} messages published to {topic} in {seconds:.2f} s, all on disk")
+        write(f"{counted(done.stored, 'message')} published to {topic} in {seconds:.2f} s, all on disk")
+        if done.unroutable:
+            note(f"{counted(done.unroutable, 'message')} not stored: no queue and no declared topic takes {topic!r}")
+    if done.refused:
+        raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
+
+
+def progress(rows: int, *, json: bool) -> None:
+    """How far it is, for a person who looks on."""
+    if not json and sys.stderr.isatty():
+        sys.stderr.write(f"\r{rows:,} messages")
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the messages of a file."""
+
+    rows: int = 0
+    stored: int = 0
+    unroutable: int = 0  # confirmed and not stored: nobody wanted them
+    refused: int = 0
+    why: str = ""  # of the first that was refused
+
+    def plain(self) -> dict[str, int]:
+        """For a program."""
+        return {"published": self.stored, "unroutable": self.unroutable, "refused": self.refused}
+
+    def add(self, receipt: RemoteReceipt) -> None:
+        """What became of one table."""
+        if receipt.refused and not self.why:
+            self.why = receipt.refused[0].message
+        self.rows += receipt.rows
+        self.stored += receipt.stored
+        self.unroutable += receipt.unroutable
+        self.refused += receipt.refused_rows
+
+
+def send(client: Remote, topic: str, tables: Iterable[pa.Table], told: Callable[[int], None]) -> Sent:
+    """Publish tables to `K`, or to `E/K` where there is an exchange E: a key of the default one may hold a slash."""
+    done = Sent()
+    exchange, _, key = topic.partition("/")
+    routed = bool(key and exchange)
+    for table in tables:
+        if routed:
+            try:
+                done.add(client.publish_table(key, table, exchange=exchange))
+            except NotFound:
+                if done.rows:
+                    raise  # the exchange was there when it began
+                routed = False
+        if not routed:
+            done.add(client.publish_table(topic, table))
+        told(done.rows)
+    return done
 
 
 def tables(file: Path | None, kind: str) -> Iterator[pa.Table]:
@@ -146,20 +201,39 @@ def consume(
     """
     if peek and (exec_ is not None or filter is not None):
         raise InvalidArgument("--peek goes with neither --exec nor --filter")
+    command = None if exec_ is None else read_command(exec_)
     with connect(url) as client:
         if peek:
             for message in client.peek(queue, count or 10):
                 show(message, as_json=json)
             return
         backlog = min(count, 32) if count else 32
-        settled = take(client.consume(queue, backlog=backlog, filter=filter), count, exec_, as_json=json)
+        settled = take(client.consume(queue, backlog=backlog, filter=filter), count, command, as_json=json)
     if exec_ is not None:
         note(f"{settled[0]:,} done, {settled[1]:,} put back")
 
 
-def take(messages: Iterable[RemoteMessage], count: int, command: str | None, *, as_json: bool) -> tuple[int, int]:
-    """Handle up to `count` messages (0: all that come); returns how many were done and how many were put back."""
-    arguments = shlex.split(command) if command is not None else None
+def read_command(text: str) -> list[str]:
+    """The words of a command, which is looked up before any message is taken.  InvalidArgument when it cannot run."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InvalidArgument(f"--exec {text!r}: {error}") from None
+    if not words:
+        raise InvalidArgument("--exec names no command")
+    if shutil.which(words[0]) is None:
+        raise InvalidArgument(f"--exec {text!r}: {words[0]} is no program that can be run")
+    return words
+
+
+def take(
+    messages: Iterable[RemoteMessage], count: int, arguments: Sequence[str] | None, *, as_json: bool
+) -> tuple[int, int]:
+    """Handle up to `count` messages (0: all that come), by a command if there is one.
+
+    Result: how many were done and how many were put back.  InvalidArgument when the command cannot be started; the
+    message that it was meant for is put back.
+    """
     done = failed = 0
     for message in messages:
         if arguments is None:
@@ -168,7 +242,11 @@ def take(messages: Iterable[RemoteMessage], count: int, command: str | None, *, 
             message.ack()
             done += 1
         else:
-            status = subprocess.run(arguments, input=message.body, check=False).returncode
+            try:
+                status = subprocess.run(arguments, input=message.body, check=False).returncode
+            except OSError as error:
+                message.release()
+                raise InvalidArgument(f"--exec {shlex.join(arguments)!r}: {error.strerror or error}") from error
             if status == 0:
                 message.ack()
                 done += 1

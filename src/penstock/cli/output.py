@@ -35,6 +35,13 @@ def note(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: `1 file`, `2 files`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
+
+
 def write_json(value: object, *, indent: bool = True) -> None:
     """A value as JSON; bytes as text, with what is no UTF-8 replaced."""
     options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
@@ -79,7 +86,14 @@ def write_facts(facts: Mapping[str, object]) -> None:
 def tell_error(error: PenstockError, *, as_json: bool) -> int:
     """Print an error to standard error; returns the exit status of its kind."""
     if as_json:
-        what = {"code": error.code, "message": str(error), "retry": error.retry, "to_do": error.to_do}
+        what: dict[str, object] = {
+            "code": error.code,
+            "message": str(error),
+            "retry": error.retry,
+            "to_do": error.to_do,
+        }
+        if isinstance(error, ExpressionError):
+            what |= {"expression": error.text, "place": error.place}
         sys.stderr.write(orjson.dumps({"error": what}).decode() + "\n")
     else:
         text = error.pointed() if isinstance(error, ExpressionError) else str(error)

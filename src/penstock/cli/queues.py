@@ -34,7 +34,7 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
 
 @app.command()
 def show(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
-    """Show one queue: its counts and settings.
+    """Show one queue: what is in it, and what went through it since the server started.
 
     Example: penstock queue show to-ship
     """

@@ -70,6 +70,9 @@ def serve(
 
     Example: penstock serve penstock.toml --data /var/lib/penstock
     """
+    from penstock.cli.recovering import line, relax_collector
+
+    relax_collector()
     settings = read_settings(
         config,
         {
@@ -81,7 +84,6 @@ def serve(
         },
         tell=True,
     )
-    from penstock.cli.recovering import line
     from penstock.server.app import serve as run
 
     run(settings, ready_file=ready_file, show=line())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import Json, note, write, write_json, write_table
-from penstock.cli.serving import read_settings
+from penstock.cli.serving import ConfigFile, Data, read_settings
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,14 +22,14 @@ def expr(
     message: Annotated[
         list[str] | None, typer.Option("--message", "-m", help="A JSON body; - reads one a line from stdin.")
     ] = None,
-    backend: Annotated[str, typer.Option("--backend", help="Who evaluates: python.")] = "python",
+    backend: Annotated[str, typer.Option("--backend", help="Who evaluates: python, arrow or spark.")] = "python",
     json: Json = False,
 ) -> None:
     """Evaluate an expression: prints the value, TRUE, FALSE or NULL, a line for each message.
 
     Example: penstock expr "/total > 5 AND /region IN ('n', 's')" --message '{"total": 9, "region": "n"}'
     """
-    from penstock.expr import evaluate
+    from penstock.testing import evaluate
 
     bodies: list[bytes] = []
     for text in message or ["{}"]:
@@ -60,8 +60,8 @@ def as_json(value: object) -> object:
 
 
 def doctor(
-    config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A settings file (TOML).")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Folder of the log; overrides the file.")] = None,
+    config: ConfigFile = None,
+    data: Data = None,
     json: Json = False,
 ) -> None:
     """Say what is wrong with this machine, and which settings are in force.  Exit status 1 if it cannot serve.

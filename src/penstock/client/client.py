@@ -12,6 +12,7 @@ Thread-safe but for consumers, each of which belongs to one thread.  Every error
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -55,11 +56,17 @@ def connect(
         client.health()
     except Unavailable as error:
         client.close()
-        raise Unavailable(f"no Penstock server answers at {address}: {error}") from None
+        raise Unavailable(f"no Penstock server answers at {address}: {_reason(str(error))}") from None
     except BaseException:
         client.close()
         raise
     return client
+
+
+def _reason(text: str) -> str:
+    """What gRPC found in the end, without the words that it wraps around it."""
+    last = text.rpartition("with message: ")[2].rpartition("last error: ")[2]
+    return re.sub(r"^[A-Z]+: ", "", last)
 
 
 class Client(Reading):

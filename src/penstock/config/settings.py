@@ -168,7 +168,9 @@ class User(Section):
     password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
     password_file: str | None = Field(default=None, description="File whose first line is the password.")
     tags: tuple[Literal["administrator", "monitoring"], ...] = Field(
-        default=(), description="What else the user may do."
+        default=(),
+        description='What else the user may do: "administrator" reads records of all kinds, and has the whole log '
+        'backed up, verified and compacted; "monitoring" is shown to tools and allows nothing more.',
     )
     loopback_only: StrictBool = Field(default=False, description="Refuse this user from other machines.")
 

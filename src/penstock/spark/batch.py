@@ -91,6 +91,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
             )
         )
         if not batches:
+            server.act("hold", read=planning, release=True)
             return []
         table: Any = pa.Table.from_batches(batches)
         rows: pa.RecordBatch = table.sort_by("lsn").combine_chunks().to_batches()[0]

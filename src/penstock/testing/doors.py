@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.server.amqp.door import AmqpDoor, AmqpLink
 from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
+from penstock.server.pulse import Pulse
 from penstock.server.users import Users
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
@@ -44,7 +45,8 @@ class Doors:
 
     def __init__(self, instance: Instance, disk: Disk) -> None:
         self.instance = instance
-        self.loop = asyncio.new_event_loop()
+        self.pulse = Pulse()
+        self.loop = self.pulse.new_loop()
         self.ports = dict[str, int]()  # of the open doors, by name
         settings = instance.settings
         # what the HTTP door shows, under the names it has on a server
@@ -121,7 +123,7 @@ class Doors:
 
         vhosts = frozenset(self.settings.vhosts)
         wake = self.loop.call_soon_threadsafe
-        door = self.run(lambda: FlightDoor(self.engine, self.users.check, vhosts, self._disk, wake=wake))
+        door = self.run(lambda: FlightDoor(self.engine, self.users, vhosts, self._disk, wake=wake))
         self._flight = door
         return door.listen(HOST, port)[1]
 

@@ -498,12 +498,12 @@ def test_publisher_sequences(forger: Forger) -> None:
 
 
 def test_the_command_says_so(forger: Forger) -> None:
-    from penstock.cli.main import app
+    from penstock.cli.tree import whole
 
     forger.about(Kind.SETTLE, 12, 13)
     forger.about(Kind.SETTLE, 12, 13)
     forger.report()
-    result = CliRunner().invoke(app, ["audit", "--data", str(forger.folder), "--json"])
+    result = CliRunner().invoke(whole(), ["audit", "--data", str(forger.folder), "--json"])
     assert result.exit_code == 1
     findings = json.loads(result.stdout)["findings"]
     assert findings[0]["guarantee"] == "ends once"

@@ -17,7 +17,8 @@ from pyarrow import parquet
 
 from penstock import __version__
 from penstock.cli import checkup, messages, queues
-from penstock.cli.main import app, main
+from penstock.cli.main import main
+from penstock.cli.tree import whole
 from penstock.errors import InvalidArgument
 from penstock.log import Log, LogSettings, OsDisk
 from penstock.records.entries import Control, Publishes, Topic
@@ -48,7 +49,7 @@ def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
         yield from commands(command, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_command(app)))
+ALL = dict(commands(typer.main.get_command(whole())))
 
 
 def test_the_tree_of_commands() -> None:
@@ -93,7 +94,7 @@ def test_expr_points_at_the_mistake(run: Run) -> None:
     assert "\n  /a >\n      ^\n" in err
     assert "PS200" in err
     assert json.loads(run("expr", "/a >", "--json")[2])["error"]["code"] == "PS200"
-    assert run("expr", "/a", "--backend", "abacus")[0] == 1
+    assert run("expr", "/a", "--backend", "abacus")[0] == 2
 
 
 def test_expr_reads_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +153,28 @@ def test_doctor_finds_a_taken_port() -> None:
     assert "set listen.amqp" in finding.advice
 
 
+def test_doctor_takes_the_server_of_the_folder_for_no_mistake(tmp_path: Path) -> None:
+    import os
+    import socket
+
+    from penstock.config.settings import Address
+
+    assert checkup.serving_process(tmp_path) is None
+    disk = OsDisk(tmp_path)
+    disk.lock()
+    try:
+        assert checkup.serving_process(tmp_path) == os.getpid()
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = Address("127.0.0.1", taken.getsockname()[1])
+            assert checkup.port("amqp", address, os.getpid()).verdict == "good"
+            assert checkup.port("amqp", address, os.getppid()).verdict == "bad"
+    finally:
+        disk.unlock()
+    assert checkup.serving_process(tmp_path) is None
+
+
 class StillClock:
     def wall(self) -> int:
         return 1_700_000_000_000_000
@@ -197,9 +220,20 @@ def test_log_verify_finds_damage(run: Run, data: Path) -> None:
     assert json.loads(err)["error"]["code"] == "PS503"
 
 
+def test_compact_says_when_there_is_nothing_to_do(run: Run, data: Path) -> None:
+    assert run("log", "compact", "--data", str(data), "--dry-run")[1].startswith("nothing to do")
+    assert run("log", "show", "--data", str(data), "--to", "-5")[0] == 2
+
+
+def test_restore_names_the_folder_that_is_no_backup(run: Run, data: Path, tmp_path: Path) -> None:
+    status, _, err = run("restore", str(data), str(tmp_path / "new"))
+    assert status == 2
+    assert f"penstock: {data} holds no complete backup" in err
+
+
 def test_log_commands_want_a_data_folder(run: Run, tmp_path: Path) -> None:
     status, _, err = run("log", "verify", "--data", str(tmp_path / "none"))
-    assert status == 1
+    assert status == 2
     assert "is no data folder" in err
     assert not (tmp_path / "none").exists()
 
@@ -248,7 +282,7 @@ def test_consume_runs_a_command_for_each_message() -> None:
     given = [Delivered(b"good"), Delivered(b"bad"), Delivered(b"good"), Delivered(b"beyond")]
     script = "import sys; sys.exit(sys.stdin.read() == 'bad')"
     command = shlex.join([sys.executable, "-c", script])
-    assert messages.take(given, 3, command, as_json=False) == (2, 1)
+    assert messages.take(given, 3, messages.read_command(command), as_json=False) == (2, 1)
     assert [message.end.partition(":")[0] for message in given] == ["ack", "retry", "ack", ""]
     assert "ended with status 1" in given[1].end
 

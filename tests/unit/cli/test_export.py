@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from typer.testing import CliRunner, Result
 
 import penstock
 from flight_house import FlightHouse
-from penstock.cli.main import app
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.cli.exporting import export
+from penstock.cli.progress import nobody
+from penstock.cli.tree import whole
+from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.relay import Relay
 
@@ -50,7 +53,7 @@ def write(client: penstock.Client) -> None:
 def run(filled: Path, tmp_path: Path) -> Run:
     def work(name: str, *arguments: object, code: int = 0) -> Result:
         file = name if name == "-" else str(tmp_path / name)
-        result = CliRunner().invoke(app, ["log", "export", file, "--data", str(filled), *map(str, arguments)])
+        result = CliRunner().invoke(whole(), ["log", "export", file, "--data", str(filled), *map(str, arguments)])
         if code:
             assert isinstance(result.exception, PenstockError)
             assert result.exception.exit_status == code
@@ -85,7 +88,7 @@ def test_json_bodies_that_do_not_fit_are_null_and_counted(tmp_path: Path, run: R
     assert bodies.null_count == 5
     assert "5 bodies are null" in result.stderr
     (tmp_path / "all.parquet").unlink()
-    result = run("b.arrow", "--topic", "raw", "--body", "json", code=1)
+    result = run("b.arrow", "--topic", "raw", "--body", "json", code=2)
     assert "none of the first bodies is a JSON object" in str(result.exception)
 
 
@@ -167,12 +170,12 @@ def test_a_program_gets_numbers(run: Run) -> None:
     ],
 )
 def test_mistakes_are_sentences_and_leave_no_file(run: Run, name: str, arguments: list[str], text: str) -> None:
-    assert text in str(run(name, *arguments, code=1).exception)
+    assert text in str(run(name, *arguments, code=2).exception)
 
 
 def test_a_file_that_is_there_is_not_replaced_unless_asked(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("mine")
-    assert "already there" in str(run("a.jsonl", code=1).exception)
+    assert "already there" in str(run("a.jsonl", code=2).exception)
     run("a.jsonl", "--overwrite", "--limit", 1)
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1
 
@@ -185,11 +188,32 @@ def test_a_server_gives_the_same_through_its_child(tmp_path: Path) -> None:
             write(client)
         for arguments in (["--topic", "orders"], ["--records"], ["--exchange", "e"], ["--filter", "/id = 3"]):
             outs = [
-                CliRunner().invoke(app, ["log", "export", "-", *where, *arguments]).stdout
+                CliRunner().invoke(whole(), ["log", "export", "-", *where, *arguments]).stdout
                 for where in (["--url", house.url], ["--data", str(house.folder)])
             ]
             assert outs[0] == outs[1] != ""
         assert bulk.requests == 4
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "arrows", "jsonl", "csv"])
+def test_a_source_that_breaks_off_leaves_no_file_and_says_so_once(
+    tmp_path: Path, form: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def source() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"lsn": [1, 2], "body": [b"a", b"b"]})
+        raise Unavailable("the child was killed")
+
+    with pytest.raises(Unavailable, match="was killed"):
+        export(source, 1, 9, tmp_path / "t", form, "", None, nobody)
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")  # no writer complains when it is collected
+
+
+def test_a_wrong_pattern_is_told_in_one_sentence(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    told = str(run("a.parquet", "--pattern", "(", code=2).exception)
+    assert told == "pattern '(' is not a regular expression: missing ): ("
+    assert "re2" not in capfd.readouterr().err
 
 
 def test_damage_leaves_no_file(tmp_path: Path) -> None:
@@ -202,7 +226,7 @@ def test_damage_leaves_no_file(tmp_path: Path) -> None:
         content[len(content) // 2] ^= 1
         victim.write_bytes(content)
         result = CliRunner().invoke(
-            app, ["log", "export", str(tmp_path / "t.parquet"), "--data", str(tmp_path / "data")]
+            whole(), ["log", "export", str(tmp_path / "t.parquet"), "--data", str(tmp_path / "data")]
         )
     assert isinstance(result.exception, PenstockError)
     assert not isinstance(result.exception, InvalidArgument)

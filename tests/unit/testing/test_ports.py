@@ -103,6 +103,10 @@ def test_http_shows_the_broker() -> None:
             assert json.loads(answer.read())["status"] == "ok"
         with urlopen(f"{broker.http_url}/metrics", timeout=10) as answer:
             assert b"q" in answer.read()
+        with urlopen(f"{broker.http_url}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        assert "penstock_durable_lsn 0.0" not in lines
+        assert any(line.startswith("rabbitmq_queues 1") for line in lines)
 
 
 def test_errors_reach_the_test_through_the_loop() -> None:

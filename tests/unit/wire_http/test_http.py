@@ -45,13 +45,20 @@ class Facts:
     def vhosts(self) -> Sequence[str]:
         return ["/", "shop"]
 
+    def queue_metrics(self) -> Sequence[QueueMetrics]:
+        return [QueueMetrics("/", "to-ship", 3, 2, 1, 1), QueueMetrics("shop", 'odd "name"\n', 4)]
+
     def scraped(self) -> None:
         self.scrapes += 1
 
     def metrics(self) -> Metrics:
-        queues = [QueueMetrics("/", "to-ship", 3, 2, 1, 30, 20, 1), QueueMetrics("shop", 'odd "name"\n', 4)]
         return Metrics(
-            node="one", version="0.1.0", published=12, dead_lettered={"expired": 5}, broken=True, queues=queues
+            node="one",
+            version="0.1.0",
+            published=12,
+            dead_lettered={"expired": 5},
+            disk_free_bytes=1 << 30,
+            broken=True,
         )
 
     def check_login(self, user: str, password: str, host: str) -> bool:
@@ -221,6 +228,7 @@ def test_metrics_have_the_names_that_dashboards_use(client: Client) -> None:
     labels = (("dead_letter_strategy", "at_least_once"), ("queue_type", "rabbit_classic_queue"))
     assert found["rabbitmq_global_messages_dead_lettered_expired_total", labels] == 5
     assert found["rabbitmq_connections_opened_total", ()] == 0
+    assert found["rabbitmq_disk_space_available_bytes", ()] == 1 << 30
     assert found["penstock_broken", ()] == 1
     assert ("rabbitmq_build_info", (("product_name", "Penstock"), ("product_version", "0.1.0"))) in found
 
@@ -228,3 +236,23 @@ def test_metrics_have_the_names_that_dashboards_use(client: Client) -> None:
 def test_metrics_of_each_queue_escape_names(client: Client) -> None:
     found = samples(client.get("/metrics/per-object").text)
     assert found["rabbitmq_queue_messages_ready", (("queue", 'odd "name"\n'), ("vhost", "shop"))] == 4
+
+
+def test_a_long_list_is_whole_and_in_order(facts: Facts, client: Client) -> None:
+    facts.present = [{"name": f"q{n * 7919 % 1000:03}", "vhost": "/", "ready": n % 5} for n in range(1000)]
+    whole = client.get("/api/queues").json()
+    assert [one["name"] for one in whole] == [one["name"] for one in facts.present]
+    ordered = client.get("/api/queues?sort=name&sort_reverse=true&columns=name").json()
+    assert [one["name"] for one in ordered] == [f"q{n:03}" for n in reversed(range(1000))]
+    by_depth = client.get("/api/queues?sort=messages&page=2&page_size=300").json()
+    assert [one["messages"] for one in by_depth["items"]] == [1] * 100 + [2] * 200
+    equal = [str(one["name"]) for one in facts.present if one["ready"] == 1][100:]
+    assert [one["name"] for one in by_depth["items"]][:100] == equal, "equals keep their order"
+
+
+def test_what_is_kept_since_the_last_scrape_begins_anew_with_each(facts: Facts, client: Client) -> None:
+    client.get("/api/overview")
+    assert facts.scrapes == 0
+    client.get("/metrics")
+    client.get("/metrics/per-object")
+    assert facts.scrapes == 2

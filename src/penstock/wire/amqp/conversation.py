@@ -196,6 +196,10 @@ class Conversation:
         if content is not None:
             self.partial_size -= content.charged
 
+    def largest_partial(self) -> int:
+        """The channel with the largest body that was announced and is not complete; only when there is one."""
+        return max(self._contents, key=lambda channel: self._contents[channel].charged)
+
     def _release(self) -> None:
         self._channels.clear()
         self._contents.clear()

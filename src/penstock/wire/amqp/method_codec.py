@@ -111,6 +111,7 @@ def method(class_id: int, method_id: int, *, client: bool = False) -> Callable[[
     """Make a slots dataclass of a class, read its wire types and enter it in `METHODS`."""
 
     def enter(plain: type[_M]) -> type[_M]:
+        plain.__doc__ = plain.__doc__ or plain.__name__  # else `dataclass` works a signature out: 0.1 ms each
         made = dataclass(slots=True)(plain)
         first, *rest = re.findall(r"[A-Z][a-z]*", plain.__name__)
         made.ID = class_id << 16 | method_id

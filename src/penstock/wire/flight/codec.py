@@ -21,7 +21,6 @@ import pyarrow.compute
 from penstock.errors import InvalidArgument
 from penstock.records.bodies import Bodies, data_bytes, from_column
 from penstock.records.chunks import Chunk
-from penstock.records.schema import TIMESTAMP
 from penstock.wire.flight.fields import NAME_LIMIT
 from penstock.wire.flight.headers import HEADER_COLUMNS, header_columns, properties_of
 from penstock.wire.flight.schemas import PUBLISH, Bounds, check_bodies, checked
@@ -117,14 +116,6 @@ def bookmark_column(origin: int, lsns: pa.Array[Any]) -> pa.Array[Any]:
     return cast("pa.Array[Any]", compute.binary_join_element_wise(str(origin), lsns.cast(pa.string()), "", "|"))
 
 
-def time_column(values: Sequence[int] | int, rows: int) -> pa.Array[Any]:
-    """Microseconds as timestamps; 0 is null."""
-    if isinstance(values, int):
-        return constant(TIMESTAMP, values or None, rows)
-    array = pa.array(np.asarray(values, dtype=np.int64))
-    return cast("pa.Array[Any]", compute.if_else(compute.equal(array, 0), None, array).cast(TIMESTAMP))
-
-
 def constant(kind: Any, value: object, rows: int) -> pa.Array[Any]:
     """The same value in each row."""
     if value is None:
@@ -193,18 +184,3 @@ def _exchanges(via: pa.Array[Any], exchange_of: Callable[[int], str]) -> pa.Arra
     encoded: Any = compute.dictionary_encode(via, null_encoding="encode")
     names = ["" if item is None else exchange_of(item) for item in encoded.dictionary.to_pylist()]
     return cast("pa.Array[Any]", pa.array(names, pa.string()).take(encoded.indices))
-
-
-READ_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "bookmark": ("lsn",),
-    "topic": ("name",),
-    "exchange": ("via",),
-    "headers": ("properties",),
-    "content_type": ("properties",),
-    "message_id": ("properties",),
-    "correlation_id": ("properties",),
-    "reply_to": ("properties",),
-    "attempt": (),
-    "state": (),
-}
-"""Columns of the log that a column of `schemas.MESSAGES` is made from, where it has another name."""

@@ -7,9 +7,13 @@ Everything under `/api` asks for basic authentication.  An unknown object is 404
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from heapq import merge
+from typing import TypeVar, cast
 from urllib.parse import unquote
 
 import orjson
@@ -22,11 +26,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import Unavailable
-from penstock.wire.http.facts import ServerFacts
+from penstock.wire.http.facts import Metrics, ServerFacts
 from penstock.wire.http.metrics import exposition
-from penstock.wire.http.queues import BadQuery, choose, only_columns, queue_item
+from penstock.wire.http.queues import BadQuery, choose, only_columns, order, queue_item
+
+T = TypeVar("T")
 
 REALM = "Penstock"
+
+SLICE = 256
+"""Queues that are looked at before others have their turn."""
 HEADER_LIMIT = 4096
 """Bytes of an Authorization header; a longer one is no login."""
 
@@ -61,7 +70,11 @@ def create_app(facts: ServerFacts) -> Starlette:
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON; bytes become text with what is no UTF-8 replaced."""
-    content = orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return json_bytes(orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS), status, headers)
+
+
+def json_bytes(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """JSON that is encoded."""
     given = {"cache-control": "no-cache", "x-content-type-options": "nosniff", **(headers or {})}
     return Response(content, status, given, media_type="application/json")
 
@@ -153,20 +166,25 @@ class _Doors:
 
     async def metrics(self, _: Request) -> Response:
         """Sums over queues."""
-        return self._scrape(per_object=False)
+        return await self._scrape(per_object=False)
 
     async def metrics_per_object(self, _: Request) -> Response:
         """A line for each queue."""
-        return self._scrape(per_object=True)
+        return await self._scrape(per_object=True)
 
-    def _scrape(self, *, per_object: bool) -> Response:
-        content = exposition(self._facts.metrics(), per_object=per_object)
+    async def _metrics(self) -> Metrics:
+        queues = await gathered(self._facts.queue_metrics())
+        return replace(self._facts.metrics(), queues=queues, consumers=sum([queue.consumers for queue in queues]))
+
+    async def _scrape(self, *, per_object: bool) -> Response:
+        metrics = await self._metrics()
+        content = await asyncio.to_thread(exposition, metrics, per_object=per_object)
         self._facts.scraped()
         return Response(content, media_type=METRICS_TYPE)
 
     async def overview(self, _: Request) -> Response:
         """Totals, and the settings in force."""
-        numbers = self._facts.metrics()
+        numbers = await self._metrics()
         ready = sum(queue.ready for queue in numbers.queues)
         leased = sum(queue.leased for queue in numbers.queues)
         delayed = sum(queue.delayed for queue in numbers.queues)
@@ -213,13 +231,13 @@ class _Doors:
 
     async def queues(self, request: Request) -> Response:
         """Every queue."""
-        return self._listed(request, None)
+        return await self._listed(request, None)
 
     async def queue_or_vhost(self, request: Request) -> Response:
         """`/api/queues/{vhost}` and `/api/queues/{vhost}/{name}`."""
         parts = raw_parts(request)[2:]
         if len(parts) == 1 and parts[0]:
-            return self._listed(request, parts[0]) if parts[0] in self._facts.vhosts() else not_found()
+            return await self._listed(request, parts[0]) if parts[0] in self._facts.vhosts() else not_found()
         if len(parts) != 2:
             return not_found()
         found = self._facts.queue(parts[0], parts[1])
@@ -230,10 +248,46 @@ class _Doors:
     def _node(self) -> str:
         return str(self._facts.health().get("name", ""))
 
-    def _listed(self, request: Request, vhost: str | None) -> Response:
-        node = self._node()
-        items = [queue_item(queue, node) for queue in self._facts.queues() if vhost in {None, queue.get("vhost", "/")}]
-        return json_response(choose(items, request.query_params))
+    async def _listed(self, request: Request, vhost: str | None) -> Response:
+        node, queues = self._node(), self._facts.queues()
+        items = await gathered(queue_item(queue, node) for queue in queues if vhost in {None, queue.get("vhost", "/")})
+        query = request.query_params
+        chosen = await asyncio.to_thread(choose, await _in_order(items, query), query)
+        if isinstance(chosen, list):
+            return await _json_list(cast("list[object]", chosen))
+        return json_response(chosen)
+
+
+async def gathered(items: Iterable[T], few: int = SLICE) -> list[T]:
+    """All of them; others have their turn after every few."""
+    out = list[T]()
+    for item in items:
+        out.append(item)
+        if not len(out) % few:
+            await asyncio.sleep(0)
+    return out
+
+
+async def _in_order(items: list[dict[str, object]], query: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
+    """Sorted as a query asks for, a slice at a time: a sort of everything holds the interpreter throughout."""
+    asked = order(query)
+    if asked is None:
+        return items
+    key, reverse = asked
+    slices = await gathered(
+        (sorted(items[start : start + SLICE], key=key, reverse=reverse) for start in range(0, len(items), SLICE)),
+        few=4,
+    )
+    return await gathered(merge(*slices, key=key, reverse=reverse))
+
+
+async def _json_list(items: list[object]) -> Response:
+    """A long list as JSON, encoded a slice at a time."""
+    parts = list[bytes]()
+    for start in range(0, len(items), SLICE):
+        parts.append(bytes(json_response(items[start : start + SLICE]).body)[1:-1])
+        await asyncio.sleep(0)
+    return json_bytes(b"[" + b",".join(parts) + b"]")
 
 
 def raw_parts(request: Request) -> list[str]:

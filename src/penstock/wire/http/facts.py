@@ -6,7 +6,7 @@ loop that serves messages.  While the server recovers, `overview`, `queues` and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,8 +20,6 @@ class QueueMetrics:
     ready: int = 0
     leased: int = 0
     delayed: int = 0
-    ready_bytes: int = 0
-    leased_bytes: int = 0
     consumers: int = 0
 
 
@@ -38,9 +36,6 @@ class Metrics:
     connections_closed: int = 0
     channels_opened: int = 0
     channels_closed: int = 0
-    queues_declared: int = 0
-    queues_created: int = 0
-    queues_deleted: int = 0
     published: int = 0  # messages received from publishers
     published_confirm: int = 0  # of them, those that want a confirm
     confirmed: int = 0
@@ -68,7 +63,7 @@ class Metrics:
     log_bytes: int = 0
     log_segments: int = 0
     log_commits: int = 0
-    log_sync_seconds: float = 0.0  # spent in syncs, in all
+    log_damaged_batches: int = 0  # that somebody wanted to read since the start
     recovery_records: int = 0
     recovery_seconds: float = 0.0
     recovery_share: float = 1.0  # of the start; 1: the doors are open
@@ -78,9 +73,7 @@ class Metrics:
     body_cache_limit_bytes: int = 0
     memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
     resident_bytes: int = 0
-    resident_limit_bytes: int = 0
-    disk_free_bytes: int = 0
-    memory_alarm: bool = False
+    disk_free_bytes: int = 0  # of the data folder's disk
     disk_alarm: bool = False
     broken: bool = False  # a sync failed: nothing is confirmed any more
     pause_longest: float = 0.0  # seconds; the longest turn of the loop since the last scrape
@@ -105,8 +98,8 @@ class ServerFacts(Protocol):
         """Facts for `/api/overview` beside those that follow from the metrics: settings and where they came from."""
         ...
 
-    def queues(self) -> Sequence[Mapping[str, object]]:
-        """Every queue: `queues.queue_item` says which keys it reads."""
+    def queues(self) -> Iterable[Mapping[str, object]]:
+        """Every queue, each looked at when it is asked for: `queues.queue_item` says which keys it reads."""
         ...
 
     def queue(self, vhost: str, name: str) -> Mapping[str, object] | None:
@@ -118,7 +111,11 @@ class ServerFacts(Protocol):
         ...
 
     def metrics(self) -> Metrics:
-        """The numbers now."""
+        """The numbers now, without those of queues."""
+        ...
+
+    def queue_metrics(self) -> Iterable[QueueMetrics]:
+        """The numbers of every queue, each looked at when it is asked for."""
         ...
 
     def scraped(self) -> None:

@@ -22,8 +22,8 @@ class BadQuery(ValueError):
 def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     """One queue with RabbitMQ's field names.
 
-    Reads `name vhost durable auto_delete exclusive arguments ready leased delayed ready_bytes leased_bytes consumers`
-    and, where present, `consumer_details idle_since head_message_timestamp memory message_stats settings
+    Reads `name vhost durable auto_delete exclusive arguments ready leased delayed consumers` and, where present,
+    `ready_bytes leased_bytes consumer_details idle_since head_message_timestamp memory message_stats settings
     single_active_consumer_tag state`; whatever else there is comes under `penstock`.
     """
     given = dict(facts)
@@ -33,7 +33,6 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
         return value if isinstance(value, int) else 0
 
     ready, leased, delayed = number("ready"), number("leased"), number("delayed")
-    ready_bytes, leased_bytes = number("ready_bytes"), number("leased_bytes")
     item: dict[str, object] = {
         "name": given.pop("name"),
         "vhost": given.pop("vhost", "/"),
@@ -50,9 +49,6 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
         "messages": ready + leased + delayed,
         "messages_ready": ready,
         "messages_unacknowledged": leased,
-        "message_bytes": ready_bytes + leased_bytes,
-        "message_bytes_ready": ready_bytes,
-        "message_bytes_unacknowledged": leased_bytes,
         "consumers": number("consumers"),
         "single_active_consumer_tag": given.pop("single_active_consumer_tag", None),
         "message_stats": given.pop("message_stats", {}),
@@ -67,6 +63,10 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     ):
         if optional in given:
             item[optional] = given.pop(optional)
+    if "ready_bytes" in given:  # what is not measured is not told, least of all as nothing
+        ready_bytes, leased_bytes = number("ready_bytes"), number("leased_bytes")
+        item["message_bytes"] = ready_bytes + leased_bytes
+        item["message_bytes_ready"], item["message_bytes_unacknowledged"] = ready_bytes, leased_bytes
     item["penstock"] = {"delayed": delayed, **given}
     return item
 
@@ -101,14 +101,18 @@ def name_search(pattern: str) -> Callable[[str], bool]:
     return lambda name: compiled.search(name) is not None
 
 
+def order(query: Mapping[str, str]) -> tuple[Callable[[Mapping[str, object]], tuple[int, float, str]], bool] | None:
+    """What a query sorts by, as a key, and whether backwards; None: by nothing."""
+    sort = query.get("sort")
+    if not sort:
+        return None
+    return (lambda item: _order(_at(item, sort))), query.get("sort_reverse", "").lower() == "true"
+
+
 def choose(items: Sequence[Mapping[str, object]], query: Mapping[str, str]) -> object:
-    """The list that a query asks for.  Raises BadQuery."""
+    """The list that a query asks for, of items that are in `order`.  Raises BadQuery."""
     total = len(items)
     chosen = _named(items, query)
-    if sort := query.get("sort"):
-        chosen = sorted(
-            chosen, key=lambda item: _order(_at(item, sort)), reverse=query.get("sort_reverse", "").lower() == "true"
-        )
     page = query.get("page")
     if page is None:
         return _columns(chosen, query)

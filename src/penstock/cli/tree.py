@@ -1,0 +1,60 @@
+"""The tree of commands, and the two shapes it is built in: all of it, or those of the server alone.
+
+Loading every command and reading its options takes 25 ms, which `penstock serve` would pay at each start.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from penstock import __version__
+from penstock.cli import serving
+from penstock.cli.output import Json, write, write_json
+
+SERVER = frozenset(("serve", "up", "check"))
+"""The commands of `of_the_server`."""
+
+
+def whole() -> typer.Typer:
+    """Every command."""
+    from penstock.cli import backups, converting, logs, messages, queues, tools
+
+    app = _empty()
+    for family in (serving, converting, messages, tools, backups):
+        family.add_to(app)
+    app.add_typer(queues.app, name="queue")
+    app.add_typer(logs.app, name="log")
+    logs.add_audit_to(app)
+    app.command()(version)
+    return app
+
+
+def of_the_server() -> typer.Typer:
+    """`serve`, `up` and `check`, as in the whole tree."""
+    app = _empty()
+    serving.add_to(app)
+    return app
+
+
+def _empty() -> typer.Typer:
+    return typer.Typer(
+        name="penstock",
+        help="A message-queue server whose log is an Arrow table.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def version(json: Json = False) -> None:
+    """Print the version.
+
+    Example: penstock version --json
+    """
+    if json:
+        write_json({"penstock": __version__, "python": sys.version.split()[0]})
+    else:
+        write(f"penstock {__version__}")

@@ -1,0 +1,128 @@
+"""`penstock publish` and `consume` against a server: what is said is what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from flight_house import FlightHouse
+from penstock.cli.logfiles import listing
+from penstock.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightHouse]:
+    with FlightHouse(tmp_path_factory.mktemp("house")) as house:
+        yield house
+
+
+@pytest.fixture
+def run(house: FlightHouse, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command line against the server; exit status, output and errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([*map(str, arguments), "--url", house.url])
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    file = tmp_path / "lines.jsonl"
+    file.write_text('{"id": 1}\nno JSON\n{"id": 3}\n')
+    return file
+
+
+def bodies(house: FlightHouse, queue: str) -> list[bytes]:
+    with penstock.connect(house.url) as client:
+        return [message.body for message in client.peek(queue, 10)]
+
+
+def test_what_nobody_wants_is_not_called_stored(run: Run, lines: Path) -> None:
+    status, out, err = run("publish", "nobody-wants-this", lines)
+    assert status == 0
+    assert out.startswith("0 messages published")
+    assert "3 messages not stored: no queue and no declared topic takes 'nobody-wants-this'" in err
+    told = json.loads(run("publish", "nobody-wants-this", lines, "--json")[1])
+    assert (told["published"], told["unroutable"], told["refused"]) == (0, 3, 0)
+
+
+def test_a_topic_may_name_its_exchange(run: Run, house: FlightHouse, lines: Path) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare_exchange("shop", "topic")
+        client.declare("routed")
+        client.bind("routed", "shop", "orders.#")
+        client.declare("with/slash")
+    assert json.loads(run("publish", "shop/orders.new", lines, "--json")[1])["published"] == 3
+    assert bodies(house, "routed") == [b'{"id": 1}', b"no JSON", b'{"id": 3}']
+    assert run("publish", "with/slash", lines)[0] == 0  # no such exchange: a key of the default one
+    assert len(bodies(house, "with/slash")) == 3
+
+
+def test_refused_rows_are_told_and_end_with_1(run: Run, house: FlightHouse, tmp_path: Path) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("to-fill")
+    headers = pa.array([[], [("x-delay", "soon")]], pa.map_(pa.string(), pa.string()))
+    table = pa.table({"body": [b"fits", b"does not"], "headers": headers})
+    file = tmp_path / "rows.arrows"
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    status, out, err = run("publish", "to-fill", file, "--json")
+    assert status == 1
+    assert json.loads(out)["refused"] == 1
+    assert json.loads(out)["published"] == 1
+    assert "1 of 2 messages were refused" in json.loads(err)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("/there/is/none", "/there/is/none is no program"),
+        ("", "names no command"),
+        ("'open", "No closing quotation"),
+    ],
+)
+def test_a_command_that_cannot_run_takes_no_message(run: Run, house: FlightHouse, command: str, text: str) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("kept")
+        client.publish("kept", b"one")
+        before = client.queue("kept")["delivered"]
+        status, _, err = run("consume", "kept", "--exec", command, "--count", 1)
+        assert status == 2
+        assert text in err
+        assert client.queue("kept")["delivered"] == before
+
+
+def test_wrong_usage_ends_with_2_whoever_finds_it(run: Run, tmp_path: Path) -> None:
+    assert run("publish", "t", tmp_path / "absent.jsonl")[0] == 2
+    assert run("publish", "t", "--format", "xls")[0] == 2
+    assert run("publish", "", tmp_path)[0] == 2
+    assert run("queue", "declare", "q", "--set", "lease=3")[0] == 2  # the server's own word
+    assert run("queue", "show", "absent")[0] == 1  # nothing wrong with the question
+
+
+def test_compact_counts_what_was_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FlightHouse(tmp_path, segment=1 << 16) as house, penstock.connect(house.url) as client:
+        client.declare_topic("t")
+        for _ in range(20):
+            client.publish_table("t", pa.table({"body": [b"x" * 100] * 100}))
+    before = listing(str(tmp_path))
+    with pytest.raises(SystemExit) as caught:
+        main(["log", "compact", "--data", str(tmp_path), "--age", "1us", "--json"])
+    assert not caught.value.code
+    told = json.loads(capsys.readouterr().out)
+    left = {one.name for one in listing(str(tmp_path))}
+    gone = [one for one in before if one.name not in left]
+    assert told["deleted"] == len(gone) > 1
+    assert told["freed"] == sum(one.bytes for one in gone)
+    assert told["dropped"] == sum(one.rows for one in gone)
