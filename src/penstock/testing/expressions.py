@@ -47,10 +47,10 @@ def evaluate(
     columns = dict[str, str]()
     for name, _ in OF_THE_CONTEXT.values():
         held: Any = None if context is None else getattr(context, name)
-        values = cast("list[Any]", list(held) if isinstance(held, list | tuple) else [held] * len(bodies))
+        values = list(cast("Sequence[Any]", held)) if isinstance(held, list | tuple) else [held] * len(bodies)
         kind: Any = pa.float64() if name.startswith("last_") else pa.int64() if name == "lease_count" else pa.string()
         columns[name] = f"context_{name}"
         if columns[name] not in batch.schema.names:  # two functions ask for the key
-            column: Any = pa.array(values, kind)
+            column = cast("pa.Array[Any]", pa.array(values, kind))
             batch = batch.append_column(columns[name], column)
     return by_spark([text], batch, origin=origin, columns=columns)[0]
