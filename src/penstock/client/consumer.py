@@ -221,6 +221,8 @@ class Consumer:
                     self._writer.write_metadata(orjson.dumps({"number": self._asked}))
                 elif not gathered:
                     return
+            except pa.ArrowInvalid:  # our side was ended meanwhile, see `_hear`; what is written here is always valid
+                raise Unavailable("the server has ended the stream and taken the messages back") from None
             except pa.ArrowException as error:
                 raise rebuilt(error) from None
             self._sent_at = time.monotonic()

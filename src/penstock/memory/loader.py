@@ -215,7 +215,7 @@ class Loader:
                 continue
             part = self._lacking(other, stop)
             if part is None or not len(part):
-                if waited:
+                if waited and other.wanted[0][0] <= stop:  # what lies beyond was not asked for
                     answered.append(other)
                 continue
             part = part[: min(bisect_right(part, stop), max(1, (high - other.bytes) // other.mean))]
