@@ -1,0 +1,158 @@
+"""All SOW topics with their indexes: what the living core and the fold share, one method a kind of record.
+
+A topic's id is the LSN of the declare that gave it its key; another key is another id, and begins with no record.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from penstock.core.sow.index import NEVER, Index
+from penstock.core.sow.keys import KeyRule, domain_of
+from penstock.core.sow.records import Put
+from penstock.records.sow import EXPIRATION, KEY, is_sow, parse_paths
+
+Name = tuple[str, str, str]  # vhost, exchange, key
+
+
+class Watcher(Protocol):
+    """Who wants to know of the records of a topic; called inside a command, and only takes notes."""
+
+    def dropped(self, lsn: int, numbers: Sequence[int], lsns: Sequence[int], reason: str) -> None:
+        """The record at `lsn` says that these keys have no record any more; `lsns`: those they had."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Sow:
+    """One SOW topic."""
+
+    id: int
+    vhost: str
+    exchange: str
+    name: str
+    rule: KeyRule
+    expiration: int = 0  # microseconds after which a record expires, 0: never
+    index: Index = field(default_factory=Index)
+    watchers: list[Watcher] = field(default_factory=list["Watcher"])
+    ending: list[Callable[[], None]] = field(default_factory=list["Callable[[], None]"])  # called when it is gone
+    inserted: int = 0  # since the start
+    updated: int = 0
+    deleted: int = 0
+    expired: int = 0
+
+    @property
+    def key(self) -> Name:
+        """Its vhost, exchange and name."""
+        return self.vhost, self.exchange, self.name
+
+
+@dataclass(slots=True)
+class SowState:
+    """One SOW topic in a durable state; its key is among the settings of the topic."""
+
+    id: int
+    vhost: str
+    exchange: str
+    name: str
+    numbers: array[int] = field(default_factory=lambda: array("Q"))  # ascending
+    lsns: array[int] = field(default_factory=lambda: array("q"))  # of the present record of each
+    deadlines: array[int] = field(default_factory=lambda: array("q"))  # of each, 0: never; empty: of none
+
+
+def rule_of(name: Name, settings: Mapping[str, object]) -> KeyRule | None:
+    """How the settings of a topic tell its records apart; None: it is no SOW topic."""
+    if not is_sow(settings):
+        return None
+    return KeyRule(domain_of(*name), parse_paths(cast("list[object]", settings.get(KEY) or [])))
+
+
+class Sows:
+    """Every SOW topic of an instance."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Sow] = {}
+        self.by_name: dict[Name, Sow] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.by_id)
+
+    def __iter__(self) -> Iterator[Sow]:
+        return iter(self.by_id.values())
+
+    # -- one method a kind of record
+
+    def declared(self, lsn: int, name: Name, settings: Mapping[str, object]) -> Sow | None:
+        """TOPIC_DECLARE: the SOW topic that it now is, with the records it had if the key is the same."""
+        rule = rule_of(name, settings)
+        present = self.by_name.get(name)
+        if present is not None and present.rule != rule:
+            self.deleted(name)
+            present = None
+        if rule is None:
+            return None
+        if present is None:
+            present = self.by_id[lsn] = self.by_name[name] = Sow(lsn, *name, rule)
+        present.expiration = cast("int", settings.get(EXPIRATION) or 0)
+        return present
+
+    def deleted(self, name: Name) -> None:
+        """TOPIC_DELETE."""
+        gone = self.by_name.pop(name, None)
+        if gone is not None:
+            del self.by_id[gone.id]
+            for told in gone.ending:
+                told()
+
+    def put(self, put: Put) -> None:
+        """SOW_PUT; one of a topic that is gone says nothing any more."""
+        sow = self.by_id.get(put.id)
+        if sow is not None:
+            before = sow.index.count
+            sow.index.put_many(put.numbers, put.lsns, put.deadlines)
+            fresh = sow.index.count - before
+            sow.inserted += fresh
+            sow.updated += len(put.lsns) - fresh
+
+    def put_one(self, sow: Sow, number: int, lsn: int, deadline: int) -> None:
+        """SOW_PUT of one message."""
+        before = sow.index.count
+        sow.index.put(number, lsn, deadline)
+        if sow.index.count > before:
+            sow.inserted += 1
+        else:
+            sow.updated += 1
+
+    def drop(self, number: int, numbers: Sequence[int]) -> None:
+        """SOW_DROP."""
+        sow = self.by_id.get(number)
+        if sow is not None:
+            for one in numbers:
+                sow.index.drop(one)
+
+    # -- the whole
+
+    def oldest(self) -> int:
+        """No present record is older."""
+        return min((sow.index.oldest() for sow in self), default=NEVER)
+
+    def due(self) -> int | None:
+        """When the next record expires, or somewhat before; None: none does."""
+        due = min((sow.index.due for sow in self), default=NEVER)
+        return None if due >= NEVER else due
+
+    def capture(self) -> Callable[[], dict[int, SowState]]:
+        """The state as it is now, to be made into plain values later, in any thread."""
+        taken = [(sow.id, sow.key, sow.index.snapshot()) for _, sow in sorted(self.by_id.items())]
+        return lambda: {number: SowState(number, *name, *one.packed()) for number, name, one in taken}
+
+    def load(self, states: Mapping[int, SowState], topics: Mapping[Name, Mapping[str, object]]) -> None:
+        """Take over a durable state; `topics` has the settings."""
+        for number, state in sorted(states.items()):
+            name = state.vhost, state.exchange, state.name
+            sow = self.declared(number, name, topics[name])
+            if sow is not None:
+                sow.index = Index.load(state.numbers[:], state.lsns[:], state.deadlines[:])

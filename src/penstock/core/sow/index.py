@@ -1,0 +1,304 @@
+"""The index of a SOW topic: for each key's number the LSN of its present record, and when that expires.
+
+Sorted arrays in leaves of at most `LEAF` keys, 16 bytes a key and 8 more where records expire; a lookup bisects twice.
+A snapshot costs a reference a leaf: what it shares is copied before it is changed.  Bodies are not its business.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint64]
+
+LEAF = 4096
+"""Keys in a leaf at most."""
+
+BATCHED = 48
+"""From so many keys on, and six a leaf, they are put leaf by leaf instead of one by one."""
+
+NEVER = 1 << 62
+
+
+class Leaf:
+    """Keys that follow one another.  `deadlines` is empty when none of its records expires."""
+
+    __slots__ = ("deadlines", "due", "lsns", "numbers", "shared")
+
+    def __init__(self, numbers: array[int], lsns: array[int], deadlines: array[int], due: int) -> None:
+        self.numbers = numbers  # array('Q'), ascending
+        self.lsns = lsns  # array('q')
+        self.deadlines = deadlines  # array('q'), microseconds, 0: never
+        self.due = due  # no record of it expires before
+        self.shared = False  # a snapshot looks at it
+
+    def own(self) -> Leaf:
+        """A copy that nobody else looks at."""
+        return Leaf(self.numbers[:], self.lsns[:], self.deadlines[:], self.due)
+
+
+class Snapshot:
+    """An index as it was at one moment."""
+
+    __slots__ = ("_leaves",)
+
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self._leaves = leaves
+
+    def __len__(self) -> int:
+        return sum(len(leaf.numbers) for leaf in self._leaves)
+
+    def arrays(self) -> tuple[Numbers, Ints]:
+        """Numbers, ascending, and the LSN of each.  Any thread."""
+        return _joined(self._leaves)[:2]
+
+    def packed(self) -> tuple[array[int], array[int], array[int]]:
+        """Numbers ('Q'), LSNs and deadlines ('q'; empty when no record expires) as a durable state holds them."""
+        numbers, lsns, deadlines = array("Q"), array("q"), array("q")
+        expiring = any(any(leaf.deadlines) for leaf in self._leaves)
+        for leaf in self._leaves:
+            numbers.extend(leaf.numbers)
+            lsns.extend(leaf.lsns)
+            if expiring:
+                deadlines.extend(leaf.deadlines or array("q", bytes(8 * len(leaf.lsns))))
+        return numbers, lsns, deadlines
+
+
+class Index:
+    """The living index."""
+
+    __slots__ = ("_leaves", "_lows", "count", "due")
+
+    def __init__(self) -> None:
+        self._leaves = [Leaf(array("Q"), array("q"), array("q"), NEVER)]
+        self._lows: list[int] = [0]  # beside `_leaves`: the lowest number that belongs there
+        self.count = 0
+        self.due = NEVER  # no record expires before
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return sum(leaf.numbers.buffer_info()[1] * 16 + len(leaf.deadlines) * 8 + 400 for leaf in self._leaves)
+
+    def get(self, number: int) -> int:
+        """LSN of the present record; 0: there is none."""
+        leaf = self._leaves[bisect_right(self._lows, number) - 1]
+        at = bisect_left(leaf.numbers, number)
+        return leaf.lsns[at] if at < len(leaf.numbers) and leaf.numbers[at] == number else 0
+
+    def put(self, number: int, lsn: int, deadline: int = 0) -> None:
+        """The record of a key is now this one.  deadline: when it expires, microseconds; 0: never."""
+        place = bisect_right(self._lows, number) - 1
+        leaf = self._writable(place)
+        at = bisect_left(leaf.numbers, number)
+        numbers, deadlines = leaf.numbers, leaf.deadlines
+        if deadline and not deadlines:
+            deadlines.frombytes(bytes(8 * len(numbers)))
+        if at < len(numbers) and numbers[at] == number:
+            leaf.lsns[at] = lsn
+            if deadlines:
+                deadlines[at] = deadline
+        else:
+            expiring = bool(deadline or deadlines)
+            numbers.insert(at, number)
+            leaf.lsns.insert(at, lsn)
+            if expiring:
+                deadlines.insert(at, deadline)
+            self.count += 1
+        if deadline:
+            leaf.due = min(leaf.due, deadline)
+            self.due = min(self.due, deadline)
+        if len(numbers) > LEAF:
+            self._split(place)
+
+    def drop(self, number: int) -> int:
+        """The key has no record any more; the LSN that it had, 0 if none."""
+        place = bisect_right(self._lows, number) - 1
+        leaf = self._leaves[place]
+        at = bisect_left(leaf.numbers, number)
+        if at >= len(leaf.numbers) or leaf.numbers[at] != number:
+            return 0
+        leaf = self._writable(place)
+        lsn = leaf.lsns[at]
+        del leaf.numbers[at], leaf.lsns[at]
+        if leaf.deadlines:
+            del leaf.deadlines[at]
+        self.count -= 1
+        if not leaf.numbers and len(self._leaves) > 1:
+            self._remove(place)
+        return lsn
+
+    def put_many(self, numbers: Numbers, lsns: Ints, deadlines: Ints | None = None) -> None:
+        """Records in their order: of those with one key the last stays."""
+        if len(numbers) < BATCHED or len(numbers) < BATCHED * len(self._leaves) // 8:
+            times: Sequence[int] = [0] * len(numbers) if deadlines is None else deadlines.tolist()
+            for number, lsn, time in zip(numbers.tolist(), lsns.tolist(), times, strict=True):
+                self.put(number, lsn, time)
+            return
+        order = np.argsort(numbers, kind="stable")
+        ordered = numbers[order]
+        last = np.empty(len(ordered), dtype=bool)
+        last[-1] = True
+        np.not_equal(ordered[1:], ordered[:-1], out=last[:-1])
+        chosen, mine = order[last], ordered[last]
+        own = lsns[chosen]
+        due = None if deadlines is None or not deadlines.any() else deadlines[chosen]
+        cuts = np.searchsorted(mine, np.array(self._lows[1:], dtype=np.uint64)).tolist()
+        for place in range(len(cuts), -1, -1):  # from behind: what is split does not move what is to come
+            low = cuts[place - 1] if place else 0
+            high = cuts[place] if place < len(cuts) else len(mine)
+            if high > low:
+                self._put_part(place, mine[low:high], own[low:high], None if due is None else due[low:high])
+
+    def take_due(self, now: int, most: int) -> tuple[list[int], list[int]]:
+        """Take out up to `most` records whose time has come: numbers and LSNs."""
+        gone: list[int] = []
+        had: list[int] = []
+        due = NEVER
+        for leaf in list(self._leaves):
+            if leaf.due <= now:
+                times: Ints = np.frombuffer(leaf.deadlines, dtype=np.int64)
+                over = np.flatnonzero((times > 0) & (times <= now))
+                rest = times[(times > now)]
+                left = most - len(gone)
+                leaf.due = int(rest.min()) if len(rest) else NEVER
+                if len(over) > left:
+                    leaf.due = int(times[over[left:]].min())
+                places: list[int] = over[:left].tolist()
+                gone += [leaf.numbers[at] for at in places]
+                had += [leaf.lsns[at] for at in places]
+                del times
+            due = min(due, leaf.due)
+        self.due = due
+        for number in gone:
+            self.drop(number)
+        return gone, had
+
+    def oldest(self) -> int:
+        """The lowest LSN of a present record; `NEVER` when there is none."""
+        return min((int(np.frombuffer(leaf.lsns, dtype=np.int64).min()) for leaf in self._leaves if leaf.lsns),
+                   default=NEVER)  # fmt: skip
+
+    def fork(self) -> Index:
+        """Another index with the same records; from now on each goes its own way."""
+        other = Index()
+        for leaf in self._leaves:
+            leaf.shared = True
+        other._leaves, other._lows = list(self._leaves), list(self._lows)
+        other.count, other.due = self.count, self.due
+        return other
+
+    def snapshot(self) -> Snapshot:
+        """As it is now."""
+        for leaf in self._leaves:
+            leaf.shared = True
+        return Snapshot(tuple(self._leaves))
+
+    @classmethod
+    def load(cls, numbers: array[int], lsns: array[int], deadlines: array[int]) -> Index:
+        """From what `Snapshot.packed` gave."""
+        index = cls()
+        half = LEAF // 2
+        for start in range(0, len(numbers), half):
+            times = deadlines[start : start + half]
+            due = min((time for time in times if time), default=NEVER)
+            index._leaves.append(
+                Leaf(numbers[start : start + half], lsns[start : start + half], times if due < NEVER else array("q"),
+                     due)
+            )  # fmt: skip
+            index._lows.append(numbers[start] if start else 0)
+            index.due = min(index.due, due)
+        if len(index._leaves) > 1:
+            del index._leaves[0], index._lows[0]
+        index.count = len(numbers)
+        return index
+
+    def lost(self, lsns: range) -> list[int]:
+        """Numbers of the keys whose present record is among these."""
+        out: list[int] = []
+        for leaf in self._leaves:
+            mine = np.frombuffer(leaf.lsns, dtype=np.int64)
+            hit = np.flatnonzero((mine >= lsns.start) & (mine < lsns.stop)).tolist()
+            out += (leaf.numbers[at] for at in hit)
+        return out
+
+    # -- leaves
+
+    def _writable(self, place: int) -> Leaf:
+        leaf = self._leaves[place]
+        if leaf.shared:
+            leaf = self._leaves[place] = leaf.own()
+        return leaf
+
+    def _remove(self, place: int) -> None:
+        del self._leaves[place], self._lows[place]
+        self._lows[0] = 0
+
+    def _split(self, place: int) -> None:
+        """Halve a leaf that has too many, again and again."""
+        leaf = self._leaves[place]
+        parts: list[Leaf] = []
+        total = len(leaf.numbers)
+        step = -(-total // (-(-total * 2 // LEAF)))
+        for start in range(0, total, step):
+            stop = start + step
+            parts.append(Leaf(leaf.numbers[start:stop], leaf.lsns[start:stop], leaf.deadlines[start:stop], leaf.due))
+        self._leaves[place : place + 1] = parts
+        self._lows[place : place + 1] = [self._lows[place], *(part.numbers[0] for part in parts[1:])]
+
+    def _put_part(self, place: int, numbers: Numbers, lsns: Ints, deadlines: Ints | None) -> None:
+        """Distinct ascending keys of one leaf."""
+        leaf = self._writable(place)
+        if deadlines is not None and not leaf.deadlines:
+            leaf.deadlines.frombytes(bytes(8 * len(leaf.numbers)))
+        there_numbers = np.frombuffer(leaf.numbers, dtype=np.uint64) if leaf.numbers else _NO_NUMBERS
+        at = np.searchsorted(there_numbers, numbers)
+        there = at < len(there_numbers)
+        there[there] = there_numbers[at[there]] == numbers[there]
+        if there.any():
+            present = np.frombuffer(leaf.lsns, dtype=np.int64)
+            present[at[there]] = lsns[there]
+            if leaf.deadlines:
+                times = np.frombuffer(leaf.deadlines, dtype=np.int64)
+                times[at[there]] = 0 if deadlines is None else deadlines[there]
+                del times
+            del present
+        fresh = ~there
+        if fresh.any():
+            where = at[fresh]
+            leaf.numbers = _array("Q", np.insert(there_numbers, where, numbers[fresh]))
+            own = np.frombuffer(leaf.lsns, dtype=np.int64) if leaf.lsns else _NO_LSNS
+            if leaf.deadlines or deadlines is not None:
+                times = np.frombuffer(leaf.deadlines, dtype=np.int64) if leaf.deadlines else _NO_LSNS
+                leaf.deadlines = _array("q", np.insert(times, where, 0 if deadlines is None else deadlines[fresh]))
+            leaf.lsns = _array("q", np.insert(own, where, lsns[fresh]))
+            self.count += len(where)
+        if deadlines is not None and deadlines.any():
+            leaf.due = min(leaf.due, int(deadlines[deadlines > 0].min()))
+            self.due = min(self.due, leaf.due)
+        if len(leaf.numbers) > LEAF:
+            del there_numbers
+            self._split(place)
+
+
+_NO_NUMBERS: Numbers = np.zeros(0, dtype=np.uint64)
+_NO_LSNS: Ints = np.zeros(0, dtype=np.int64)
+
+
+def _array(code: str, values: npt.NDArray[np.generic]) -> array[int]:
+    out: array[int] = array(code)
+    out.frombytes(np.ascontiguousarray(values).tobytes())
+    return out
+
+
+def _joined(leaves: Sequence[Leaf]) -> tuple[Numbers, Ints]:
+    some = [leaf for leaf in leaves if leaf.numbers]
+    if not some:
+        return _NO_NUMBERS, _NO_LSNS
+    numbers = np.concatenate([np.frombuffer(leaf.numbers, dtype=np.uint64) for leaf in some])
+    return numbers, np.concatenate([np.frombuffer(leaf.lsns, dtype=np.int64) for leaf in some])

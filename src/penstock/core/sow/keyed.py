@@ -1,0 +1,297 @@
+"""Publishing to SOW topics: the key of each row, its deadline, its delta merged, and the record beside the rows.
+
+It stands before `Publisher.publish` as soon as some topic has a key.  Rows of other topics pass as they are; a row
+without a key is refused; the rest is stored as always, and a SOW_PUT in the same group says which key each row is of.
+A delta needs the present record's body: the shell sees that `bodies` has it before it publishes (`lacking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
+from penstock.core.publishing.publishing import Published
+from penstock.core.publishing.traits import Refusal, Traits, TraitsMemo
+from penstock.core.sow.bodies import Bodies, Nothing
+from penstock.core.sow.holding import Sow, Sows
+from penstock.core.sow.index import Ints
+from penstock.core.sow.merge import merge
+from penstock.core.sow.records import Put, pack_drop, pack_one, pack_put
+from penstock.core.sow.rows import Work, is_delta, keyless, number_of_row
+from penstock.core.sow.worked import LARGE, Job, Worked
+from penstock.errors import InvalidArgument
+from penstock.records.bodies import listed
+from penstock.records.chunks import Now
+from penstock.records.entries import Publishes, Topic
+from penstock.records.kinds import Kind
+from penstock.records.schema import GROUP_BYTES_MAX
+
+EXPIRED_AT_ONCE = 8192
+"""Records that expire in one step; then others have their turn."""
+
+Store = Callable[[Publishes, int], Published]
+"""Stores a batch without its first so many rows."""
+
+
+class Keyed:
+    """The SOW topics of a living instance."""
+
+    def __init__(self, outbox: Outbox[Effect], traits: TraitsMemo, select: Callable[[Publishes, list[int]], Publishes]):
+        self.sows = Sows()
+        self.bodies: Bodies = Nothing()
+        self.worked = Worked()
+        self._outbox = outbox
+        self._traits = traits
+        self._select = select
+
+    # -- publishing
+
+    def publish(self, now: Now, batch: Publishes, skip: int, trusted: bool, store: Store) -> Published:
+        """Store a batch; rows of SOW topics become the present records of their keys."""
+        if isinstance(batch.topics, Topic) and isinstance(batch.properties, bytes) and not skip:
+            published = self._uniform(batch, batch.topics, batch.properties, trusted, store)
+            if published is not None:
+                return published
+        topics = self._topics(batch)
+        if not topics:
+            return store(batch, skip)
+        if batch.size > GROUP_BYTES_MAX:  # its rows and their keys are one group
+            why = InvalidArgument(f"a batch has {batch.size} bytes, a group of the log at most {GROUP_BYTES_MAX}")
+            return _refused(self._outbox.last_lsn, [(row, why) for row in range(skip, len(batch.bodies))], skip)
+        work = Work(self, batch, topics, skip, trusted)
+        refused: list[tuple[int, Refusal]] = work.refused
+        rows: list[int] | None = None
+        if refused:
+            left = {row for row, _ in refused}
+            rows = [row for row in range(skip, len(batch.bodies)) if row not in left]
+            if not rows:
+                return _refused(self._outbox.last_lsn, refused, skip)
+        work.stamp(self._outbox.time)
+        stored = batch if rows is None else self._select(batch, rows)
+        outbox = self._outbox
+        outbox.begin()
+        try:
+            published = store(stored, skip if rows is None else 0)
+            if published.stored:
+                lsns = _lsns(published, len(stored.bodies), skip if rows is None else 0)
+                if rows is not None:
+                    lsns = {rows[row]: lsn for row, lsn in lsns.items()}
+                self._put(work, lsns)
+        finally:
+            outbox.end()
+        if published.stored:
+            published = replace(published, last=outbox.last_lsn)
+        return published if rows is None else _translated(published, rows, refused, skip)
+
+    def _uniform(
+        self, batch: Publishes, topic: Topic, properties: bytes, trusted: bool, store: Store
+    ) -> Published | None:
+        """One topic, one header, and a key in each body: nothing else is done row by row.  None: it is not so."""
+        sow = self.sows.by_name.get((topic.vhost, topic.exchange, topic.name))
+        if sow is None:
+            return store(batch, 0)
+        traits = self._traits[properties]
+        if sow.rule.given or traits.refusal is not None or is_delta(batch, traits) or batch.size > GROUP_BYTES_MAX:
+            return None
+        known = batch.keyed
+        numbers = known[1] if known is not None and known[0] == sow.id else self._numbers(sow, batch)
+        if numbers is None:
+            return None
+        outbox, column = self._outbox, batch.expires_at
+        life = sow.expiration and outbox.time + sow.expiration
+        if column is None:
+            if traits.ttl is not None and not trusted:
+                life = outbox.time + traits.ttl
+            if life:
+                column = batch.expires_at = [life] * len(numbers)
+        elif life:
+            column = batch.expires_at = [time or life for time in column]
+        outbox.begin()
+        try:
+            published = store(batch, 0)
+            first, count = published.first, published.stored
+            assert count in (0, len(numbers)), "rows of a declared topic are kept"
+            if count == 1:
+                due = 0 if column is None else column[0]
+                outbox.record(Kind.SOW_PUT, sow.name, None, pack_one(sow.id, numbers[0], first, due))
+                self.sows.put_one(sow, numbers[0], first, due)
+            elif count:
+                self._note(sow, numbers, np.arange(first, first + count, dtype=np.int64), column)
+        finally:
+            outbox.end()
+        return Published(first, outbox.last_lsn if count else published.last, published.unroutable, published.refused,
+                         published.duplicates, count)  # fmt: skip
+
+    def _numbers(self, sow: Sow, batch: Publishes) -> list[int] | None:
+        bodies = listed(batch.bodies)
+        if batch.size > LARGE and any(len(body) > LARGE for body in bodies):
+            return None  # their keys were worked out before, one by one
+        return sow.rule.of_bodies(bodies)
+
+    def _note(self, sow: Sow, numbers: Sequence[int], lsns: Ints, deadlines: Sequence[int] | None) -> None:
+        """Rows that were stored are the present records of these keys."""
+        due = None if deadlines is None or not any(deadlines) else np.array(deadlines, dtype=np.int64)
+        put = Put(sow.id, np.array(numbers, dtype=np.uint64), lsns, due)
+        self._outbox.record(Kind.SOW_PUT, sow.name, None, pack_put(put))
+        self.sows.put(put)
+
+    def lacking(self, batch: Publishes) -> list[int]:
+        """LSNs of present records whose bodies a delta of this batch needs and `bodies` has not, ascending."""
+        out = set[int]()
+        if batch.delta is False or (isinstance(batch.properties, bytes) and not self._asks_delta(batch)):
+            return []
+        topics = self._topics(batch)
+        if topics and any(is_delta(batch, traits) for _, _, traits in self.rows_of(batch, topics)):
+            whole = listed(batch.bodies)
+            known = set[tuple[int, int]]()
+            for row, sow, traits in self.rows_of(batch, topics):
+                number = self.number(sow, whole[row], traits)
+                if isinstance(number, str):
+                    continue
+                if (sow.id, number) not in known and is_delta(batch, traits):
+                    lsn = sow.index.get(number)
+                    if lsn and not self.bodies.has(lsn):
+                        out.add(lsn)
+                known.add((sow.id, number))
+        return sorted(out)
+
+    def _asks_delta(self, batch: Publishes) -> bool:
+        assert isinstance(batch.properties, bytes)
+        return is_delta(batch, self._traits[batch.properties])
+
+    def number(self, sow: Sow, body: bytes, traits: Traits) -> int | str:
+        """The number of a row's key; a sentence if it has none."""
+        if len(body) > LARGE:
+            known = self.worked.get(body, sow.id)
+            if isinstance(known, int | str):
+                return known
+        return number_of_row(sow, body, traits)
+
+    def heavy(self, batch: Publishes, *, merging: bool) -> list[Job]:
+        """What is to be worked out off the loop before this batch is published: keys of large bodies; when these are
+        known and nothing is lacking, merging, the deltas among them.
+        """
+        topics = self._topics(batch)
+        out: list[Job] = []
+        if not topics or (not merging and batch.size <= LARGE):
+            return out
+        whole = listed(batch.bodies)
+        for row, sow, traits in self.rows_of(batch, topics):
+            body = whole[row]
+            if not merging:
+                if len(body) > LARGE and not sow.rule.given and self.worked.get(body, sow.id) is None:
+                    out.append(Job(body, sow.id, partial(sow.rule.of_body, body)))
+            elif is_delta(batch, traits) and isinstance(number := self.number(sow, body, traits), int):
+                lsn = sow.index.get(number)
+                record = self.bodies.get(lsn) if lsn else None
+                if record is not None and len(record) + len(body) > LARGE and self.worked.get(body, -lsn) is None:
+                    out.append(Job(body, -lsn, partial(_tried, record, body)))
+        return out
+
+    def judge(self, batch: Publishes) -> list[tuple[int, Refusal]]:
+        """The rows that have not the key of their topic."""
+        topics = self._topics(batch)
+        if not topics:
+            return []
+        bodies = listed(batch.bodies)
+        found = ((row, sow, self.number(sow, bodies[row], traits)) for row, sow, traits in self.rows_of(batch, topics))
+        return [(row, keyless(sow, number)) for row, sow, number in found if isinstance(number, str)]
+
+    def _topics(self, batch: Publishes) -> Mapping[Topic, Sow]:
+        by_name = self.sows.by_name
+        some = (batch.topics,) if isinstance(batch.topics, Topic) else set(batch.topics)
+        found = ((topic, by_name.get((topic.vhost, topic.exchange, topic.name))) for topic in some)
+        return {topic: sow for topic, sow in found if sow is not None}
+
+    def rows_of(
+        self, batch: Publishes, topics: Mapping[Topic, Sow], skip: int = 0
+    ) -> Iterator[tuple[int, Sow, Traits]]:
+        """The rows of SOW topics with what their headers ask for."""
+        memo, properties = self._traits, batch.properties
+        for row in range(skip, len(batch.bodies)):
+            sow = topics.get(batch.topic_of(row))
+            if sow is not None:
+                yield row, sow, memo[properties if isinstance(properties, bytes) else properties[row]]
+
+    def ttl_of(self, data: bytes) -> int | None:
+        """The lifetime that a header asks for, microseconds."""
+        return self._traits[data].ttl
+
+    def _put(self, work: Work, lsns: Mapping[int, int]) -> None:
+        expires = work.batch.expires_at
+        for sow in work.sows():
+            rows = [row for row in work.rows[sow] if row in lsns]
+            if not rows:
+                continue
+            if work.merged:
+                bodies = work.batch.bodies
+                for row in rows:
+                    if row in work.merged:
+                        self.bodies.keep(lsns[row], bodies[row])
+            due = None if expires is None else [expires[row] for row in rows]
+            places = np.array([lsns[row] for row in rows], dtype=np.int64)
+            self._note(sow, [work.numbers[row] for row in rows], places, due)
+
+    # -- removal
+
+    def drop(self, now: Now, sow: Sow, numbers: Sequence[int], reason: str, by: str = "") -> int:
+        """These keys have no record any more; how many had one."""
+        there = [(number, lsn) for number in dict.fromkeys(numbers) if (lsn := sow.index.drop(number))]
+        if not there:
+            return 0
+        sow.deleted += len(there)
+        self._dropped(sow, [number for number, _ in there], [lsn for _, lsn in there], reason, by)
+        return len(there)
+
+    def tick(self, now: Now) -> None:
+        """Records whose time has come go; if there are very many, some of them."""
+        for sow in self.sows:
+            if sow.index.due <= now.wall:
+                numbers, lsns = sow.index.take_due(now.wall, EXPIRED_AT_ONCE)
+                if numbers:
+                    sow.expired += len(numbers)
+                    self._dropped(sow, numbers, lsns, "expired", "")
+
+    def _dropped(self, sow: Sow, numbers: list[int], lsns: list[int], reason: str, by: str) -> None:
+        header: dict[str, object] = {"reason": reason, **({"by": by} if by else {})}
+        lsn = self._outbox.record(Kind.SOW_DROP, sow.name, header, pack_drop(sow.id, numbers))
+        for watcher in sow.watchers:
+            watcher.dropped(lsn, numbers, lsns, reason)
+
+
+def _tried(record: bytes, delta: bytes) -> bytes | InvalidArgument:
+    try:
+        return merge(record, delta)
+    except InvalidArgument as refusal:
+        return refusal
+
+
+def _lsns(published: Published, size: int, skip: int) -> dict[int, int]:
+    """The LSN of each stored row."""
+    left = {*published.unroutable, *(row for row, _ in published.refused)}
+    rows = (row for row in range(skip, size) if row not in left) if left else range(skip, size)
+    return dict(zip(rows, range(published.first, published.first + published.stored), strict=True))
+
+
+def _refused(last: int, refused: list[tuple[int, Refusal]], skip: int) -> Published:
+    return Published(0, last, refused=refused, duplicates=skip)
+
+
+def _translated(published: Published, rows: Sequence[int], refused: list[tuple[int, Refusal]], skip: int) -> Published:
+    """The outcome of some rows of a batch as that of the batch."""
+    more = [(rows[row], why) for row, why in published.refused]
+    return replace(
+        published,
+        unroutable=[rows[row] for row in published.unroutable],
+        refused=sorted([*refused, *more], key=_row),
+        duplicates=published.duplicates + skip,
+    )
+
+
+def _row(item: tuple[int, Refusal]) -> int:
+    return item[0]

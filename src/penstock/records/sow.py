@@ -1,0 +1,54 @@
+"""What makes a declared topic a SOW topic: the names of its settings, and what they may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+KEY, KEY_FROM, EXPIRATION = "key", "key_from", "expiration"
+"""Fields of the key, a list of paths; "publisher" where it is given; microseconds until a record expires."""
+
+FIELDS_MOST = 16
+"""Fields of one key."""
+
+
+def parse_paths(fields: Sequence[object]) -> tuple[tuple[str, ...], ...]:
+    """Key fields as they are written, `/id` or `/customer/id`.  ValueError with a sentence for what is no path."""
+    if len(fields) > FIELDS_MOST:
+        raise ValueError(f"a key has at most {FIELDS_MOST} fields, not {len(fields)}")
+    paths: list[tuple[str, ...]] = []
+    for field in fields:
+        names = tuple(field[1:].split("/")) if isinstance(field, str) else ()
+        if not isinstance(field, str) or field[:1] != "/" or not all(names) or any(c in field for c in "[]*()'\" "):
+            raise ValueError(f"the key field {str(field)[:60]!r} is no path: write /id or /customer/id")
+        if names in paths:
+            raise ValueError(f"the key field {field[:60]!r} is there twice")
+        paths.append(names)
+    return tuple(paths)
+
+
+def is_sow(settings: Mapping[str, object]) -> bool:
+    """Whether a topic with these settings keeps the last message of each key."""
+    return bool(settings.get(KEY)) or settings.get(KEY_FROM) == "publisher"
+
+
+def wrong(settings: Mapping[str, object]) -> str | None:
+    """Why these settings of a topic cannot be; None: they can."""
+    key, source, expiration = settings.get(KEY), settings.get(KEY_FROM), settings.get(EXPIRATION)
+    if key is not None:
+        if not isinstance(key, list) or not key:
+            return f'key is a list of paths such as ["/id"], not {key!r}'
+        if source is not None:
+            return "a key comes from the fields of `key` or, with `key_from`, from its publisher"
+        try:
+            parse_paths(cast("list[object]", key))
+        except ValueError as error:
+            return str(error)
+    if source not in (None, "publisher"):
+        return f"key_from is 'publisher' or nothing, not {source!r}"
+    if expiration is not None:
+        if not is_sow(settings):
+            return "records expire, and a topic without a key has none"
+        if isinstance(expiration, bool) or not isinstance(expiration, int) or expiration < 0:
+            return f"expiration is {expiration!r}, not a number of microseconds"
+    return None

@@ -1,0 +1,1 @@
+"""SOW topics in a running server: bodies of present records, queries, live subscriptions."""

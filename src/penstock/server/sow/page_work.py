@@ -1,0 +1,118 @@
+"""What is worked out about a page of messages for a subscriber to records, off the loop: keys, matches, changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from penstock.core.sow.keys import KeyRule
+from penstock.core.sow.merge import changed, read_object, with_key, write_object
+from penstock.core.sow.ordering import Term
+from penstock.core.sow.rows import SOW_KEY
+from penstock.errors import InvalidArgument
+from penstock.expr import Filter
+from penstock.expr.tree import Scalar
+from penstock.records import properties as header_codec
+from penstock.records.entries import Topic
+from penstock.server.judging import Ask, look
+from penstock.server.replaying.page import Page
+
+if TYPE_CHECKING:
+    from penstock.core.sow.holding import Sow
+
+Kind = Literal["sow", "publish", "oof"]
+
+
+@dataclass(slots=True)
+class Event:
+    """Something a subscriber to records is told."""
+
+    kind: Kind
+    number: int
+    key: str
+    topic: Topic
+    lsn: int
+    time: int
+    properties: bytes
+    body: bytes  # of an `oof` that was deleted or expired: what the record was
+    reason: str = ""  # of an `oof`: deleted, expired, match
+
+
+@dataclass(slots=True)
+class Read:
+    """One page, read."""
+
+    numbers: list[int]  # of the keys; a row without one, which was published before the topic had a key, has -1
+    keys: list[str]
+    matches: list[bool]
+    values: list[list[Scalar]]  # by row the value of each term, for those that match
+
+
+def given_key(data: bytes) -> str | None:
+    """The key that a message's header gives."""
+    headers = header_codec.peek(data)[4]
+    key = None if headers is None else headers.get(SOW_KEY)
+    return key if isinstance(key, str) else None
+
+
+def read_page(page: Page, rule: KeyRule, filter: Filter | None, terms: Sequence[Term], ask: Ask | None) -> Read:
+    """Keys, matches and values of a page.  Any thread."""
+    numbers: list[int] = []
+    keys: list[str] = []
+    for row, body in enumerate(page.bodies):
+        key = given_key(page.properties_of(row)) or "" if rule.given else ""
+        number = rule.of_text(key) if rule.given else rule.of_body(body)
+        numbers.append(-1 if isinstance(number, str) else number)
+        keys.append(key if rule.given else str(number))
+    n = len(page)
+    lsns, times = list(page.lsns), [page.time_of(row) for row in range(n)]
+    matches = [filter is None] * n
+    if filter is not None:
+        hits = look([filter], page.bodies, page.properties, page.topics, lsns=lsns, times=times, ask=ask)[0]
+        for hit in hits:
+            matches[hit] = True
+    values: list[list[Scalar]] = [[] for _ in range(n)]
+    for term in terms:
+        found = term.value.values(page.bodies, page.properties, page.topics, lsns=lsns, times=times)
+        for of_row, value in zip(values, found, strict=True):
+            of_row.append(value)
+    return Read(numbers, keys, matches, values)
+
+
+def differences(
+    rows: Sequence[tuple[Event, int]], bodies: Mapping[int, bytes], rule: KeyRule, *, empties: bool
+) -> list[Event]:
+    """Events whose bodies are changes against the record at an LSN (0: whole), where `bodies` has it.  Any thread.
+
+    empties: whether those without a change are told too.
+    """
+    out: list[Event] = []
+    for event, before in rows:
+        previous = bodies.get(before) if before else None
+        if previous is not None:
+            try:
+                record = read_object(event.body, "a record")
+                changes = changed(read_object(previous, "a record"), record)
+            except InvalidArgument:
+                out.append(event)  # no objects: the whole is the change
+                continue
+            if not changes and not empties:
+                continue
+            event.body = write_object(with_key(changes, record, rule.paths))
+        out.append(event)
+    return out
+
+
+def published(page: Page, row: int, number: int, key: str) -> Event:
+    """A row of a page as an event."""
+    return Event(
+        "publish", number, key, page.topic_of(row), page.lsns[row], page.time_of(row), page.properties_of(row),
+        page.bodies[row],
+    )  # fmt: skip
+
+
+def bare(kind: str, number: int, lsn: int, sow: Sow, reason: str) -> Event:
+    """An event about a record whose body is still to be read."""
+    topic = Topic(sow.vhost, sow.exchange, sow.name)
+    return Event("oof" if kind == "oof" else "publish", number, str(number), topic, lsn, 0, b"\0\0", b"", reason)
