@@ -1,0 +1,314 @@
+"""What aggregates are gathered in: stores that values are added to and taken from, in whatever order.
+
+A result depends on the values that are there and on nothing else: sums are exact until they are read, so that adding
+and taking away leaves no trace of rounding, and the same messages in another order, or counted anew, give the same.
+NULL is skipped everywhere.  Owns the arithmetic; refuses to know messages and groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Protocol, cast
+
+from penstock.expr.values import NAN, TEXT_LIMIT, Value, fit, number, parse_number, text, to_bytes
+
+
+class Store(Protocol):
+    """What is gathered of one expression in one group."""
+
+    def change(self, values: Iterable[Value], sign: int) -> None:
+        """Add values (+1), or take values away that were added (-1)."""
+        ...
+
+
+class Count:
+    """How many values there are."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def change(self, values: Iterable[Value], sign: int) -> None:
+        """See `Store`."""
+        self.count += sign * sum(value is not None for value in values)
+
+
+class Sum:
+    """The exact sum of the values and their number.
+
+    A text that spells no number counts as NaN, and one NaN makes the result NaN as long as it is there.
+    """
+
+    __slots__ = ("above", "below", "count", "doubles", "nans", "shift", "total")
+
+    def __init__(self) -> None:
+        self.count = 0  # of values
+        self.doubles = 0  # how many of them make the sum a double
+        self.nans = 0
+        self.below = 0  # minus infinities
+        self.above = 0  # infinities
+        self.shift = 0
+        self.total = 0  # the sum of the finite ones is total / 2**shift
+
+    def change(self, values: Iterable[Value], sign: int) -> None:
+        """See `Store`."""
+        whole = 0
+        for value in values:
+            if type(value) is int:
+                whole += value
+                self.count += sign
+                continue
+            found = number(value)
+            if found is None:
+                continue
+            self.count += sign
+            if isinstance(found, int):
+                whole += found
+            else:
+                self._double(found, sign)
+        if whole:
+            self._add(whole, 0, sign)
+
+    def _double(self, value: float, sign: int) -> None:
+        self.doubles += sign
+        if value != value:
+            self.nans += sign
+        elif value == math.inf:
+            self.above += sign
+        elif value == -math.inf:
+            self.below += sign
+        else:
+            top, bottom = value.as_integer_ratio()
+            self._add(top, bottom.bit_length() - 1, sign)
+
+    def _add(self, top: int, shift: int, sign: int) -> None:
+        """Add top / 2**shift."""
+        if shift > self.shift:
+            self.total <<= shift - self.shift
+            self.shift = shift
+        self.total += sign * (top << self.shift - shift)
+        if not self.total:
+            self.shift = 0
+
+    def beyond(self) -> float | None:
+        """The result where it is no finite number: NaN or infinite; None where it is."""
+        if self.nans or (self.above and self.below):
+            return NAN
+        return math.inf if self.above else -math.inf if self.below else None
+
+    def sum(self) -> Value:
+        """SUM: an integer of integers as long as 64 bits hold it, else the nearest double."""
+        if not self.count:
+            return None
+        found = self.beyond()
+        if found is not None:
+            return found
+        return ratio(self.total, 1 << self.shift) if self.doubles else fit(self.total >> self.shift)
+
+    def mean(self) -> Value:
+        """AVG: a double."""
+        if not self.count:
+            return None
+        found = self.beyond()
+        return ratio(self.total, self.count << self.shift) if found is None else found
+
+
+class Squares(Sum):
+    """The same, and the sum of the squares."""
+
+    __slots__ = ("squares",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squares = Sum()
+
+    def _add(self, top: int, shift: int, sign: int) -> None:
+        super()._add(top, shift, sign)
+
+    def change(self, values: Iterable[Value], sign: int) -> None:
+        """See `Store`."""
+        finite = list[Value]()
+        for value in values:
+            finite.append(value)
+            found = number(value)
+            if found is None or found != found or found in (math.inf, -math.inf):
+                continue
+            top, bottom = found.as_integer_ratio()
+            self.squares._add(top * top, 2 * (bottom.bit_length() - 1), sign)
+        super().change(finite, sign)
+
+    def deviation(self) -> Value:
+        """STDDEV_POP: a double."""
+        n = self.count
+        if not n:
+            return None
+        if self.beyond() is not None:
+            return NAN
+        shift = max(self.shift, self.squares.shift + 1 >> 1)
+        total = self.total << shift - self.shift
+        squares = self.squares.total << 2 * shift - self.squares.shift
+        return math.sqrt(ratio(n * squares - total * total, n * n << 2 * shift))
+
+
+def ratio(top: int, bottom: int) -> float:
+    """The nearest double of a quotient."""
+    try:
+        return top / bottom
+    except OverflowError:
+        return math.inf if top > 0 else -math.inf
+
+
+Key = tuple[int, "int | float | str", int]
+"""A value as it sorts: numbers below texts; the last tells an integer, a double and a Boolean apart."""
+
+
+def key_of(value: Value) -> Key:
+    """Where a value stands among others: texts by their bytes."""
+    if isinstance(value, str):
+        return (1, value if value.isascii() else to_bytes(value).decode("latin-1"), 0)
+    if isinstance(value, bool):
+        return (0, int(value), 2)
+    return (0, value, 1) if isinstance(value, float) else (0, cast("int", value), 0)
+
+
+class Bag:
+    """Values with how often each is there: some 200 bytes a distinct one.
+
+    The lowest and highest are kept in heaps from the first time they are asked for; an entry is checked when it comes
+    up, so that a change costs the logarithm of the number of distinct values.
+    """
+
+    __slots__ = ("_highest", "_lowest", "counts", "nans", "values")
+
+    def __init__(self) -> None:
+        self.counts: dict[Key, int] = {}
+        self.values: dict[Key, Value] = {}
+        self.nans = 0  # NaN is neither below nor above anything
+        self._lowest: list[Key] | None = None
+        self._highest: list[_Down] | None = None
+
+    def change(self, values: Iterable[Value], sign: int) -> None:
+        """See `Store`."""
+        counts = self.counts
+        for value in values:
+            if value is None:
+                continue
+            if value != value:
+                self.nans += sign
+                continue
+            key = key_of(value)
+            held = counts.get(key, 0)
+            if held + sign:
+                counts[key] = held + sign
+            else:
+                del counts[key], self.values[key]
+            if not held:
+                self.values[key] = value
+                if self._lowest is not None:
+                    heappush(self._lowest, key)
+                if self._highest is not None:
+                    heappush(self._highest, _Down(key))
+
+    def lowest(self) -> Value:
+        """MIN."""
+        heap = self._lowest
+        if heap is None or len(heap) > 2 * len(self.counts) + 64:
+            heap = self._lowest = list(self.counts)
+            heapify(heap)
+        while heap and heap[0] not in self.counts:
+            heappop(heap)
+        return self.values[heap[0]] if heap else self._without()
+
+    def highest(self) -> Value:
+        """MAX."""
+        heap = self._highest
+        if heap is None or len(heap) > 2 * len(self.counts) + 64:
+            heap = self._highest = [_Down(key) for key in self.counts]
+            heapify(heap)
+        while heap and heap[0].key not in self.counts:
+            heappop(heap)
+        return self.values[heap[0].key] if heap else self._without()
+
+    def _without(self) -> Value:
+        return NAN if self.nans else None
+
+    def only(self) -> Value:
+        """UNIQUE: the one value that all have, as COUNT_DISTINCT compares them; NULL when there are several."""
+        kinds = set[Value]()
+        if self.nans:
+            kinds.add("NaN")
+        for value in self.values.values():
+            kinds.add(converted(value))
+            if len(kinds) > 1:
+                return None
+        return self.lowest()
+
+    def joined(self, delimiter: str) -> Value:
+        """GROUP_CONCAT: the distinct values as texts in their order; NULL beyond 1 MiB.  It looks at each of them."""
+        parts = dict.fromkeys(cast("str", text(self.values[key])) for key in sorted(self.counts))
+        if self.nans:
+            parts["nan"] = None
+        out = delimiter.join(parts)
+        return out if out and len(out) <= TEXT_LIMIT else None
+
+
+class _Down:
+    """A key that sorts the other way round."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+
+    def __lt__(self, other: _Down) -> bool:
+        return other.key < self.key
+
+
+class Distinct:
+    """How often each value is there after conversion."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: dict[Value, int] = {}
+
+    def change(self, values: Iterable[Value], sign: int) -> None:
+        """See `Store`."""
+        counts = self.counts
+        for value in values:
+            if value is None:
+                continue
+            value = converted(value)
+            held = counts.get(value, 0) + sign
+            if held:
+                counts[value] = held
+            else:
+                del counts[value]
+
+
+_NAN = ("NaN",)
+
+
+def converted(value: Value) -> Value:
+    """A value as COUNT_DISTINCT compares it: what spells a number is that number, a Boolean is 1 or 0."""
+    if isinstance(value, str):
+        spelled = parse_number(value)
+        return value if spelled is None else spelled
+    return _NAN if value != value else value
+
+
+STORES: dict[str, tuple[Callable[[], Store], Callable[[Store, str | None], Value]]] = {
+    "COUNT": (Count, lambda store, _: cast("Count", store).count),
+    "SUM": (Sum, lambda store, _: cast("Sum", store).sum()),
+    "AVG": (Sum, lambda store, _: cast("Sum", store).mean()),
+    "STDDEV_POP": (Squares, lambda store, _: cast("Squares", store).deviation()),
+    "MIN": (Bag, lambda store, _: cast("Bag", store).lowest()),
+    "MAX": (Bag, lambda store, _: cast("Bag", store).highest()),
+    "UNIQUE": (Bag, lambda store, _: cast("Bag", store).only()),
+    "GROUP_CONCAT": (Bag, lambda store, extra: cast("Bag", store).joined(extra or "")),
+    "COUNT_DISTINCT": (Distinct, lambda store, _: len(cast("Distinct", store).counts)),
+}
+"""An aggregate's name -> what it is gathered in, and how it is read.  LAST and ANY go by position: see `view`."""

@@ -1,0 +1,376 @@
+"""A view: groups of what is available in its source, kept up by what came, went and returned.
+
+    read    messages with their bodies are read once; enter: what each gives to its group is kept
+    leave   they are leased or delayed: what they gave is taken away
+    back    they are available again: it is added again, no body needed
+    gone    they are out of the queue for good
+    flush   the rows that changed since the last time
+
+A change costs what it touches, and the logarithm of its group; never what waits.  Pure, and told in order; it knows no
+queue, no log and no reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import repeat
+from typing import TypeAlias, cast
+
+import orjson
+
+from penstock.core.views.aggregates import STORES, Store
+from penstock.core.views.contributions import AVAILABLE, AWAY, GONE, INACTIVE, Block, Contributions, Values
+from penstock.core.views.definition import Definition, Plan, plan
+from penstock.expr.fields import Table
+from penstock.expr.values import NAN, Value, to_bytes
+from penstock.records.entries import Topic
+from penstock.records.properties import EMPTY
+
+GroupKey: TypeAlias = tuple[Value, ...]
+Row: TypeAlias = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Messages as expressions read them, one element a message; `records` are the parsed bodies."""
+
+    lsns: Sequence[int]
+    records: Sequence[Table]
+    bodies: Sequence[bytes] = ()  # where an expression asks for their size
+    headers: Sequence[bytes] | bytes = EMPTY
+    topics: list[Topic] | Topic | None = None
+    times: Sequence[int] | int | None = None
+    states: bytes = b""  # of each; empty: all are available
+
+    def arguments(self) -> tuple[object, ...]:
+        """What comes first for a function of `compile_parsed`."""
+        n = len(self.records)
+        return (
+            self.bodies or [b""] * n,
+            self.records,
+            repeat(self.headers) if isinstance(self.headers, bytes) else self.headers,
+            self.topics if isinstance(self.topics, list) else repeat(self.topics),
+            self.lsns,
+            repeat(self.times) if self.times is None or isinstance(self.times, int) else self.times,
+            None,
+            None,
+            None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What messages give to a view: those that pass its filter, with the values of its inputs."""
+
+    lsns: Sequence[int]
+    values: Sequence[Values]
+    states: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A row that is other than before: None where it was not, or is no more."""
+
+    key: GroupKey
+    old: Row | None
+    new: Row | None
+
+
+class _Group:
+    """Messages of one key."""
+
+    __slots__ = ("available", "key", "living", "newest", "number", "oldest", "row", "stores")
+
+    def __init__(self, number: int, key: GroupKey, stores: list[Store], oldest: int) -> None:
+        self.number = number
+        self.key = key
+        self.stores = stores
+        self.available = 0
+        self.living = 0
+        self.newest: list[int] = []  # heap of -LSN; what is not available any more is dropped when it comes up
+        self.oldest: list[list[int]] = [[] for _ in range(oldest)]  # heaps of LSNs, for ANY
+        self.row: Row | None = None  # as it was told
+
+
+class View:
+    """One view."""
+
+    def __init__(self, definition: Definition) -> None:
+        """ExpressionError for a definition that cannot be computed."""
+        self.definition = definition
+        self.plan: Plan = plan(definition)
+        kept = sorted({place for _, place in (*self.plan.stores, *self.plan.last, *self.plan.any)})
+        self._column = {place: at for at, place in enumerate(kept)}
+        self._kept = kept
+        self._makers = [STORES[name][0] for name, _ in self.plan.stores]
+        self._store_columns = [self._column[place] for _, place in self.plan.stores]
+        self._any_columns = [self._column[place] for _, place in self.plan.any]
+        self._numbers: dict[GroupKey, int] = {}
+        self._groups: list[_Group | None] = []
+        self._free: list[int] = []
+        self._messages = Contributions(len(kept))
+        self._dirty: dict[int, None] = {}
+        self.rows: dict[GroupKey, Row] = {}
+        self.changes = 0  # rows told so far
+
+    def __repr__(self) -> str:
+        return f"View({self.definition.name!r}, {len(self.rows)} rows of {self._messages.count} messages)"
+
+    @property
+    def messages(self) -> int:
+        """How many messages have given something, away ones among them."""
+        return self._messages.count
+
+    # -- what happens in the source
+
+    def read(self, elements: Elements) -> Given:
+        """What messages give.  Any thread: nothing is changed."""
+        lsns: Sequence[int] = elements.lsns
+        states = elements.states
+        values: Sequence[Values] = self._evaluated(elements)
+        if self.plan.filter is not None:
+            passed = self.plan.filter.matches_parsed(
+                elements.bodies or [b""] * len(lsns),
+                elements.records,
+                elements.headers,
+                elements.topics,
+                lsns=lsns,
+                times=elements.times,
+            )
+            if not all(passed):
+                rows = [row for row, passes in enumerate(passed) if passes]
+                lsns = [lsns[row] for row in rows]
+                values = [[column[row] for row in rows] for column in values]
+                states = bytes(states[row] for row in rows) if states else states
+        return Given(lsns, values, states)
+
+    def enter(self, given: Given) -> None:
+        """Messages newer than all before."""
+        lsns, values = given.lsns, given.values
+        if len(lsns):
+            keys = self._keys(values[: self.plan.groups], len(lsns))
+            states = given.states or bytes((AVAILABLE,)) * len(lsns)
+            self._messages.add(lsns, keys, [values[place] for place in self._kept], states, self._change)
+
+    def leave(self, pairs: Iterable[int]) -> None:
+        """Messages in these spans are there, and nobody else can have them now."""
+        self._messages.move(pairs, AWAY, self._change, self._forget)
+
+    def back(self, pairs: Iterable[int]) -> None:
+        """They are available again."""
+        self._messages.move(pairs, AVAILABLE, self._change, self._forget)
+
+    def activate(self, pairs: Iterable[int]) -> None:
+        """Those of them that were inactive are available."""
+        self._messages.move(pairs, INACTIVE, self._change, self._forget)
+
+    def gone(self, pairs: Iterable[int]) -> None:
+        """They are out of the source."""
+        self._messages.move(pairs, GONE, self._change, self._forget)
+
+    def measure(self, low: int, high: int, most: int) -> tuple[int, int]:
+        """How far from `low` at most so many messages go, and how many: for who does a long span in portions."""
+        return self._messages.measure(low, high, most)
+
+    def clear(self) -> None:
+        """All messages are gone, at once, however many they are."""
+        self._messages = Contributions(len(self._kept))
+        self._numbers.clear()
+        for group in self._groups:
+            if group is not None:
+                group.available = group.living = 0
+                self._dirty[group.number] = None
+
+    def flush(self) -> list[Changed]:
+        """The rows that are other than at the last call, in no order."""
+        out: list[Changed] = []
+        for number in self._dirty:
+            group = self._groups[number]
+            if group is None:
+                continue
+            new = self._row(group) if group.available else None
+            old = group.row
+            if not _same(old, new):
+                out.append(Changed(group.key, old, new))
+                group.row = new
+                if new is None:
+                    self.rows.pop(group.key, None)
+                else:
+                    self.rows[group.key] = new
+            if not group.living:
+                self._groups[number] = None
+                self._free.append(number)
+                if self._numbers.get(group.key) == number:
+                    del self._numbers[group.key]
+        self._dirty.clear()
+        self.changes += len(out)
+        return out
+
+    # -- inside
+
+    def _evaluated(self, elements: Elements) -> list[Values]:
+        arguments = elements.arguments()
+        return [cast("Values", run(*arguments)) for run in self.plan.inputs]  # type: ignore[arg-type]  # as documented
+
+    def _keys(self, columns: Sequence[Values], count: int) -> list[int]:
+        """The group of each message, made where it is new."""
+        keys: Iterable[GroupKey] = zip(*columns, strict=True) if columns else repeat((), count)
+        numbers = self._numbers
+        out: list[int] = []
+        for key in keys:
+            found = numbers.get(key) if _PLAIN.issuperset(map(type, key)) else None
+            if found is None:
+                key = tuple(map(_key, key))
+                found = numbers.get(key)
+                if found is None:
+                    found = self._new(key)
+            group = cast("_Group", self._groups[found])
+            group.living += 1
+            out.append(found)
+        return out
+
+    def _new(self, key: GroupKey) -> int:
+        number = self._free.pop() if self._free else len(self._groups)
+        group = _Group(number, key, [make() for make in self._makers], len(self._any_columns))
+        if number == len(self._groups):
+            self._groups.append(group)
+        else:
+            self._groups[number] = group
+        self._numbers[key] = number
+        return number
+
+    def _change(self, block: Block, rows: Sequence[int], sign: int) -> None:
+        for number, mine in _by_group(block, rows):
+            group = cast("_Group", self._groups[number])
+            group.available += sign * len(mine)
+            self._dirty[number] = None
+            for store, column in zip(group.stores, self._store_columns, strict=True):
+                values = block.columns[column]
+                store.change([values[row] for row in mine], sign)
+            if sign > 0:
+                self._rank(group, block, mine)
+
+    def _rank(self, group: _Group, block: Block, rows: Sequence[int]) -> None:
+        """Put messages where the newest and the oldest are looked for."""
+        if self.plan.last:
+            heap = group.newest
+            for row in rows:
+                heappush(heap, -block.lsns[row])
+            if len(heap) > 2 * group.available + 64:
+                heap[:] = {lsn for lsn in heap if self._messages.find(-lsn) is not None}
+                heapify(heap)
+        for heap, column in zip(group.oldest, self._any_columns, strict=True):
+            values = block.columns[column]
+            for row in rows:
+                if values[row] is not None:
+                    heappush(heap, block.lsns[row])
+            if len(heap) > 2 * group.available + 64:
+                heap[:] = {lsn for lsn in heap if self._messages.find(lsn) is not None}
+                heapify(heap)
+
+    def _forget(self, block: Block, rows: Sequence[int]) -> None:
+        for number, mine in _by_group(block, rows):
+            group = cast("_Group", self._groups[number])
+            group.living -= len(mine)
+            self._dirty[number] = None
+
+    def _row(self, group: _Group) -> Row:
+        gathered: Table = {f"g{place}": _shown(value) for place, value in enumerate(group.key)}
+        for read in self.plan.reads:
+            gathered[read.name] = STORES[read.aggregate][1](group.stores[read.store], read.extra)
+        if self.plan.last:
+            heap = group.newest
+            while (found := self._messages.find(-heap[0])) is None:
+                heappop(heap)
+            block, row = found
+            for name, place in self.plan.last:
+                gathered[name] = block.columns[self._column[place]][row]
+        for (name, _), heap, column in zip(self.plan.any, group.oldest, self._any_columns, strict=True):
+            oldest = None
+            while heap and (oldest := self._messages.find(heap[0])) is None:
+                heappop(heap)
+            gathered[name] = None if oldest is None else oldest[0].columns[column][oldest[1]]
+        out: list[Value] = []
+        for shown in self.plan.columns:
+            if shown.name is not None:
+                out.append(gathered[shown.name])
+            else:
+                assert shown.run is not None
+                out += shown.run([b""], [gathered], (EMPTY,), (None,), (0,), (None,), None, None, None)
+        return tuple(out)
+
+
+_PLAIN = frozenset((str, int))
+"""Values that are their own key."""
+
+_TRUTH = {True: ("true",), False: ("false",)}
+_NOT_A_NUMBER = ("nan",)
+
+
+def _key(value: Value) -> Value:
+    """What tells groups apart: 1 and 1.0 are one group, 1 and TRUE are two; NULL and NaN have groups of their own."""
+    if isinstance(value, bool):
+        return _TRUTH[value]
+    if isinstance(value, float):
+        return _NOT_A_NUMBER if value != value else int(value) if value.is_integer() and abs(value) < 1 << 53 else value
+    return value or (0 if value == 0 else None)
+
+
+def _shown(key: Value) -> Value:
+    """The value of a group key."""
+    if isinstance(key, tuple):
+        return NAN if key == _NOT_A_NUMBER else key == _TRUTH[True]
+    return key
+
+
+def _by_group(block: Block, rows: Sequence[int]) -> Iterable[tuple[int, Sequence[int]]]:
+    groups = block.groups
+    first = groups[rows[0]]
+    if len(rows) == 1:
+        return ((first, rows),)
+    out: dict[int, list[int]] = {}
+    for row in rows:
+        out.setdefault(groups[row], []).append(row)
+    return out.items()
+
+
+def _same(old: Row | None, new: Row | None) -> bool:
+    if old is None or new is None:
+        return old is new
+    return old == new and all(map(_alike, old, new))
+
+
+def _alike(a: Value, b: Value) -> bool:
+    """Equal, and of one kind: 1, 1.0 and TRUE are not shown alike."""
+    return a.__class__ is b.__class__
+
+
+def body_of(view: View, row: Row) -> bytes:
+    """A row as a JSON object.  NaN and infinities are null, as JSON has none; bytes that are no UTF-8 are replaced."""
+    table: dict[str, object] = {}
+    for column, value in zip(view.plan.columns, row, strict=True):
+        here = table
+        for step in column.path[:-1]:
+            here = cast("dict[str, object]", here.setdefault(step, {}))
+        here[column.path[-1]] = value
+    try:
+        return orjson.dumps(table)
+    except (TypeError, orjson.JSONEncodeError):
+        return orjson.dumps(_clean(table))
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, dict):
+        return {cast("str", _clean(key)): _clean(one) for key, one in cast("dict[object, object]", value).items()}
+    return to_bytes(value).decode("utf-8", "replace") if isinstance(value, str) else value
+
+
+def key_text(key: GroupKey) -> str:
+    """What tells a row from the others of its view, as text: the values grouped by, as a JSON array."""
+    values = [_shown(value) for value in key]
+    try:
+        return orjson.dumps(values).decode()
+    except (TypeError, orjson.JSONEncodeError):
+        return orjson.dumps([_clean(value) for value in values]).decode()

@@ -1,0 +1,1 @@
+"""Views in the server: who tells them what happens, off the critical path, and who reads them."""

@@ -1,0 +1,202 @@
+"""How a view begins: its source is found, gone through portion by portion, and what happened meanwhile follows.
+
+A view holds nothing that lasts, so this is also what a start of the server asks for, and a queue that is declared anew
+or filled from the log (`recovery_point`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.queue.runs import packed
+from penstock.core.queue.runs import view as array_of
+from penstock.core.sow.holding import Sow
+from penstock.core.sow.index import Index
+from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE
+from penstock.core.views.feed import Moved, Noted
+from penstock.errors import PenstockError
+from penstock.server.views.worker import PORTION, edge_of, portion
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.records.chunks import Chunk
+    from penstock.server.engine import Engine
+    from penstock.server.views.live import Live
+    from penstock.server.views.worker import Worker
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Builder:
+    """All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine, worker: Worker) -> None:
+        self._engine = engine
+        self._worker = worker
+
+    # -- sources
+
+    def source(self, vhost: str, name: str) -> Queue | Sow | None:
+        """The topic with a key of a name, or the queue."""
+        topic = self.topic(vhost, name)
+        if topic is not None:
+            return topic
+        try:
+            return self._engine.core.queue(vhost, name)
+        except PenstockError:
+            return None  # none there, or another connection has it for itself
+
+    def topic(self, vhost: str, name: str) -> Sow | None:
+        """The topic with a key: `K`, or `E/K`."""
+        exchange, slash, key = name.partition("/")
+        by_name = self._engine.core.sows.by_name
+        found = by_name.get((vhost, exchange, key)) if slash and exchange else None
+        return found or by_name.get((vhost, "", name))
+
+    def look(self, live: Live) -> None:
+        """A queue or topic was declared or deleted: the view may have another source now."""
+        source = self.source(live.vhost, live.definition.source)
+        if (0 if source is None else source.id) != live.source:
+            if live.source:
+                self.detach(live)
+            self.attach(live)
+
+    def again(self, live: Live) -> None:
+        """Gather it anew."""
+        self.detach(live)
+        self.attach(live)
+
+    # -- the beginning and the end
+
+    def detach(self, live: Live) -> None:
+        """What the view gathered is gone."""
+        worker = self._worker
+        live.into.clear()
+        worker.dirty[live] = None
+        mine = worker.by_source.get(live.source, [])
+        if live in mine:
+            mine.remove(live)
+            if not mine:
+                del worker.by_source[live.source]
+                worker.feed.forget(live.source)
+        live.source = 0
+        live.building = False
+        live.floor = None
+        live.later.clear()
+        live.round += 1
+
+    def attach(self, live: Live) -> None:
+        """Begin to gather the source, if it is there: first what it holds."""
+        core, worker = self._engine.core, self._worker
+        source = self.source(live.vhost, live.definition.source)
+        if source is None:
+            self._let_go(live)
+            return
+        live.source = source.id
+        live.since = core.last_lsn
+        worker.by_source.setdefault(source.id, []).append(live)
+        known = source.id in worker.feed.watched
+        if isinstance(source, Sow):
+            numbers, lsns, deadlines = source.index.snapshot().packed()
+            if not known:
+                index = Index.load(numbers, lsns, deadlines) if numbers else Index()
+                worker.feed.watch_topic(source.id, live.since, index)
+            places = np.sort(np.array(lsns, dtype=np.int64))
+            states = np.full(len(places), AVAILABLE, np.uint8)
+        else:
+            if not known:
+                worker.feed.watch(source.id, live.since, edge_of(source))
+            places, states = held_by(source)
+        if not len(places):
+            self._let_go(live)
+            return
+        live.building = True
+        live.floor = int(places[0])
+        self._engine.when_durable(live.since, partial(self._build, live, live.round, places, states, 0))
+        self._engine.arm()
+
+    def _build(self, live: Live, round: int, places: Ints, states: Bytes, at: int) -> None:
+        """Read the next portion of what the source held."""
+        if live.closed or live.round != round:
+            return
+        if at >= len(places):
+            live.floor = None
+            self._catch_up(live, round)
+            return
+        live.floor = int(places[at])
+        some = places[at : at + PORTION]
+        step = Noted(live.source, packed(some), states[at : at + len(some)].tobytes())
+
+        def then(read: int) -> None:
+            self._engine.call_soon(partial(self._build, live, round, places, states, at + read))
+
+        self._worker.read([live], step, then)
+
+    def _catch_up(self, live: Live, round: int) -> None:
+        """Do what happened meanwhile, in order; more may come while it is done."""
+        if live.closed or live.round != round:
+            return
+        while live.later:
+            step = live.later.popleft()
+            if isinstance(step, Moved):
+                step, rest = portion([live], step)
+                self._worker.move(live, step)
+                if live.round != round:
+                    return
+                if rest is not None:
+                    live.later.appendleft(rest)
+                    self._engine.call_soon(partial(self._catch_up, live, round))
+                    return
+                continue
+            live.floor = step.lsns[0]
+            self._worker.read([live], step, partial(self._read, live, round, step))
+            return
+        live.floor = None
+        live.building = False
+        self._worker.dirty[live] = None
+        self._worker.flush()
+        self._let_go(live)
+
+    def _read(self, live: Live, round: int, step: Noted, read: int) -> None:
+        if live.round == round and read < len(step.lsns):
+            live.later.appendleft(Noted(step.queue, step.lsns[read:], step.states[read:]))
+        self._engine.call_soon(partial(self._catch_up, live, round))
+
+    @staticmethod
+    def _let_go(live: Live) -> None:
+        """Who waited for it to be built goes on."""
+        waiting, live.waiting = live.waiting, []
+        for then in waiting:
+            then()
+
+
+def held_by(queue: Queue) -> tuple[Ints, Bytes]:
+    """LSNs of all living messages, ascending, and the state of each."""
+    lsns: list[Ints] = []
+    states: list[Bytes] = []
+
+    def take(chunks: Iterable[Chunk], state: int) -> None:
+        for chunk in chunks:
+            lsns.append(array_of(chunk))
+            states.append(np.full(len(chunk), state, np.uint8))
+
+    take(queue.main.chunks(), AVAILABLE)
+    take((run.chunk for run in queue.returned.runs()), AVAILABLE)
+    if queue.held:
+        take(queue.barriers.chunks(), AVAILABLE)
+        take((run.chunk for run in queue.barriers.runs()), AVAILABLE)
+    take((run.chunk for run in chain(queue.leased_runs(), queue.letters.runs(), queue.delays.retries.runs())), AWAY)
+    take((block for block, _ in queue.delays.scheduled.items()), AWAY)
+    take(queue.tail.chunks(), INACTIVE)
+    if not lsns:
+        return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    every = np.concatenate(lsns)
+    order = np.argsort(every, kind="stable")
+    return every[order], np.concatenate(states)[order]

@@ -1,0 +1,150 @@
+"""Conflated topics: records of a topic or rows of a view as they were told last, each at most once an interval.
+
+A conflated topic subscribes to its source as anybody does, and shows what it was told at the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.views.conflation import DEFAULT_US
+from penstock.expr import compile_filter
+from penstock.server.sow.live import Live as RecordWatch
+from penstock.server.sow.wish import Wish
+from penstock.server.views.shown import Told
+from penstock.server.views.watching import Conflated, RowWatch
+
+if TYPE_CHECKING:
+    from penstock.errors import PenstockError
+    from penstock.server.sow.page_work import Event
+    from penstock.server.views.shown import Shown
+    from penstock.server.views.views import Views
+    from penstock.server.views.watching import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class ConflatedDefinition:
+    """A conflated topic as it is written down."""
+
+    name: str
+    source: str  # a topic with a key, a view, or another conflated topic
+    interval: int = DEFAULT_US  # microseconds
+    filter: str | None = None
+    vhost: str = "/"
+
+
+class ConflatedTopic:
+    """One conflated topic.  All methods belong to the loop's thread."""
+
+    def __init__(self, views: Views, definition: ConflatedDefinition) -> None:
+        """ExpressionError for its filter."""
+        if definition.filter is not None:
+            compile_filter(definition.filter).require_deterministic("a conflated topic")
+        self.definition = definition
+        self.told: list[Callable[[Sequence[Told]], None]] = []
+        self.source = 0  # id of the topic that it follows; 0: it follows rows, or nothing
+        self.error: PenstockError | None = None  # why nothing more comes
+        self._views = views
+        self._rows: dict[str, bytes] = {}
+        self._conflated = Conflated(views, self, definition.interval)
+        self._watch: Watch | None = None
+        self._level = False  # it has the rows that there were
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def name(self) -> str:
+        """See `Shown`."""
+        return self.definition.name
+
+    @property
+    def vhost(self) -> str:
+        """See `Shown`."""
+        return self.definition.vhost
+
+    def rows(self) -> dict[str, bytes]:
+        """See `Shown`."""
+        return dict(self._rows)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
+    def held(self) -> Callable[[], dict[str, bytes]]:
+        """The rows as they are now."""
+        rows = dict(self._rows)
+        return lambda: rows
+
+    def when_current(self, then: Callable[[], None]) -> None:
+        """See `Shown`."""
+        if self._level or self._watch is None:
+            then()
+        else:
+            self._waiting.append(then)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it has a source."""
+        return self._watch is not None
+
+    def follow(self, source: Shown) -> None:
+        """Begin, with rows."""
+        self._watch = RowWatch(self._views.clock, source, self._wish(), self._conflated)
+
+    def follow_topic(self, source: int, begin: Callable[[Wish, Conflated], RecordWatch]) -> None:
+        """Begin, with the records of a topic of this id."""
+        self.source = source
+        self._watch = begin(self._wish(), self._conflated)
+
+    def _wish(self) -> Wish:
+        return Wish(sow=True, filter=self.definition.filter, oof=True)
+
+    def let_go(self) -> None:
+        """The source is gone, and its rows with it."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        self._conflated.close()
+        self._conflated = Conflated(self._views, self, self.definition.interval)
+        self.source, self._level = 0, False
+        rows, self._rows = self._rows, {}
+        self._tell([Told(key, None, body, "deleted") for key, body in rows.items()])
+
+    # -- a taker
+
+    def room(self) -> int:
+        """All there is: it holds one row a key."""
+        return 1 << 30
+
+    def take(self, events: list[Event]) -> None:
+        """What is told now."""
+        told: list[Told] = []
+        for event in events:
+            before = self._rows.get(event.key)
+            if event.kind == "oof":
+                if before is not None:
+                    del self._rows[event.key]
+                    told.append(Told(event.key, None, before, event.reason))
+            else:
+                self._rows[event.key] = event.body
+                told.append(Told(event.key, event.body, before))
+        self._tell(told)
+
+    def level(self) -> None:
+        """The rows there were have come."""
+        self._level = True
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    def ended(self, error: PenstockError) -> None:
+        """Nothing more comes."""
+        self.error = error
+        self.level()
+
+    def _tell(self, told: list[Told]) -> None:
+        if told:
+            for tell in list(self.told):
+                tell(told)

@@ -1,0 +1,226 @@
+"""The views and conflated topics of one engine, by name: they hear what each turn decided, and are read and followed.
+
+Off the critical path: a turn pays for looking whether its journal concerns a view.  `worker` does what follows from the
+journal, `builder` begins views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.core.views.feed import Noted
+from penstock.core.views.joins import Join
+from penstock.core.views.side import Side
+from penstock.core.views.view import Changed
+from penstock.errors import InvalidArgument
+from penstock.server.views.builder import Builder
+from penstock.server.views.live import Live
+from penstock.server.views.rowfeed import RowFeed
+from penstock.server.views.worker import Worker
+
+if TYPE_CHECKING:
+    from penstock.core.views.definition import Definition
+    from penstock.ports import Clock
+    from penstock.records.entries import Entry
+    from penstock.server.engine import Engine
+    from penstock.server.judging import Off
+    from penstock.server.views.conflated import ConflatedDefinition, ConflatedTopic
+    from penstock.server.views.watching import Conflated
+
+Name = tuple[str, str]
+"""Vhost and name."""
+
+
+class Views:
+    """All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.active = False  # there are views: the engine tells what each turn has decided
+        self.alarms: list[Conflated] = []  # what is told at its time
+        self._engine = engine
+        self._worker = Worker(engine, self._look, self._again)
+        self._builder = Builder(engine, self._worker)
+        self._views: dict[Name, Live] = {}
+        self._conflated: dict[Name, ConflatedTopic] = {}
+        self._serial = 0
+        self.rows_published = RowFeed(engine, self)  # to queues that show them
+
+    @property
+    def clock(self) -> Clock:
+        """The engine's."""
+        return self._engine.clock
+
+    def run_off(self, off: Off) -> None:
+        """Where to evaluate, off the loop."""
+        self._worker.off = off
+
+    # -- what the engine tells, and asks
+
+    def gather(self, journal: Sequence[Entry]) -> None:
+        """A turn has decided this; it is not durable yet."""
+        self._worker.gather(journal)
+
+    def committed(self, lsn: int) -> None:
+        """Everything up to this LSN is durable."""
+        self._worker.committed(lsn)
+
+    def floor(self) -> int | None:
+        """The lowest LSN that a view may still read."""
+        floor = self._worker.floor()
+        for live in self._all():
+            lows = [step.lsns[0] for step in live.later if isinstance(step, Noted)]
+            floor = min([floor, *lows, *(() if live.floor is None else (live.floor,))])
+        return floor
+
+    def next_deadline(self) -> int | None:
+        """When to `tick` next, monotonic; None is never."""
+        return min((due for due in (one.next_due() for one in self.alarms) if due is not None), default=None)
+
+    def tick(self) -> None:
+        """Tell what is due."""
+        now = self._engine.clock.mono()
+        for one in list(self.alarms):
+            one.tick(now)
+
+    def alarmed(self) -> None:
+        """Something has to be told in time: the engine looks at its deadlines."""
+        self._engine.arm()
+
+    # -- which there are
+
+    def add(self, definition: Definition) -> Live:
+        """A view more.  Its queue or topic may come later; a view that it gathers must be there.
+
+        ExpressionError for what cannot be computed, InvalidArgument for a name that is taken.
+        """
+        key = (definition.vhost, definition.name)
+        if self.shown(*key) is not None:
+            raise InvalidArgument(f"there is a view or conflated topic '{definition.name}' already")
+        live = Live(definition, self.when_current)
+        self._views[key] = live
+        self._begin()
+        joined = live.view.plan.joined
+        if joined is None:
+            self._gather_from(live)
+            return live
+        live.join = Join(joined, definition.null_equivalency)
+        for place, source in enumerate(joined.sources):
+            own = replace(definition, source=source, join=(), select=("COUNT(1) AS /n",), group_by=())
+            side = Live(own, self.when_current, Side(live.join, place), live)
+            live.sides.append(side)
+            self._gather_from(side)
+        return live
+
+    def add_unnamed(self, definition: Definition) -> Live:
+        """A view for one subscriber, who drops it.  Errors as `add`."""
+        self._serial += 1
+        return self.add(replace(definition, name=f"\0{self._serial}"))
+
+    def drop(self, live: Live) -> None:
+        """A view is no longer wanted; nothing gathers it."""
+        live.closed = True
+        del self._views[live.definition.vhost, live.name]
+        for one in (live, *live.sides):
+            one.closed = True
+            self._builder.detach(one)
+            if one.above is not None:
+                one.above.below.remove(one)
+
+    def add_conflated(self, definition: ConflatedDefinition) -> ConflatedTopic:
+        """A conflated topic more.  Its source may come later.  Errors as `add`."""
+        from penstock.server.views.conflated import ConflatedTopic  # it follows records, which follow replays
+
+        key = (definition.vhost, definition.name)
+        if self.shown(*key) is not None:
+            raise InvalidArgument(f"there is a view or conflated topic '{definition.name}' already")
+        topic = self._conflated[key] = ConflatedTopic(self, definition)
+        self._begin()
+        self._follow(topic)
+        return topic
+
+    def shown(self, vhost: str, name: str) -> Live | ConflatedTopic | None:
+        """The view or conflated topic of a name."""
+        return self._views.get((vhost, name)) or self._conflated.get((vhost, name))
+
+    def known(self, vhost: str, name: str) -> bool:
+        """Whether there is something of this name that a view can gather."""
+        return (vhost, name) in self._views or self._builder.source(vhost, name) is not None
+
+    def all_shown(self) -> list[Live | ConflatedTopic]:
+        """All that have a name, in the order in which they came."""
+        named = [live for live in self._views.values() if not live.name.startswith("\0")]
+        return [*named, *self._conflated.values()]
+
+    def when_current(self, live: Live, then: Callable[[], None]) -> None:
+        """Call back once a view has all that was decided so far; perhaps before this returns."""
+        engine, worker = self._engine, self._worker
+
+        def mark() -> None:
+            unready = live.unready()
+            if unready is not None:
+                unready.waiting.append(mark)
+            else:
+                then()
+
+        def durable() -> None:
+            worker.committed(engine.log.durable)
+            worker.when_done(mark)
+
+        engine.arm()
+        engine.when_durable(engine.core.last_lsn, durable)
+
+    # -- sources
+
+    def _begin(self) -> None:
+        """From the first view on the engine tells what it decides."""
+        if not self.active:
+            self.active = True
+            self._engine.readers.append(self.floor)
+
+    def _all(self) -> list[Live]:
+        """Every view, sides instead of what joins them."""
+        return [one for live in self._views.values() for one in (live.sides or (live,))]
+
+    def _gather_from(self, live: Live) -> None:
+        """Begin to gather the source, be it a view, or else a queue or topic that may come later."""
+        source = self._views.get((live.vhost, live.definition.source))
+        if source is None or source is live or source is live.over:
+            self._builder.attach(live)
+            return
+        live.above = source
+        source.below.append(live)
+        self._worker.pass_on(source, live, [Changed(key, None, row) for key, row in source.view.rows.items()])
+        self._worker.flush()
+
+    def _again(self, live: Live) -> None:
+        self._builder.again(live)
+
+    def _look(self) -> None:
+        """A queue or topic was declared or deleted."""
+        for live in self._all():
+            if live.above is None:
+                self._builder.look(live)
+        for topic in self._conflated.values():
+            if topic.follows and not topic.source:
+                continue  # rows stay as long as the server runs
+            found = self._builder.topic(topic.vhost, topic.definition.source)
+            if topic.source != (0 if found is None else found.id):
+                topic.let_go()
+            if not topic.follows:
+                self._follow(topic)
+        self.rows_published.look()
+
+    def _follow(self, topic: ConflatedTopic) -> None:
+        """Have a conflated topic follow its source, if that is there."""
+        definition = topic.definition
+        shown = self.shown(definition.vhost, definition.source)
+        if shown is not None and shown is not topic:
+            topic.follow(shown)
+            return
+        found = self._builder.topic(definition.vhost, definition.source)
+        if found is not None:
+            from penstock.server.sow.live import Live as RecordWatch
+
+            topic.follow_topic(found.id, lambda wish, taker: RecordWatch(self._engine, found, wish, taker))

@@ -1,0 +1,309 @@
+"""What views do with a journal: durable steps, a portion at a time, off the critical path.
+
+    gather (a turn ended) -> steps -> committed (they are durable) -> work -> rows that changed
+
+Bodies are read and evaluated off the loop where there is somewhere to go, and what a portion changes is brought to the
+groups in one step.  When views fall behind, bodies are let go and read from the log when it is their turn.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.core.queue.runs import NEVER
+from penstock.core.views.feed import Arrived, Feed, Moved, Noted, Step
+from penstock.core.views.side import bring
+from penstock.core.views.view import Changed, Elements, Given, body_of
+from penstock.expr.fields import parsed
+from penstock.log.writer import last_of
+from penstock.memory.reads import READ_BYTES
+from penstock.server.judging import breathe
+from penstock.server.views.elements import elements_of, elements_of_rows, given, noted
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.records.entries import Entry, Publishes, Rows
+    from penstock.server.engine import Engine
+    from penstock.server.judging import Off
+    from penstock.server.views.live import Live
+
+PORTION = 1000
+"""Messages that are read and brought to the groups in one step: two to four milliseconds."""
+
+IN_PLACE = 64
+"""So few are evaluated on the loop: handing them to a thread takes longer."""
+
+LAG_BYTES = 16 * 2**20
+"""Bodies that may wait for views.  Of what comes beyond that only the places are kept."""
+
+
+class Worker:
+    """All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine, look: Callable[[], None], again: Callable[[Live], None]) -> None:
+        """look: sources may have come or gone.  again: the source of a view is gone, or is to be gathered anew."""
+        self.off: Off | None = None  # runs work off the loop; None: in place
+        self.feed = Feed(engine.core.queues_of_route)
+        self.by_source: dict[int, list[Live]] = {}
+        self.dirty: dict[Live, None] = {}
+        self._engine = engine
+        self._look = look
+        self._again = again
+        self._gathered: deque[tuple[int, Sequence[Step]]] = deque()  # by last LSN: not durable yet
+        self._steps: deque[Step | Callable[[], None]] = deque()  # durable, to be done
+        self._busy = False  # a portion is being read or evaluated
+        self._armed = False
+        self._lag = 0  # bytes of batches whose bodies wait
+        self._kept: deque[tuple[Publishes, int]] = deque()  # those batches, oldest first
+
+    def floor(self) -> int:
+        """The lowest LSN that is still to be read from the log."""
+        steps = (step for _, some in self._gathered for step in some)
+        waiting = (*steps, *self._steps)
+        return min((step.lsns[0] for step in waiting if isinstance(step, Noted)), default=NEVER)
+
+    # -- what the engine tells
+
+    def gather(self, journal: Sequence[Entry]) -> None:
+        """A turn has decided this; it is not durable yet."""
+        if not journal:
+            return
+        steps: list[Step] = []
+        last = last_of(journal[-1])
+        for number in self.by_source:
+            queue = self._engine.core.queue_by_id(number)
+            if queue is not None and queue.settings.target_queue_depth:
+                steps += self.feed.moved(number, edge_of(queue), last)
+        for step in self.feed.read(journal):
+            steps.append(self._bounded(step) if isinstance(step, Arrived) else step)
+        if steps:
+            self._gathered.append((last, steps))
+
+    def _bounded(self, step: Arrived) -> Step:
+        """The step, without bodies if too many wait already."""
+        batch = step.batch
+        if not self._kept or self._kept[-1][0] is not batch:
+            if self._lag >= LAG_BYTES:
+                return noted(step)
+            self._kept.append((batch, batch.size))
+            self._lag += batch.size
+        return step
+
+    def _caught_up(self, lsn: int) -> None:
+        """What is being done now is of this LSN: batches before it wait no more."""
+        while self._kept and self._kept[0][0].first < lsn:
+            self._lag -= self._kept.popleft()[1]
+
+    def committed(self, lsn: int) -> None:
+        """Everything up to this LSN is durable."""
+        gathered = self._gathered
+        while gathered and gathered[0][0] <= lsn:
+            self._steps.extend(gathered.popleft()[1])
+        self._arm()
+
+    def when_done(self, then: Callable[[], None]) -> None:
+        """Call back once all steps that are durable are done; perhaps before this returns."""
+        if self._steps or self._busy:
+            self._steps.append(then)
+            self._arm()
+        else:
+            then()
+
+    # -- work
+
+    def _arm(self) -> None:
+        if self._steps and not self._armed and not self._busy:
+            self._armed = True
+            self._engine.call_soon(self._work)
+
+    def _work(self) -> None:
+        """Do steps, about a portion of messages; go on soon if some are left."""
+        self._armed = False
+        room = PORTION
+        while self._steps and not self._busy and room > 0:
+            step = self._steps.popleft()
+            if isinstance(step, Moved):
+                room -= self._moved(step)
+            elif isinstance(step, (Arrived, Noted)):
+                room -= len(step)
+                self._came(step)
+            else:
+                self.flush()
+                step()
+        if not self._busy:
+            if not self._steps:
+                self._caught_up(NEVER)
+            self.flush()
+        self._arm()
+
+    def _moved(self, step: Moved) -> int:
+        """Do a step, or a part of it; what it cost, in messages about."""
+        if step.verb == "look":
+            self._look()
+            return PORTION
+        ready: list[Live] = []
+        for live in self.by_source.get(step.queue, ()):
+            if live.building:
+                live.later.append(step)
+            else:
+                ready.append(live)
+        step, rest = portion(ready, step)
+        for live in ready:
+            self.move(live, step)
+        if rest is not None:
+            self._steps.appendleft(rest)
+            return PORTION
+        return 1 + len(step.pairs) // 2
+
+    def move(self, live: Live, step: Moved) -> None:
+        """Bring a step to a view."""
+        if step.lsn <= live.since:
+            return
+        self.dirty[live] = None
+        match step.verb:
+            case "leave":
+                live.into.leave(step.pairs)
+            case "back":
+                live.into.back(step.pairs)
+            case "activate":
+                live.into.activate(step.pairs)
+            case "gone":
+                live.into.gone(step.pairs)
+            case "end" | "anew":
+                self._again(live)
+            case "look":
+                pass
+
+    def _came(self, step: Arrived | Noted) -> None:
+        """Messages of a source, a portion of them."""
+        first = step.lsns[0] if isinstance(step, Noted) else step.batch.first + step.rows[0]
+        self._caught_up(first)
+        here = [live for live in self.by_source.get(step.queue, ()) if live.since < first]
+        for live in here:
+            if live.building:
+                live.later.append(noted(step) if isinstance(step, Arrived) else step)
+        ready = [live for live in here if not live.building]
+        if not ready:
+            return
+        if isinstance(step, Noted):
+            self._busy = True
+            self.read(ready, step, partial(self._entered_noted, step))
+            return
+        if len(step.rows) > PORTION:
+            self._steps.appendleft(
+                Arrived(step.queue, step.batch, step.rows[PORTION:], step.upto, delayed=step.delayed)
+            )
+            step = Arrived(step.queue, step.batch, step.rows[:PORTION], step.upto, delayed=step.delayed)
+        self._busy = True
+        self.enter(ready, elements_of(step), self._idle)
+
+    def _idle(self) -> None:
+        self._busy = False
+        self.flush()
+        self._arm()
+
+    def _entered_noted(self, step: Noted, read: int) -> None:
+        if read < len(step.lsns):
+            self._steps.appendleft(Noted(step.queue, step.lsns[read:], step.states[read:]))
+        self._idle()
+
+    def read(self, lives: Sequence[Live], step: Noted, then: Callable[[int], None]) -> None:
+        """Read some of what was noted, bring it to the views, and say how many of it that were."""
+        lsns, states = step.lsns[:PORTION], step.states[:PORTION]
+        rounds = [live.round for live in lives]
+
+        def answer(rows: Rows) -> None:
+            if not rows.lsns:
+                then(len(lsns))
+                return
+            read = bisect_right(lsns, rows.lsns[-1])
+            mine = states and bytes(states[bisect_left(lsns, lsn)] for lsn in rows.lsns)
+            self.enter(lives, elements_of_rows(rows, mine), lambda: then(read), rounds)
+
+        self._engine.read_cold(lsns, answer, READ_BYTES)
+
+    def enter(
+        self, lives: Sequence[Live], elements: Elements, then: Callable[[], None], rounds: Sequence[int] | None = None
+    ) -> None:
+        """Evaluate messages and bring what they give to the views; then go on."""
+        begun = rounds or [live.round for live in lives]
+
+        def done(found: list[Given]) -> None:
+            for live, round, one in zip(lives, begun, found, strict=True):
+                if live.round == round and not live.closed:
+                    live.into.enter(one)
+                    self.dirty[live] = None
+            then()
+
+        into = [live.into for live in lives]
+        if self.off is None or len(elements.lsns) <= IN_PLACE:
+            done(given(into, elements, None))
+        else:
+            self.off(partial(given, into, elements, breathe), done)
+
+    # -- what changed
+
+    def flush(self) -> None:
+        """Tell of rows that changed, and let views of views follow."""
+        while self.dirty:
+            dirty, self.dirty = self.dirty, {}
+            for live in dirty:
+                if live.closed or live.building:
+                    continue
+                if live.over is not None:
+                    self.dirty[live.over] = None
+                    continue
+                if live.join is not None:
+                    bring(live.join, live.view)
+                changes = live.view.flush()
+                if changes:
+                    live.tell(changes)
+                    for below in live.below:
+                        self.pass_on(live, below, changes)
+
+    def pass_on(self, above: Live, below: Live, changes: Sequence[Changed]) -> None:
+        """Rows of one view are the messages of another."""
+        lsns: list[int] = []
+        bodies: list[bytes] = []
+        for change in changes:
+            if change.old is not None:
+                number = below.ids.pop(change.key)
+                below.into.gone((number, number + 1))
+            if change.new is not None:
+                below.ids[change.key] = below.next_id
+                lsns.append(below.next_id)
+                bodies.append(body_of(above.view, change.new))
+                below.next_id += 1
+        if lsns:
+            below.into.enter(below.into.read(Elements(lsns, [parsed(body) for body in bodies], bodies)))
+        self.dirty[below] = None
+
+
+def portion(lives: Sequence[Live], step: Moved) -> tuple[Moved, Moved | None]:
+    """As much of a step as is done at once, and the rest: each pair costs as much as some messages."""
+    pairs = step.pairs
+    if step.verb in ("end", "anew", "look"):
+        return step, None
+    room = PORTION
+    for at in range(0, len(pairs), 2):
+        low, high = pairs[at], pairs[at + 1]
+        for live in lives:
+            stop, rows = live.into.measure(low, high, room)
+            if stop < high:
+                now, rest = [*pairs[:at], low, stop], [stop, *pairs[at + 1 :]]
+                return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
+            room -= rows // max(len(lives), 1) + 1
+        if room <= 0 and at + 2 < len(pairs):
+            now, rest = list(pairs[: at + 2]), list(pairs[at + 2 :])
+            return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
+        room = max(room, 1)
+    return step, None
+
+
+def edge_of(queue: Queue) -> int:
+    """The first inactive message of a queue; NEVER without."""
+    return queue.tail.head() if queue.tail.count else NEVER
