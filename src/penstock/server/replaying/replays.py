@@ -1,0 +1,302 @@
+"""All subscriptions to topics of one engine: it tells feeds what was committed, and reads the log for who is behind.
+
+It owns the moments: a turn has ended (`gather`), something is durable (`committed`), a time has come (`tick`).  It
+costs nothing while nobody follows.  What it holds back from retention: everything from the cursor of each follower that
+moves, and of one that stands still for ten minutes after its last step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.errors import LogBroken, PenstockError
+from penstock.expr import Filter
+from penstock.log.writer import last_of
+from penstock.records.entries import Entry, Group, Publishes, Topic
+from penstock.server.holds import HOLD_US
+from penstock.server.replaying.feed import Feed
+from penstock.server.replaying.follower import Follower, Receiver
+from penstock.server.replaying.pace import Rate, parse_rate
+from penstock.server.replaying.places import Stretch, check_missing, reads, resolve
+from penstock.server.replaying.rights import Sieve, sieve_of
+from penstock.server.replaying.topics import Selection
+from penstock.wire.flight.bookmarks import Recent, parse_span
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
+    from penstock.server.entitlements import Rights
+    from penstock.server.judging import Ask, Off
+    from penstock.server.replaying.reading import Found
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a subscriber wants, as it comes through a door."""
+
+    selection: Selection
+    bookmark: str = "NOW"
+    filter: str | None = None
+    rate: str | None = None
+    rate_max_gap: int | None = None  # microseconds
+    missing: str = "now"  # `bookmark_not_found`
+    recent: Recent | None = None  # what MOST_RECENT is
+    rights: Rights | None = None  # of the user; None: nothing is limited
+
+
+class Replays:
+    """The followers of an engine.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.off: Off | None = None  # runs work off the loop; None: soon, on it
+        self.ask: Ask | None = None  # the bulk child, if there is one
+        self.active = False  # somebody follows: the engine tells what each turn has decided
+        self.level = 0  # all that is durable up to here was told to the feeds
+        self.delivered = 0
+        self._engine = engine
+        self._feeds: dict[tuple[Selection, Sieve | None], Feed] = {}
+        self._by_topic: dict[tuple[str, str, str], dict[Feed, None]] = {}  # those of one topic
+        self._wide: dict[Feed, None] = {}  # all others
+        self._followers: dict[Follower, None] = {}
+        self._gathered: deque[tuple[int, Sequence[Publishes]]] = deque()  # by last LSN: not durable yet
+        self._known = 0  # everything appended from this LSN on was gathered
+        self._alarms: list[tuple[int, int]] = []  # mono microseconds at which somebody's rate lets it go on
+        self._serial = 0
+        engine.readers.append(self.floor)
+        engine.on_broken.append(self._broken)
+        self.kept = engine.bodies.budget.account("replays")
+
+    # -- for those who want messages
+
+    def follow(
+        self,
+        selection: Selection,
+        receiver: Receiver,
+        *,
+        start: int | None = None,
+        filter: Filter | None = None,
+        rate: Rate | None = None,
+    ) -> Follower:
+        """Messages of topics from an LSN on, in order, each once, when they are durable.  No bookmark is looked up.
+
+        start: None for what is published from now on.
+        """
+        follower = self._new(receiver, rate)
+        place = self._engine.core.next_lsn if start is None else start
+        sieve = None if filter is None else Sieve(filter, None, filter.text)
+        follower.begin(self._feed(selection, sieve), Stretch(place))
+        return follower
+
+    def subscribe(self, asked: Asked, receiver: Receiver) -> Follower:
+        """A subscription with a bookmark.
+
+        Errors: InvalidArgument, NotFound, ExpressionError, at once; what can only be known later ends the receiver.
+        """
+        span = parse_span(asked.bookmark, asked.recent)
+        missing = check_missing(asked.missing)
+        sieve = sieve_of(asked.selection, asked.filter, asked.rights)
+        rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
+        engine = self._engine
+        now = engine.now()
+        find = partial(resolve, engine.log, span, missing, wall=now.wall, last=engine.core.last_lsn)
+        if not reads(span):
+            stretch = find()
+            follower = self._new(receiver, rate)
+            self._begin(follower, asked.selection, sieve, stretch)
+            return follower
+        follower = self._new(receiver, rate)
+        follower.cursor = engine.log.first_lsn  # held until its place is known
+
+        def found(answer: Stretch | PenstockError) -> None:
+            if follower.closed:
+                return
+            if isinstance(answer, PenstockError):
+                follower.refuse(answer)
+            else:
+                self._begin(follower, asked.selection, sieve, answer)
+            self.done()
+
+        self._run(partial(_told, find), found)
+        return follower
+
+    def start(self, asked: Asked, receiver: Receiver, stretch: Stretch) -> Follower:
+        """The same for somebody who has looked up the place; `asked.bookmark` is not looked at."""
+        sieve = sieve_of(asked.selection, asked.filter, asked.rights)
+        rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
+        follower = self._new(receiver, rate)
+        self._begin(follower, asked.selection, sieve, stretch)
+        return follower
+
+    def _begin(self, follower: Follower, selection: Selection, sieve: Sieve | None, stretch: Stretch) -> None:
+        follower.begin(self._feed(selection, sieve), stretch)
+        until = follower.until()
+        if until is not None:
+            self.wake_at(self.now() + max(0, until - self._engine.clock.wall()))
+
+    def _new(self, receiver: Receiver, rate: Rate | None) -> Follower:
+        if not self.active:
+            self.active = True
+            log = self._engine.log
+            self.level = log.durable
+            self._known = log.appended + 1
+        follower = Follower(self, receiver, rate)
+        follower.moved_at = self.now()
+        self._followers[follower] = None
+        return follower
+
+    def _feed(self, selection: Selection, sieve: Sieve | None) -> Feed:
+        key = (selection, sieve)
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = Feed(self, selection, sieve, max(self.level + 1, self._known))
+            one = selection.alone
+            if one is None:
+                self._wide[feed] = None
+            else:
+                self._by_topic.setdefault(one, {})[feed] = None
+        return feed
+
+    def _drop(self, feed: Feed) -> None:
+        feed.drop()
+        del self._feeds[feed.selection, feed.sieve]
+        one = feed.selection.alone
+        if one is None:
+            del self._wide[feed]
+            return
+        del self._by_topic[one][feed]
+        if not self._by_topic[one]:
+            del self._by_topic[one]
+
+    def _interested(self, batch: Publishes) -> Iterable[Feed]:
+        """The feeds that may want something of a batch."""
+        out = dict[Feed, None]()
+        for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
+            out.update(self._by_topic.get((topic.vhost, topic.exchange, topic.name), {}))
+        return [*out, *self._wide]
+
+    def forget(self, follower: Follower, feed: Feed | None) -> None:
+        """A follower is closed.  (Followers call this.)"""
+        self._followers.pop(follower, None)
+        if feed is not None:
+            feed.live.pop(follower, None)
+            feed.behind.pop(follower, None)
+            if not feed.used:
+                self._drop(feed)
+        if not self._followers:
+            self.active = False
+            self._gathered.clear()
+
+    def _broken(self, reason: str) -> None:
+        """Nothing more will be durable: whoever waits for it is told."""
+        for follower in list(self._followers):
+            follower.refuse(LogBroken(f"the log is broken: {reason}; nothing more is shown until a restart"))
+
+    # -- moments
+
+    def gather(self, journal: Sequence[Entry]) -> None:
+        """What a turn has decided, as it goes to the log."""
+        for entry in journal:
+            if isinstance(entry, Publishes):
+                self._gathered.append((entry.first + len(entry.bodies) - 1, (entry,)))
+            elif isinstance(entry, Group):
+                batches = [part for part in entry.entries if isinstance(part, Publishes)]
+                if batches:
+                    self._gathered.append((last_of(entry), batches))
+
+    def committed(self, lsn: int) -> None:
+        """Everything up to this LSN is durable."""
+        gathered = self._gathered
+        while gathered and gathered[0][0] <= lsn:
+            for batch in gathered.popleft()[1]:
+                for feed in self._interested(batch):
+                    feed.add(batch)
+        self.level = lsn
+        for feed in list(self._feeds.values()):
+            if feed.behind or feed.kept_bytes:
+                feed.moved()
+
+    def tick(self) -> None:
+        """Go on where a time has come."""
+        now = self.now()
+        if not self._alarms or self._alarms[0][0] > now:
+            return
+        while self._alarms and self._alarms[0][0] <= now:
+            heappop(self._alarms)
+        wall = self._engine.clock.wall()
+        for follower in list(self._followers):
+            until = follower.until()
+            if until is not None and until <= wall:
+                follower.end_here(self._engine.core.next_lsn)
+            elif follower.due is not None and follower.due <= now:
+                follower.step()
+
+    def next_deadline(self) -> int | None:
+        """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
+        return self._alarms[0][0] if self._alarms else None
+
+    def wake_at(self, mono: int) -> None:
+        """Have `tick` look then."""
+        self._serial += 1
+        heappush(self._alarms, (mono, self._serial))
+        self._engine.arm()
+
+    # -- for followers and feeds
+
+    def now(self) -> int:
+        """Mono microseconds."""
+        return self._engine.clock.mono()
+
+    @property
+    def durable(self) -> int:
+        """The last durable LSN."""
+        return self._engine.log.durable
+
+    @property
+    def first_lsn(self) -> int:
+        """The first LSN that the log keeps."""
+        return self._engine.log.first_lsn
+
+    def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
+        """The next page of the log, off the loop."""
+        from penstock.server.replaying.reading import look
+
+        engine = self._engine
+
+        def found(answer: Found) -> None:
+            done(answer)
+            self.done()
+
+        work = partial(look, engine.log, feed.selection, feed.sieve, start, end, engine.clock.mono, rows, self.ask)
+        self._run(work, found)
+
+    def done(self) -> None:
+        """Something happened outside a turn: see that it is written."""
+        self._engine.flush()
+        self._engine.arm()
+
+    def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        if self.off is not None:
+            self.off(work, done)
+        else:
+            self._engine.call_soon(lambda: done(work()))
+
+    # -- what it holds
+
+    def floor(self) -> int | None:
+        """No follower that moves may still need what is below this LSN."""
+        since = self.now() - HOLD_US
+        places = [one.position for one in self._followers if one.live or one.moved_at >= since]
+        return min(places, default=None)
+
+
+def _told(find: Callable[[], Stretch]) -> Stretch | PenstockError:
+    try:
+        return find()
+    except PenstockError as error:
+        return error

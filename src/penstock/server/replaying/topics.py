@@ -1,0 +1,245 @@
+"""Which topics a subscription means: one, all that a pattern matches, or those that a queue is a view of.
+
+A selection is a plain value: two that are equal choose the same messages, and share the work.  It stays inside one
+vhost.  What a queue sees is taken down when the selection is made; bindings that come later do not widen it.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from penstock.core.topology.routing import KeyTrie
+from penstock.errors import InvalidArgument, NotFound, Refused
+from penstock.expr.patterns import TopicPattern
+from penstock.records.entries import Topic
+from penstock.records.kinds import NO_VIA
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.core.queue.view import Queue
+    from penstock.core.topology.topology import Topology
+    from penstock.log.upkeep.names import Wanted
+
+KNOWN_MOST = 65_536
+"""Topics whose answer is remembered."""
+
+
+class Pattern(Protocol):
+    """Says which keys are meant."""
+
+    def matches(self, name: str, /) -> bool:
+        """Is this one?"""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BindingKey:
+    """The key of a binding of a topic exchange: `*` is one word, `#` none or more."""
+
+    key: str
+    _trie: KeyTrie = field(default_factory=KeyTrie, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._trie.add(self.key, ("queue", ""))
+
+    def matches(self, name: str) -> bool:
+        """Is this key meant?"""
+        return next(self._trie.find(name), None) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Keys of one exchange: one name if `literal` says so, and of those what every pattern matches."""
+
+    exchange: str
+    literal: str | None = None
+    patterns: tuple[Pattern, ...] = ()
+
+    def matches(self, name: str) -> bool:
+        """Whether a key is meant."""
+        return (self.literal is None or name == self.literal) and all(one.matches(name) for one in self.patterns)
+
+    @property
+    def alone(self) -> str | None:
+        """The one name, if nothing else is asked."""
+        return None if self.patterns else self.literal
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Topics of one vhost: those of any of the terms."""
+
+    vhost: str
+    terms: tuple[Term, ...]
+    _known: dict[Topic, bool] = field(default_factory=dict[Topic, bool], compare=False, repr=False)
+    _names: dict[tuple[int, str], bool] = field(default_factory=dict[tuple[int, str], bool], compare=False, repr=False)
+
+    @classmethod
+    def topic(cls, vhost: str, exchange: str, name: str) -> Selection:
+        """One topic."""
+        return cls(vhost, (Term(exchange, name),))
+
+    @classmethod
+    def pattern(cls, vhost: str, exchange: str, text: str) -> Selection:
+        """All topics of an exchange whose key a regular expression matches somewhere.  InvalidArgument."""
+        return cls(vhost, (Term(exchange, None, (_compiled(text),)),))
+
+    @classmethod
+    def of_queue(cls, queue: Queue, topology: Topology) -> Selection:
+        """What a queue is a view of: its underlying topic, and the keys that its bindings let through.
+
+        Refused when a headers exchange is on the way, since then the key alone does not say.
+        """
+        settings = queue.settings
+        name = settings.underlying_topic
+        if name is None or not name:
+            terms = [Term(settings.exchange, queue.name)]
+        else:
+            pattern = TopicPattern(name)
+            terms = [Term(settings.exchange, name) if pattern.literal else Term(settings.exchange, None, (pattern,))]
+        for term in _bound(topology, queue.vhost, "queue", queue.name, (), frozenset()):
+            if term not in terms:
+                terms.append(term)
+        return cls(queue.vhost, tuple(terms))
+
+    def wants(self, topic: Topic) -> bool:
+        """Whether a message of this interned topic is meant."""
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= KNOWN_MOST:
+                self._known.clear()
+            known = self._known[topic] = topic.vhost == self.vhost and any(
+                term.exchange == topic.exchange and term.matches(topic.name) for term in self.terms
+            )
+        return known
+
+    @property
+    def alone(self) -> tuple[str, str, str] | None:
+        """Vhost, exchange and name, if it is one topic."""
+        if len(self.terms) != 1 or (name := self.terms[0].alone) is None:
+            return None
+        return self.vhost, self.terms[0].exchange, name
+
+    # -- for readers of the log
+
+    def names(self) -> Wanted | None:
+        """The names that there can be, for the indexes of segments; None: any."""
+        if len(self.terms) == 1 and self.terms[0].alone is not None:
+            return self.terms[0].alone
+        if any(term.literal is None and not term.patterns for term in self.terms):
+            return None
+        return lambda name: any(term.matches(name) for term in self.terms)
+
+    def mask(self, batch: pa.RecordBatch, known: Mapping[int, tuple[str, str]]) -> Any:
+        """Which rows of a batch of the log are meant, as an Arrow array.  Any thread.
+
+        known: what each `via` id stands for.
+        """
+        import pyarrow.compute
+
+        compute: Any = pyarrow.compute
+        exchanges = {term.exchange for term in self.terms}
+        vias = {via: one[1] for via, one in list(known.items()) if one[0] == self.vhost and one[1] in exchanges}
+        if len(self.terms) == 1 and self.terms[0].alone is not None:
+            right = compute.equal(batch.column("name"), pa.scalar(self.terms[0].alone))
+            return compute.and_(right, self._of_vias(compute, batch.column("via"), list(vias)))
+        out: Any = None
+        for via, exchange in vias.items():
+            names: Any = compute.dictionary_encode(batch.column("name"))
+            hits = [self._named(via, exchange, name) for name in names.dictionary.to_pylist()]
+            right = compute.fill_null(compute.take(pa.array(hits, pa.bool_()), names.indices), False)
+            right = compute.and_(right, self._of_vias(compute, batch.column("via"), [via]))
+            out = right if out is None else compute.or_(out, right)
+        return pa.array([False] * batch.num_rows) if out is None else out
+
+    def _named(self, via: int, exchange: str, name: str) -> bool:
+        hit = self._names.get((via, name))
+        if hit is None:
+            if len(self._names) >= KNOWN_MOST:
+                self._names.clear()
+            hit = any(term.exchange == exchange and term.matches(name) for term in self.terms)
+            self._names[via, name] = hit
+        return hit
+
+    @staticmethod
+    def _of_vias(compute: Any, column: Any, vias: list[int]) -> Any:
+        if not vias:
+            return pa.scalar(False)
+        right: Any = compute.is_null(column) if NO_VIA in vias else None
+        others = [via for via in vias if via != NO_VIA]
+        if others:
+            some = compute.fill_null(compute.is_in(column, value_set=pa.array(others, pa.int32())), False)
+            right = some if right is None else compute.or_(right, some)
+        return right
+
+
+def _compiled(text: str) -> TopicPattern:
+    """A regular expression, also where it has no special character."""
+    try:
+        return TopicPattern(text if TopicPattern(text).literal is False else f"(?:{text})")
+    except ValueError as error:
+        raise InvalidArgument(f"pattern {text[:60]!r} is not a regular expression: {error}") from None
+
+
+def _bound(
+    topology: Topology, vhost: str, kind: str, name: str, below: tuple[Term, ...], seen: frozenset[str]
+) -> Iterator[Term]:
+    """The keys that reach a queue or an exchange through bindings.  `below`: what holds on the way from there on."""
+    for binding in topology.bindings_to(vhost, kind, name):
+        source = binding.source
+        exchange = topology.exchange(vhost, source)
+        if not source or source in seen or exchange is None:
+            continue
+        literal: str | None = None
+        patterns: tuple[Pattern, ...] = ()
+        match exchange.type:
+            case "fanout":
+                pass
+            case "topic":
+                patterns = (BindingKey(binding.key),)
+            case "headers":
+                raise Refused(
+                    f"{kind} {name!r} is bound to the headers exchange {source!r}, so its topics do not say what it "
+                    "takes: name the topics themselves"
+                )
+            case _:
+                literal = binding.key
+        term = Term(source, literal, (*patterns, *below))
+        yield term
+        yield from _bound(topology, vhost, "exchange", source, (term,), seen | {source})
+
+
+def rows_of(selection: Selection, topics: Topic | list[Topic]) -> list[int] | None:
+    """The rows whose topic is meant; None: all."""
+    if isinstance(topics, Topic):
+        return None if selection.wants(topics) else []
+    wants = selection.wants
+    rows = [row for row, topic in enumerate(topics) if wants(topic)]
+    return None if len(rows) == len(topics) else rows
+
+
+def selection_of(core: Core, vhost: str, exchange: str, name: str | None, pattern: str | None = None) -> Selection:
+    """What a subscriber means who names a topic, a queue (for what it is a view of), or a pattern of topics.
+
+    Errors: NotFound for a topic whose messages nobody stores, InvalidArgument for a pattern that cannot be used.
+    """
+    if name is None:
+        return Selection.pattern(vhost, exchange, pattern or "")
+    if not exchange:
+        try:
+            queue = core.queue(vhost, name)
+        except NotFound:
+            pass
+        else:
+            return Selection.of_queue(queue, core.topology)
+    if not core.keeps(vhost, exchange, name):
+        where = f"{exchange}/{name}" if exchange else name
+        raise NotFound(f"no queue and no declared topic keeps the messages of topic {where!r} in vhost {vhost!r}")
+    return Selection.topic(vhost, exchange, name)

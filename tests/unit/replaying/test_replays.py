@@ -1,0 +1,162 @@
+"""What replays cost and hold: nothing without readers, the log for those that move, the loop's timers, a broken log."""
+
+from __future__ import annotations
+
+from penstock.errors import LogBroken, NotFound, PenstockError
+from penstock.server.holds import HOLD_US
+from penstock.server.replaying.follower import Follower
+from penstock.server.replaying.pace import Rate
+from penstock.server.replaying.page import Page
+from penstock.server.replaying.topics import Selection
+from penstock.testing import Broker
+from penstock.testing.instance import Instance
+
+Q = Selection.topic("/", "", "q")
+
+
+class Taker:
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.most = room
+        self.bodies: list[bytes] = []
+        self.errors: list[PenstockError] = []
+
+    def room(self) -> int:
+        return self.most
+
+    def take(self, page: Page) -> None:
+        self.bodies += page.bodies
+        self.most -= len(page)
+
+    def completed(self, *, last: bool) -> None:
+        pass
+
+    def ended(self, error: PenstockError) -> None:
+        self.errors.append(error)
+
+
+def instance_of(broker: Broker) -> Instance:
+    assert broker.instance is not None
+    return broker.instance
+
+
+def follow(broker: Broker, taker: Taker, start: int | None = 1, rate: Rate | None = None) -> Follower:
+    engine = instance_of(broker).engine
+    return broker.command(lambda _: engine.replays.follow(Q, taker, start=start, rate=rate))
+
+
+def filled(count: int) -> Broker:
+    broker = Broker({"queue": [{"name": "q"}]})
+    for number in range(count):
+        broker.publish("q", b"%d" % number)
+    return broker
+
+
+def test_without_readers_nothing_is_gathered_or_kept() -> None:
+    with filled(3) as broker:
+        replays = instance_of(broker).engine.replays
+        assert not replays.active
+        assert replays.floor() is None
+        follower = follow(broker, Taker())
+        assert replays.active
+        broker.command(lambda _: follower.close())
+        follower.close()
+        assert not replays.active
+        assert replays.floor() is None
+
+
+def test_what_has_no_room_waits_in_the_log_and_not_in_memory() -> None:
+    with filled(5) as broker:
+        taker = Taker(room=2)
+        follower = follow(broker, taker)
+        assert taker.bodies == [b"0", b"1"]
+        for number in range(5, 10):
+            broker.publish("q", b"%d" % number)
+        assert taker.bodies == [b"0", b"1"]
+        assert not follower.live
+        taker.most = 100
+        broker.command(lambda _: follower.step())
+        assert taker.bodies == [b"%d" % number for number in range(10)]
+        assert follower.live
+
+
+def test_a_reader_that_moves_holds_the_log_and_one_that_stands_still_does_not_for_ever() -> None:
+    with filled(3) as broker:
+        engine = instance_of(broker).engine
+        taker = Taker(room=1)
+        follower = follow(broker, taker)
+        held = follower.position
+        assert engine.reading() <= held < engine.log.durable
+        broker.advance(HOLD_US / 1e6 - 1)
+        assert engine.reading() <= held
+        broker.advance(2)
+        assert engine.reading() > held
+        taker.most = 100
+        broker.command(lambda _: follower.step())
+        assert follower.live
+        assert engine.reading() >= engine.log.durable, "a live reader holds nothing back"
+
+
+def test_a_reader_that_retention_has_passed_is_told() -> None:
+    with filled(3) as broker:
+        taker = Taker(room=0)
+        follower = follow(broker, taker)
+        taker.most = 100
+        follower.cursor = -5  # what it wanted is gone
+        broker.command(lambda _: follower.step())
+        assert isinstance(taker.errors[0], NotFound)
+        assert "retention has passed" in str(taker.errors[0])
+        assert follower.closed
+
+
+def test_a_rate_sets_the_engines_timer() -> None:
+    with filled(3) as broker:
+        engine = instance_of(broker).engine
+        taker = Taker()
+        follow(broker, taker, rate=Rate(messages=1))
+        assert len(taker.bodies) == 1
+        assert engine.next_deadline()[1] == engine.clock.mono() + 1_000_000
+        broker.advance(1.0)
+        assert len(taker.bodies) == 2
+
+
+def test_readers_of_a_broken_log_are_told() -> None:
+    with filled(3) as broker:
+        engine = instance_of(broker).engine
+        taker = Taker()
+        follower = follow(broker, taker)
+        broker.command(lambda _: engine.break_down(LogBroken("the disk is gone")))
+        assert isinstance(taker.errors[0], LogBroken)
+        assert follower.closed
+        assert taker.bodies == [b"0", b"1", b"2"]
+
+
+def test_readers_of_the_same_topics_and_filter_share_a_feed() -> None:
+    with filled(1) as broker:
+        replays = instance_of(broker).engine.replays
+        takers = [Taker() for _ in range(5)]
+        followers = [follow(broker, taker, start=None) for taker in takers]
+        broker.publish("q", b"1")
+        assert all(taker.bodies == [b"1"] for taker in takers)
+        assert len(replays._feeds) == 1  # pyright: ignore[reportPrivateUsage]
+        for follower in followers:
+            broker.command(lambda _, one=follower: one.close())
+        assert not replays._feeds  # pyright: ignore[reportPrivateUsage]
+
+
+def test_pages_that_were_kept_for_one_are_no_part_of_what_comes_later() -> None:
+    """A page that was kept, then one that nobody needed kept, then another: who comes from the past gets all three."""
+    with filled(0) as broker:
+        slow, late, past = Taker(room=0), Taker(room=0), Taker(room=0)
+        first = follow(broker, slow, start=None)
+        broker.publish("q", b"0")  # kept for the slow one
+        slow.most = 100
+        broker.command(lambda _: first.step())
+        assert first.live
+        broker.publish("q", b"1")  # nobody is behind
+        follow(broker, late, start=None)
+        reader = follow(broker, past, start=1)
+        broker.publish("q", b"2")  # kept for the late one
+        past.most = 100
+        broker.command(lambda _: reader.step())
+        assert past.bodies == [b"0", b"1", b"2"]
+        assert slow.bodies == [b"0", b"1", b"2"]
