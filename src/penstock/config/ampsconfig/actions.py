@@ -1,53 +1,28 @@
-"""`Actions`: what happens when a queue expires a message, and the refusal of every other module.
+"""`Actions`: each `Action` with its `On`, `If` and `Do` becomes one `[[action]]`; modules that are not run are listed.
 
-One `On` and one `Do` make one `[[action]]` of ours; several make one for each pair, in their order.
+`config.ampsconfig.modules` has the modules and their options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from penstock.config.ampsconfig import values
-from penstock.config.ampsconfig.elements import NATIVE_TYPE, Row
+from penstock.config.ampsconfig.elements import NATIVE_TYPE
+from penstock.config.ampsconfig.modules import DO, NOT_HERE, ON, STEP, Module
 from penstock.config.ampsconfig.reading import Fields, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.foreign.document import Element
-from penstock.config.places import Place
+from penstock.config.places import Path_, Place
 
-ON_EXPIRE = "amps-action-on-sow-expire-message"
-DO_PUBLISH = "amps-action-do-publish-message"
-REASONS = ("time_limit", "forced_expire", "max_cancels", "max_deliveries")
-
-_STEP = {"Module": Row("module", values.name), "Options": Row("options", inner=True)}
 _ACTION_NAMES = ("On", "If", "Do")
-
-
-def _reasons(value: str) -> list[str]:
-    found = [part.strip() for part in value.split(",")]
-    for part in found:
-        values.words(*REASONS)(part)
-    return found
-
-
-_ON_OPTIONS = {
-    "Topic": Row("queue", values.name),
-    "MessageType": Row("message_type"),
-    "Reason": Row("reason", _reasons),
-}
-_DO_OPTIONS = {
-    "Topic": Row("topic", values.name),
-    "MessageType": Row("message_type"),
-    "Data": Row("data"),
-    "Delta": Row("delta", values.yes_or_no),
-    "UpdateOnly": Row("update_only", values.yes_or_no),
-}
 
 
 class Step(NamedTuple):
     """An `On` or a `Do` that is done here."""
 
     element: Element
+    module: Module
     fields: Fields
 
 
@@ -67,61 +42,116 @@ def _read_action(book: Book, element: Element) -> None:
     for child in element.children:
         if child.name not in _ACTION_NAMES:
             unknown(book, child, "<Action>", _ACTION_NAMES)
-        elif child.name == "If":
-            book.remark(Verdict.REFUSED, child.place("<Action>"), "an action has no condition here")
+    for again in element.all("If")[1:]:
+        book.wrong(again.place("<Action>"), "is there twice")
     for tag in ("On", "Do"):
         if not element.all(tag):
             book.wrong(element.place(), f"has no <{tag}>")
-    ons = [_step(book, on, ON_EXPIRE, _ON_OPTIONS, ("queue",)) for on in element.all("On")]
-    dos = [_step(book, do, DO_PUBLISH, _DO_OPTIONS, ("topic", "data")) for do in element.all("Do")]
-    for on in ons:
-        for do in dos:
-            if on is not None and do is not None:
-                _add(book, element, on, do)
+    ons = [_step(book, on, ON) for on in element.all("On")]
+    dos = [_step(book, do, DO) for do in element.all("Do")]
+    condition = _condition(book, element)
+    known_ons, known_dos = [one for one in ons if one is not None], [one for one in dos if one is not None]
+    if known_ons and known_dos and len(known_ons) == len(ons) and len(known_dos) == len(dos):
+        _add(book, element, known_ons, known_dos, condition)
 
 
-def _step(book: Book, element: Element, module: str, rows: Mapping[str, Row], needed: tuple[str, ...]) -> Step | None:
+def _condition(book: Book, element: Element) -> Element | None:
+    for one in element.all("If")[:1]:
+        if one.children:
+            book.remark(Verdict.REFUSED, one.place("<Action>"), "a condition is an expression here, not a module")
+        elif not one.text:
+            book.wrong(one.place("<Action>"), "is empty")
+        else:
+            return one
+    return None
+
+
+def _step(book: Book, element: Element, modules: Mapping[str, Module]) -> Step | None:
     """One step with its options; None where it is not done here, which is in the book."""
-    step = read_fields(book, element, _STEP)
+    step = read_fields(book, element, STEP)
     name = step.text("module")
     if name is None:
         if "module" not in step.elements:
             book.wrong(element.place("<Action>"), "has no <Module>")
         return None
-    if name != module:
-        book.remark(Verdict.REFUSED, step.place("module"), f"{name!r}; there is {module!r} alone")
+    module = modules.get(name)
+    if module is None:
+        why = NOT_HERE.get(name, f"{name!r} is not run here")
+        book.remark(Verdict.REFUSED, step.place("module"), why)
         return None
     options = step.values.get("options")
     if not isinstance(options, Element):
         book.wrong(element.place("<Action>"), "has no <Options>")
         return None
     mistakes = len(book.mistakes)
-    fields = read_fields(book, options, rows)
+    fields = read_fields(book, options, module.rows)
     fields.of = f"<Options> of <{element.name}>"
-    for key in needed:
-        if key not in fields.elements:
-            tag = next(tag for tag, row in rows.items() if row.key == key)
+    for key in module.needed:
+        tag = next(tag for tag, row in module.rows.items() if row.key == key)
+        if not options.all(tag):
             book.wrong(options.place(f"<{element.name}>"), f"has no <{tag}>")
-    for key in ("delta", "update_only"):
+    for key, why in module.refused.items():
         if fields.values.get(key):
-            book.remark(Verdict.REFUSED, fields.place(key), "an action publishes the whole message here")
-    return Step(element, fields) if len(book.mistakes) == mistakes else None
+            book.remark(Verdict.REFUSED, fields.place(key), why)
+    return Step(element, module, fields) if len(book.mistakes) == mistakes else None
 
 
-def _add(book: Book, element: Element, on: Step, do: Step) -> None:
-    for fields in (on.fields, do.fields):
-        if fields.values.get("message_type", NATIVE_TYPE) != NATIVE_TYPE:
-            book.remark(Verdict.DIFFERS, fields.place("message_type"), "a message type does not tell topics apart")
-    watch: dict[str, object] = {"queue": on.fields.values["queue"], "event": "expire"}
-    if "reason" in on.fields:
-        watch["reason"] = on.fields.values["reason"]
-    publish: dict[str, object] = {key: do.fields.values[key] for key in ("topic", "data")}
-    book.add(
-        "action",
-        {"on": watch, "do": {"publish": publish}},
-        Place(element.file, element.line, "<Action>"),
-        {
-            **{("on", key): on.fields.place(key) for key in ("queue", "reason") if key in on.fields},
-            **{("do", "publish", key): do.fields.place(key) for key in ("topic", "data")},
-        },
-    )
+def _add(book: Book, element: Element, ons: list[Step], dos: list[Step], condition: Element | None) -> None:
+    places: dict[Path_, Place] = {}
+    on = [_on(book, step, ("on", at), places) for at, step in enumerate(ons)]
+    do = [_do(book, step, ("do", at), places) for at, step in enumerate(dos)]
+    table: dict[str, object] = {"on": on[0] if len(on) == 1 else on}
+    if condition is not None:
+        table["if"] = condition.text
+        places["if",] = condition.place("<Action>")
+    table["do"] = do[0] if len(do) == 1 else do
+    _as_written(places, len(on), len(do))
+    book.add("action", table, Place(element.file, element.line, "<Action>"), places)
+
+
+def _as_written(places: dict[Path_, Place], ons: int, dos: int) -> None:
+    """Of a list of one its table stands alone: the place has no number then."""
+    for path in list(places):
+        if len(path) > 1 and ((path[0] == "on" and ons == 1) or (path[0] == "do" and dos == 1)):
+            places[path[0], *path[2:]] = places.pop(path)
+
+
+def _message_type(book: Book, fields: Fields) -> None:
+    if fields.values.get("message_type", NATIVE_TYPE) != NATIVE_TYPE:
+        book.remark(Verdict.DIFFERS, fields.place("message_type"), "a message type does not tell topics apart")
+
+
+def _values(step: Step, places: dict[Path_, Place], path: Path_) -> dict[str, object]:
+    """The options that are keys of ours, and where they stand."""
+    out = dict[str, object]()
+    skipped = {"message_type", *step.module.refused}
+    for key, value in step.fields.values.items():
+        if key not in skipped:
+            out[key] = value
+            places[*path, key] = step.fields.place(key)
+    places[path] = step.element.place("<Action>")
+    return out
+
+
+def _on(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict[str, object]:
+    _message_type(book, step.fields)
+    values = _values(step, places, path)
+    event = step.module.key
+    if event == "schedule":
+        return values
+    watched = "topic"
+    if event in {"expire", "delete"} and not any(one.get("name") == values["topic"] for one in book.tables("topic")):
+        watched = "queue"
+    topic = values.pop("topic")
+    places[*path, watched] = places.pop((*path, "topic"))
+    return {watched: topic, "event": event, **values}
+
+
+def _do(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict[str, object]:
+    _message_type(book, step.fields)
+    key = step.module.key
+    values = _values(step, places, (*path, key))
+    places[path] = step.element.place("<Action>")
+    if key == "extract_values":
+        values["values"] = dict(cast("list[tuple[str, str]]", values["values"]))
+    return {key: values}

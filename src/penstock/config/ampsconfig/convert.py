@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.config.ampsconfig.actions import read_actions
 from penstock.config.ampsconfig.elements import DIFFERENT, NO_MEANING, SECTIONS
+from penstock.config.ampsconfig.entitlement import read_entitlement
 from penstock.config.ampsconfig.expand import Expander
 from penstock.config.ampsconfig.instance import read_name, read_replication, read_transaction_log
 from penstock.config.ampsconfig.reading import seen, stray, unknown
@@ -46,6 +47,8 @@ def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Co
     for element in root.all("TransactionLog")[:1]:
         read_transaction_log(book, element)
     read_actions(book, root.all("Actions"))
+    for element in root.all("Entitlement"):
+        read_entitlement(book, element)
     for element in root.all("Replication"):
         read_replication(book, element)
     return book.close("AMPSConfig", str(path))

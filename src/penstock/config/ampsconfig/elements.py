@@ -168,11 +168,12 @@ NO_MEANING: Mapping[str, str] = {
 
 DIFFERENT: Mapping[str, str] = {
     "Authentication": "who may log in is [[user]]; without any: guest, from this machine alone",
-    "Entitlement": "who may log in to a vhost may use all of it",
 }
 """Children of `AMPSConfig` whose purpose is served in another way here."""
 
-SECTIONS = frozenset({"Name", "Group", "SOW", "TransactionLog", "Actions", "Replication", *NO_MEANING, *DIFFERENT})
+_READ = ("Name", "Group", "SOW", "TransactionLog", "Actions", "Replication", "Entitlement")
+
+SECTIONS = frozenset({*_READ, *NO_MEANING, *DIFFERENT})
 """Every child that `AMPSConfig` may have."""
 
 TRANSACTION_LOG: Mapping[str, Row] = {
@@ -186,7 +187,7 @@ TRANSACTION_LOG: Mapping[str, Row] = {
     "BatchSize": _not_here("a commit takes what has gathered"),
     "O_DIRECT": _not_here("a confirm waits for its own sync: see server.sync"),
     "MessageDiscoveryDirectory": _not_here("the log is its own index"),
-    "InactiveClientAckExpiration": _not_here("publishers have no sequence numbers here"),
+    "InactiveClientAckExpiration": Row("publisher_expiration", values.interval_or_none),
 }
 
 LOGGED_TOPIC: Mapping[str, Row] = {**_NAMED}

@@ -40,6 +40,8 @@ def read_transaction_log(book: Book, element: Element) -> None:
     journal = fields.text("segment")
     if journal is not None:
         book.put("log", "segment", _segment(book, journal, fields.place("segment")), fields.place("segment"))
+    if (kept := fields.text("publisher_expiration")) is not None:
+        book.put("log", "publisher_expiration", kept, fields.place("publisher_expiration"))
     patterns: list[str] = []
     for topic in element.all("Topic"):
         _logged(book, topic, patterns)

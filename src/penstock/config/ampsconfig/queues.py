@@ -1,7 +1,7 @@
 """The queues of `SOW`: every element of Queue, LocalQueue and GroupLocalQueue, their defaults, and what excludes what.
 
-A default of AMPS that is another here is written into our settings where we have the key today
-(`MaxPerSubscriptionBacklog` is 1), and remarked where the key comes later.
+A default of AMPS that is another here is written into our settings: `MaxPerSubscriptionBacklog` is 1, and
+`RecoveryPoint` is the beginning of the log.
 """
 
 from __future__ import annotations
@@ -18,16 +18,8 @@ _ONE_OF = ("priority_expression", "barrier_expression", "target_queue_depth")
 _DEFAULTS: dict[str, object] = {
     "max_per_subscription_backlog": 1,
     "recovery_point": "epoch",
-    "deferred_ack_expiration": "1d",
 }
 """Defaults that are others here."""
-
-_UNSTATED = {
-    "recovery_point": "not stated: AMPS fills a new queue from the beginning of the log (epoch), "
-    "here a new queue takes what is published from now on",
-    "deferred_ack_expiration": "not stated: AMPS remembers an early acknowledgement for a day, here it has no effect",
-}
-"""What a default means as long as its key is one of a later version."""
 
 
 def read_queue(book: Book, element: Element) -> None:
@@ -42,6 +34,7 @@ def read_queue(book: Book, element: Element) -> None:
     if kind != "distributed":
         table["kind"] = kind
         places["kind",] = element.place()
+        book.remark(Verdict.DIFFERS, element.place(), "there is one instance, which owns all messages of the queue")
     typed(fields, table, places)
     for key in fields.values:
         if key not in {"name", "message_type"} and fields.values[key] is not False:
@@ -68,19 +61,6 @@ def typed(fields: Fields, table: dict[str, object], places: dict[Path_, Place]) 
     if fields.values["message_type"] != NATIVE_TYPE:
         table["message_type"] = fields.values["message_type"]
         places["message_type",] = fields.place("message_type")
-
-
-def unstated(book: Book) -> None:
-    """Remarks on defaults that no queue of the file states, one for all of them."""
-    for key, text in _UNSTATED.items():
-        if key in QUEUE_KEYS:
-            continue
-        silent = [index for index, queue in enumerate(book.tables("queue")) if key not in queue]
-        if silent:
-            first = book.places["queue", silent[0]]
-            others = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-            tag = next(tag for tag, row in QUEUE.items() if row.key == key)
-            book.remark(Verdict.DIFFERS, first._replace(what=f"<{tag}> of {first.what}{others}"), text)
 
 
 def _impossible(book: Book, element: Element, fields: Fields) -> None:

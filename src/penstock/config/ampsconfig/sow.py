@@ -6,7 +6,7 @@ from typing import cast
 
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.elements import CONFLATED_TOPIC, QUEUE_KINDS, SOW_KINDS, TOPIC, VIEW
-from penstock.config.ampsconfig.queues import named, read_queue, typed, unstated
+from penstock.config.ampsconfig.queues import named, read_queue, typed
 from penstock.config.ampsconfig.reading import Fields, read_fields, said, seen, stray, unknown
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.foreign.document import Element
@@ -46,7 +46,6 @@ def read_sow(book: Book, sections: list[Element]) -> None:
                 _read_view(book, element)
             else:
                 _read_conflated(book, element)
-    unstated(book)
 
 
 def _first(book: Book, element: Element, first: dict[str, Element]) -> bool:
@@ -99,6 +98,8 @@ def _read_topic(book: Book, element: Element) -> None:
     if "key" in fields:
         table["key"] = fields.values["key"]
         places["key",] = fields.place("key")
+    elif "key_generator" not in fields.elements:
+        table["key_from"] = "publisher"  # as the documents have it: no <Key>, so each message brings its own
     lifetime = fields.text("expiration")
     if lifetime == "enabled":
         book.remark(Verdict.DIFFERS, fields.place("expiration"), "the expiration of a message itself always holds")

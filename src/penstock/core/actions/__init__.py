@@ -1,0 +1,1 @@
+"""Actions, the pure part: templates, conditions, times, and what an action publishes."""

@@ -1,0 +1,253 @@
+"""The actions of a server, compiled once, and found by what happens.
+
+An action whose condition is not TRUE of its message does nothing.  Its steps run in order, and a failing one stops the
+rest.  The first steps that only work values out and publish are the lead: when a queue expires a message they become
+rows of the same group as the removal; everything else runs after what set it off is durable.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.core.actions.templates import Happening, Template
+from penstock.errors import InvalidArgument
+from penstock.expr import Filter, TopicPattern, Value, compile_filter, compile_value
+from penstock.records.actions import (
+    REASONS,
+    Action,
+    DeleteStep,
+    EchoStep,
+    ExecuteStep,
+    ExtractStep,
+    IncrementStep,
+    OnDelete,
+    OnDeliver,
+    OnExpire,
+    OnOof,
+    OnPublish,
+    OnSchedule,
+    PublishStep,
+    QueryStep,
+    Step,
+)
+from penstock.records.entries import Topic
+from penstock.records.schedules import Schedule, parse_schedule
+from penstock.records.templates import unfit
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """Publish a message; see `PublishStep`."""
+
+    topic: Template
+    data: Template
+    step: PublishStep
+
+
+@dataclass(frozen=True, slots=True)
+class Extracting:
+    """Values of a message into variables."""
+
+    data: Template
+    values: tuple[tuple[str, Value], ...]
+
+    def into(self, happening: Happening) -> None:
+        """Add the variables; NULL is the empty text."""
+        data = self.data.render(happening)
+        topic = Topic("", "", happening.topic)
+        for name, value in self.values:
+            [found] = value.values([data], happening.properties, topic, now=happening.time)
+            happening.added[name] = told(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Querying:
+    """Look for a message."""
+
+    topic: Template
+    default: Template
+    filter: Filter | None
+    step: QueryStep
+
+
+@dataclass(frozen=True, slots=True)
+class Deleting:
+    """Delete last values."""
+
+    topic: Template
+    filter: Filter
+    step: DeleteStep
+
+
+@dataclass(frozen=True, slots=True)
+class Incrementing:
+    """Count."""
+
+    counter: Template
+    capture: str
+
+
+@dataclass(frozen=True, slots=True)
+class Echoing:
+    """Write to the server's own log."""
+
+    message: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Executing:
+    """Run a program."""
+
+    words: tuple[Template, ...]
+
+
+Compiled: TypeAlias = Publishing | Extracting | Querying | Deleting | Incrementing | Echoing | Executing
+
+
+def told(value: object) -> bytes:
+    """A value of an expression as the text of a variable."""
+    if value is None:
+        return b""
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    return str(value).encode(errors="surrogateescape")
+
+
+@dataclass(slots=True, eq=False)
+class Rule:
+    """One action, compiled."""
+
+    name: str
+    condition: Filter | None
+    steps: tuple[Compiled, ...]
+    lead: int  # steps that only compute and publish, at the front
+    reads: bool  # an expression of its own looks into the body
+
+    @property
+    def publishes_once(self) -> bool:
+        """Whether it does nothing but publish one message, at its end."""
+        publishing = [isinstance(step, Publishing) for step in self.steps]
+        return self.lead == len(self.steps) and publishing.count(True) == 1 and publishing[-1]
+
+    def wants(self, happenings: Sequence[Happening]) -> list[bool]:
+        """Whose condition is TRUE."""
+        if self.condition is None or not happenings:
+            return [True] * len(happenings)
+        return self.condition.matches(
+            [one.data for one in happenings],
+            [one.properties for one in happenings],
+            [Topic("", "", one.topic) for one in happenings],
+            lsns=[one.lsn for one in happenings],
+            times=[one.stamp for one in happenings],
+            now=happenings[0].time,
+        )
+
+
+class Rules:
+    """All actions, by what sets them off.  Raises InvalidArgument or ExpressionError for one that cannot be."""
+
+    def __init__(self, actions: Iterable[Action] = ()) -> None:
+        self.expire: dict[tuple[str, str], list[tuple[OnExpire, Rule]]] = {}
+        self.delete: dict[tuple[str, str], list[Rule]] = {}
+        self.publish: list[tuple[OnPublish, TopicPattern, Filter | None, Rule]] = []
+        self.deliver: list[tuple[OnDeliver, TopicPattern, Rule]] = []
+        self.oof: list[tuple[OnOof, Rule]] = []
+        self.schedule: list[tuple[OnSchedule, Schedule, Rule]] = []
+        for action in actions:
+            self._add(action)
+
+    def _add(self, action: Action) -> None:
+        for wrong in unfit(action):
+            raise InvalidArgument(f"action {action.name!r}: {wrong.why}")
+        rule = compiled(action)
+        for on in action.on:
+            match on:
+                case OnExpire():
+                    if unknown := set(on.reasons) - set(REASONS):
+                        raise InvalidArgument(
+                            f"an action knows no reason {min(unknown)!r}; there are {', '.join(REASONS)}"
+                        )
+                    self.expire.setdefault((on.vhost, on.topic), []).append((on, rule))
+                case OnDelete():
+                    self.delete.setdefault((on.vhost, on.topic), []).append(rule)
+                case OnPublish():
+                    chosen = None if on.filter is None else compile_filter(on.filter)
+                    self.publish.append((on, pattern(on.topic), chosen, rule))
+                case OnDeliver():
+                    self.deliver.append((on, pattern(on.topic), rule))
+                case OnOof():
+                    self.oof.append((on, rule))
+                case OnSchedule():
+                    self.schedule.append((on, parse_schedule(on.every), rule))
+
+    def on_queue(self, vhost: str, name: str) -> tuple[OnExpire | OnDelete, ...]:
+        """What a queue has to tell of."""
+        watched = tuple(on for on, _ in self.expire.get((vhost, name), ()))
+        return (*watched, OnDelete(name, vhost)) if (vhost, name) in self.delete else watched
+
+    def expiring(self, vhost: str, name: str, reasons: Iterable[str]) -> list[Rule]:
+        """The actions that a message with these reasons sets off, each once."""
+        found = [
+            rule
+            for on, rule in self.expire.get((vhost, name), ())
+            if not on.reasons or not set(on.reasons).isdisjoint(reasons)
+        ]
+        return list(dict.fromkeys(found))
+
+
+def pattern(text: str) -> TopicPattern:
+    """A name or a pattern.  Raises InvalidArgument."""
+    try:
+        return TopicPattern(text)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+
+
+def compiled(action: Action) -> Rule:
+    """An action whose variables are known to fit."""
+    steps = tuple(map(_compiled, action.do))
+    lead = next(
+        (at for at, step in enumerate(steps) if not _leads(step)),
+        len(steps),
+    )
+    condition = None if action.condition is None else compile_filter(action.condition)
+    reads = condition is not None or any(isinstance(step, Extracting) for step in steps)
+    return Rule(action.name, condition, steps, lead, reads)
+
+
+def _leads(step: Compiled) -> bool:
+    return isinstance(step, Extracting) or (isinstance(step, Publishing) and not step.step.delta)
+
+
+def _compiled(step: Step) -> Compiled:
+    match step:
+        case PublishStep():
+            return Publishing(Template(step.topic, json=False), Template(step.data), step)
+        case ExtractStep():
+            values = tuple((name, compile_value(text)) for name, text in step.values)
+            return Extracting(Template(step.data), values)
+        case QueryStep():
+            chosen = None if step.filter is None else compile_filter(step.filter)
+            return Querying(Template(step.topic, json=False), Template(step.default), chosen, step)
+        case DeleteStep():
+            return Deleting(Template(step.topic, json=False), compile_filter(step.filter), step)
+        case IncrementStep():
+            return Incrementing(Template(step.counter, json=False), step.capture)
+        case EchoStep():
+            return Echoing(Template(step.message, json=False))
+        case ExecuteStep():
+            return Executing(tuple(Template(word, json=False) for word in words(step.command)))
+
+
+def words(command: str) -> list[str]:
+    """The words of a command, as a shell would part them.  Raises InvalidArgument."""
+    try:
+        found = shlex.split(command)
+    except ValueError as error:
+        raise InvalidArgument(f"command {command!r}: {error}") from None
+    if not found:
+        raise InvalidArgument("a command needs at least the name of a program")
+    return found

@@ -1,0 +1,1 @@
+"""Actions: what is set off by what happened, once it is durable."""

@@ -1,0 +1,356 @@
+"""Actions that run beside the core: on publish, delivery, acknowledgement and schedule, and what an expiry leaves over.
+
+    what happened -> events (LSNs, not bodies) -> durable -> rows, a few at a time -> conditions -> steps in order
+
+Events are looked at in their order, one message after the other, in slices between which everybody else has a turn.
+What they publish is an ordinary message.  They are not kept over a crash: what was set off and not yet done is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.core.actions.hops import HOPS_MOST
+from penstock.core.actions.leading import Led, run_lead, too_many
+from penstock.core.actions.rules import Rule, pattern
+from penstock.core.actions.templates import Happening, copied
+from penstock.core.effects import Act, Deliver, Gone
+from penstock.core.publishing.judging import Question, answers_of
+from penstock.errors import Refused
+from penstock.expr import Filter, TopicPattern
+from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
+from penstock.records.actions import OnPublish
+from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
+from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
+from penstock.server.actions.counting import Counts
+from penstock.server.actions.events import Chosen, Event, chosen_rows, joins, publisher_of
+from penstock.server.actions.portions import Portion
+from penstock.server.actions.removals import RecordWatch
+from penstock.server.actions.steps import EMPTY, HEADER, Run, Steps
+from penstock.server.actions.timing import Timing
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
+
+SLICE = 128
+"""Actions that begin in one turn."""
+
+PENDING_MOST = 1_000_000
+"""Messages that may wait for their actions; more are counted as failures and set off nothing."""
+
+
+class Acts:
+    """The actions of an engine.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        rules = engine.core.rules
+        self._rules = rules
+        self.counts = Counts(engine.clock)
+        self.steps = Steps(self)
+        self.timing = Timing(self)
+        self.publishes = bool(rules.publish)  # whether the journal has to be looked at
+        self.delivers = bool(rules.deliver)
+        self.records = RecordWatch(self, rules)
+        self._topics: dict[Topic, Chosen] = {}
+        self._version = -1
+        self._events: deque[Event] = deque()  # whose messages are not fetched yet, in order of what happened
+        self._runs: deque[Run] = deque()  # ready to go on, in order
+        self._pending = 0  # messages in `_events`
+        self._busy = False  # rows are on their way, or a step waits for an answer
+        self._reading: Chunk = range(0)
+        self._portion = Portion()
+        self._scheduled = self._hooked = self._crowded = False
+        engine.readers.append(self._floor)
+
+    # -- what happened
+
+    def look(self, journal: Sequence[Entry]) -> None:
+        """What a turn decided: messages that were published."""
+        for entry in journal:
+            if isinstance(entry, Publishes):
+                self._published(entry, "")
+            elif isinstance(entry, Group):
+                client = next((publisher_of(one) for one in entry.entries if isinstance(one, Control)), "")
+                for part in entry.entries:
+                    if isinstance(part, Publishes):
+                        self._published(part, client)
+
+    def _published(self, batch: Publishes, client: str) -> None:
+        if self._version != self.engine.core.topology_version:
+            self._topics.clear()
+            self._version = self.engine.core.topology_version
+        first, topics, hops = batch.first, batch.topics, self.engine.core.hops
+        known = hops.any(first, first + len(batch))
+        if isinstance(topics, Topic) and not known:
+            if rules := self._of_topic(topics):
+                self._add(Event(rules, range(first, first + len(batch)), first + len(batch) - 1, "", client))
+            return
+        rows: dict[tuple[Chosen, int], list[int]] = {}
+        for row in range(len(batch)):
+            if rules := self._of_topic(batch.topic_of(row)):
+                before = hops.of(first + row) if known else 0
+                rows.setdefault((rules, before), []).append(first + row)
+        for (rules, before), lsns in rows.items():
+            self._add(Event(rules, as_chunk(lsns), lsns[-1], "", client, before))
+
+    def _of_topic(self, topic: Topic) -> Chosen:
+        found = self._topics.get(topic)
+        if found is None:
+            if len(self._topics) > 65_536:
+                self._topics.clear()
+            found = self._topics[topic] = tuple(
+                (rule, chosen, None, "")
+                for on, named, chosen, rule in self._rules.publish
+                if self._shows(on, named, topic)
+            )
+        return found
+
+    def _shows(self, on: OnPublish, named: TopicPattern, topic: Topic) -> bool:
+        """Whether a trigger means a topic.  A queue's name stands for the topics that the queue shows."""
+        if on.source == "replicated" or on.vhost != topic.vhost:
+            return False
+        if named.literal and not on.exchange:
+            queue = self.engine.core.find_queue(on.vhost, on.topic)
+            if queue is not None and queue.settings.underlying_topic is not None:
+                below = pattern(queue.settings.underlying_topic)
+                return queue.settings.exchange == topic.exchange and below.matches(topic.name)
+        return on.exchange == topic.exchange and named.matches(topic.name)
+
+    def delivered(self, effect: Deliver) -> None:
+        """A queue's messages are on their way to a consumer."""
+        queue = effect.queue
+        rules = tuple(
+            (rule, None, named, on.exchange) for on, named, rule in self._rules.deliver if on.vhost == queue.vhost
+        )
+        if rules:
+            client = effect.consumer.client or effect.consumer.tag
+            after = max(effect.after, effect.chunk[-1])
+            self._add(Event(rules, effect.chunk, after, queue.name, client, self.engine.core.hops.of(effect.chunk[0])))
+
+    def gone(self, effect: Gone) -> None:
+        """A queue's messages are acknowledged."""
+        queue = effect.queue
+        rules = tuple((rule, None, None, "") for rule in self._rules.delete.get((queue.vhost, queue.name), ()))
+        for chunk in effect.chunks:
+            self._add(Event(rules, chunk, effect.after, queue.name, "", self.engine.core.hops.of(chunk[0])))
+
+    def removed(self, rules: Chosen, lsns: Sequence[int], after: int, name: str, reason: str, *, oof: bool) -> None:
+        """Records of a topic are gone: those at these LSNs, ascending."""
+        event = Event(rules, as_chunk(lsns), after, name, hops=self.engine.core.hops.of(lsns[0]))
+        event.reason, event.oof = reason, oof
+        self._add(event)
+
+    def go_on(self, effect: Act) -> None:
+        """What an expiry leaves to do, or that it failed."""
+        if effect.failed:
+            self.failed(effect.rule, effect.failed)
+            return
+        run = Run(effect.rule, effect.step, effect.happening, effect.hops, effect.after)
+        condition = effect.rule.condition
+        if effect.judged or condition is None:
+            self._runs.append(run)
+            self._wake()
+            return
+        happening = effect.happening
+        batch = Publishes(Topic("", "", happening.topic), happening.properties, [happening.data])
+        self.engine.judges.evaluate(batch, [Question(condition, [0])], partial(self._weighed, run, batch, condition))
+
+    def _weighed(self, run: Run, batch: Publishes, condition: Filter) -> None:
+        """The condition of an action was evaluated off the loop."""
+        if answers_of(batch, condition)[0]:
+            self._runs.append(run)
+            self._wake()
+
+    def due(self, rule: Rule) -> None:
+        """A schedule says so."""
+        happening = Happening(self.engine.now().wall, self.engine.core.instance)
+        if rule.wants([happening])[0]:
+            self._runs.append(Run(rule, 0, happening, 0, 0))
+            self._wake()
+
+    def _add(self, event: Event) -> None:
+        count = len(event.chunk)
+        if self._pending + count > PENDING_MOST:
+            for rule, *_ in event.rules:
+                why = f"{self._pending} messages wait for their actions; for {count} more it is not run"
+                self.failed(rule, why, count)
+            return
+        last = self._events[-1] if self._events else None
+        self._pending += count
+        if last is not None and joins(last, event):
+            last.chunk = range(last.chunk[0], event.chunk[-1] + 1)
+            last.after = event.after
+        else:
+            self._events.append(event)
+        self._wake()
+
+    # -- running
+
+    def _wake(self) -> None:
+        """Go on when the oldest that waits is durable.  Nothing is hurried for it."""
+        if self._busy or self._scheduled or self.engine.broken is not None:
+            return
+        after = self.waits_for()
+        if after is None:
+            return
+        if after <= self.engine.log.durable:
+            self._scheduled = True
+            self.engine.call_soon(self._go)
+        elif not self._hooked:
+            self._hooked = True
+            self.engine.on_commit.append(self._committed)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way and nothing waits."""
+        return not (self._runs or self._events or self._busy)
+
+    def waits_for(self) -> int | None:
+        """The LSN that has to be durable for the oldest that waits; None: nothing waits."""
+        if self._runs:
+            return self._runs[0].after
+        return self._events[0].after if self._events else None
+
+    def _committed(self) -> None:
+        self._hooked = False
+        self._wake()
+
+    def _go(self) -> None:
+        """A slice of the work."""
+        self._scheduled = False
+        engine = self.engine
+        if self._busy or engine.broken is not None:
+            return
+        if not engine.has_room():
+            if not self._crowded:
+                self._crowded = True
+                engine.on_room.append(self._has_room)
+            return
+        left = SLICE
+        while left and self._runs and self._runs[0].after <= engine.log.durable and not self._busy:
+            left -= 1
+            self._busy = True
+            self.steps.run(self._runs.popleft(), self._done)
+        if not self._runs and not self._busy and left:
+            self._fetch()
+        engine.arm()
+        self._wake()
+
+    def _has_room(self) -> None:
+        self._crowded = False
+        self._wake()
+
+    def _done(self, run: Run) -> None:
+        """A run is over."""
+        self._busy = False
+        lost = min(run.lost, run.count) if run.failed else 0
+        if run.failed:
+            self.failed(run.rule, run.failed, lost)
+        self.counts.of(run.rule.name).runs += run.count - lost
+        if not run.inline:
+            self._wake()
+
+    def _fetch(self) -> None:
+        """The next few messages that something happened to."""
+        if not self._events or self._events[0].after > self.engine.log.durable:
+            return
+        event = self._events[0]
+        chunk = event.chunk[: self._portion.rows]
+        event.chunk = event.chunk[len(chunk) :]
+        self._pending -= len(chunk)
+        if not len(event.chunk):
+            self._events.popleft()
+        self._busy = True
+        self._reading = chunk
+        self.engine.read_rows(chunk, partial(self._fetched, event))
+
+    def _fetched(self, event: Event, rows: Rows) -> None:
+        """Their rows; what their filters cannot judge here is judged off the loop first."""
+        self._portion.read(sum(map(len, rows.bodies)), len(rows))
+        filters = {one for rule, chosen, _, _ in event.rules for one in (rule.condition, chosen) if one is not None}
+        large = max(map(len, rows.bodies), default=0) > LOOP_BODY or sum(map(len, rows.bodies)) > LOOP_BYTES
+        batch = Publishes(rows.topics, rows.properties, rows.bodies)
+        then = partial(self._judged, event, rows, batch)
+        if large and filters:
+            self.engine.judges.evaluate(batch, [Question(one, list(range(len(rows)))) for one in filters], then)
+        else:
+            then()
+
+    def _judged(self, event: Event, rows: Rows, batch: Publishes) -> None:
+        self._busy = False
+        self._reading = range(0)
+        core = self.engine.core
+        now = self.engine.now().wall
+        happenings = [
+            Happening(
+                now,
+                core.instance,
+                event.queue or rows.topics[i].name,
+                rows.bodies[i],
+                rows.properties[i],
+                event.reason,
+                bookmark=f"{core.origin}|{lsn}|",
+                client=event.client,
+                stamp=rows.times[i],
+                previous=rows.bodies[i] if event.oof else b"",
+                lsn=lsn,
+            )
+            for i, lsn in enumerate(rows.lsns)
+        ]
+        asked = [(entry[0], chosen_rows(entry, event, rows, batch)) for entry in event.rules]
+        if event.hops < HOPS_MOST and max(map(len, rows.bodies), default=0) <= LOOP_BODY:
+            asked = [(rule, wants) for rule, wants in asked if not self._together(rule, wants, happenings, event.hops)]
+        for i, happening in enumerate(happenings):
+            for rule, wants in asked:
+                if not wants[i]:
+                    continue
+                if event.hops >= HOPS_MOST:
+                    self.failed(rule, too_many(event.hops))
+                    continue
+                self._runs.append(Run(rule, 0, copied(happening), event.hops, 0))
+        self.engine.arm()
+        self._wake()
+
+    def _together(self, rule: Rule, wants: Sequence[bool], happenings: Sequence[Happening], hops: int) -> bool:
+        """Where an action does nothing but publish one message, those of several happenings are one batch.
+
+        Whether that was so.
+        """
+        if not rule.publishes_once:
+            return False
+        some = [happening for happening, wanted in zip(happenings, wants, strict=True) if wanted]
+        led = Led()
+        for happening in some:
+            run_lead(rule, copied(happening), hops, self._find, led)
+        for act in led.acts:
+            self.go_on(act)
+        if led.bodies:
+            size = led.size + len(HEADER) * len(led.bodies)
+            topics = led.topics if len(set(led.topics)) > 1 else led.topics[0]
+            run = Run(rule, len(rule.steps) - 1, EMPTY, hops, 0, batch=Publishes(topics, HEADER, led.bodies, size=size))
+            run.count = run.lost = len(led.bodies)
+            self._runs.append(run)
+        return True
+
+    def _find(self, vhost: str, exchange: str, key: str) -> Topic | None:
+        try:
+            return self.engine.core.topic(vhost, exchange, key)
+        except Refused:
+            return None
+
+    # -- telling
+
+    def failed(self, rule: Rule, why: str, count: int = 1) -> None:
+        """An action that did not come to its end."""
+        self.counts.failed(rule.name, why, count)
+
+    def _floor(self) -> int | None:
+        """What the log has to keep for messages that wait for their actions."""
+        low = min((event.chunk[0] for event in self._events), default=LSN_LIMIT)
+        if len(self._reading):
+            low = min(low, self._reading[0])
+        return low if low < LSN_LIMIT else None

@@ -1,0 +1,67 @@
+"""Records of SOW topics that go: deleted, or expired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.actions.rules import Rule, Rules
+
+if TYPE_CHECKING:
+    from penstock.core.sow.holding import Sow
+    from penstock.server.actions.acts import Acts
+
+REASONS = {"deleted": "delete", "expired": "expire"}
+"""Why a record goes, as the log says it, and the event that it is."""
+
+
+class RecordWatch:
+    """Watches the topics that some action is about."""
+
+    def __init__(self, acts: Acts, rules: Rules) -> None:
+        self._acts = acts
+        self._rules = rules
+        self._names = {*rules.expire, *rules.delete, *((on.vhost, on.topic) for on, _ in rules.oof)}
+        self._watched = dict[int, _Watcher]()
+        self._version = -1
+
+    def look(self) -> None:
+        """Find topics that came since; called once a turn."""
+        core = self._acts.engine.core
+        if not self._names or self._version == core.topology_version:
+            return
+        self._version = core.topology_version
+        for sow in core.sows:
+            if sow.id not in self._watched and not sow.exchange and (sow.vhost, sow.name) in self._names:
+                watcher = self._watched[sow.id] = _Watcher(self._acts, self._rules, sow)
+                sow.watchers.append(watcher)
+        for number in [number for number in self._watched if number not in core.sows.by_id]:
+            del self._watched[number]
+
+
+class _Watcher:
+    """Takes notes of one topic."""
+
+    def __init__(self, acts: Acts, rules: Rules, sow: Sow) -> None:
+        name = sow.vhost, sow.name
+        self._acts = acts
+        self._name = sow.name
+        self._rules = {
+            "deleted": list(rules.delete.get(name, ())),
+            "expired": rules.expiring(*name, ("time_limit",)),
+        }
+        self._oof = {
+            reason: [rule for on, rule in rules.oof if (on.vhost, on.topic) == name and on.kind in {"all", event}]
+            for reason, event in REASONS.items()
+        }
+
+    def dropped(self, lsn: int, numbers: Sequence[int], lsns: Sequence[int], reason: str) -> None:
+        """The record at `lsn` says that these are gone."""
+        why = "time_limit" if reason == "expired" else ""
+        for rules, oof in ((self._rules.get(reason), False), (self._oof.get(reason), True)):
+            if rules:
+                self._acts.removed(_plain(rules), sorted(lsns), lsn, self._name, why, oof=oof)
+
+
+def _plain(rules: Sequence[Rule]) -> tuple[tuple[Rule, None, None, str], ...]:
+    return tuple((rule, None, None, "") for rule in rules)

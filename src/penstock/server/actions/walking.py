@@ -1,0 +1,119 @@
+"""A walk through messages for a step of an action: a few at a time, each looked at by a filter, others in between.
+
+What is walked through is as it was when the walk began; nothing is leased or moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.core.publishing.judging import Question, answers_of
+from penstock.expr import Filter
+from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.entries import Publishes, Rows
+from penstock.server.actions.portions import Portion
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.core.sow.holding import Sow
+    from penstock.server.engine import Engine
+
+LOOKED = 256
+"""Messages of a chunk."""
+
+BACK_MOST = 100_000
+"""Messages beside the main order of a queue that are put in order."""
+
+Found = Callable[[Rows, list[bool]], bool]
+"""Rows, and which of them match; whether the walk is over."""
+
+
+class Walk:
+    """One walk.  `found` is told of each portion, `done` of the end."""
+
+    def __init__(
+        self, engine: Engine, chunks: Iterator[Chunk], chosen: Filter | None, found: Found, done: Callable[[], None]
+    ) -> None:
+        self._engine = engine
+        self._chunks = chunks
+        self._filter = chosen
+        self._found = found
+        self._done = done
+        self._portion = Portion()
+        self._left: Chunk = range(0)
+
+    def start(self) -> None:
+        """Begin; it ends in a later turn."""
+        self._engine.call_soon(self._next)
+
+    def _next(self) -> None:
+        if not len(self._left):
+            self._left = next(self._chunks, range(0))
+        if not len(self._left):
+            self._done()
+            return
+        chunk = self._left[: self._portion.rows]
+        self._left = self._left[len(chunk) :]
+        self._engine.read_rows(chunk, self._read)
+
+    def _read(self, rows: Rows) -> None:
+        chosen, bodies = self._filter, rows.bodies
+        self._portion.read(sum(map(len, bodies)), len(rows))
+        if chosen is not None and (max(map(len, bodies), default=0) > LOOP_BODY or sum(map(len, bodies)) > LOOP_BYTES):
+            batch = Publishes(rows.topics, rows.properties, bodies)
+            then = partial(self._judged, rows, batch)
+            self._engine.judges.evaluate(batch, [Question(chosen, list(range(len(rows))))], then)
+        elif chosen is not None:
+            self._tell(rows, chosen.matches(bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times))
+        else:
+            self._tell(rows, [True] * len(rows))
+
+    def _judged(self, rows: Rows, batch: Publishes) -> None:
+        assert self._filter is not None
+        answers = answers_of(batch, self._filter)
+        self._tell(rows, [bool(answers[row]) for row in range(len(rows))])
+
+    def _tell(self, rows: Rows, hits: list[bool]) -> None:
+        if self._found(rows, hits):
+            self._done()
+        else:
+            self._engine.call_soon(self._next)  # the others have their turn
+
+
+def ready_chunks(queue: Queue) -> Iterator[Chunk]:
+    """What is available in a queue, the oldest first."""
+    back = sorted(islice((lsn for run in queue.returned.runs() for lsn in run.chunk), BACK_MOST))
+    main = list(queue.main.chunks()) if queue.main.count else []
+    if not back:
+        return (chunk[start : start + LOOKED] for chunk in main for start in range(0, len(chunk), LOOKED))
+    return _portions(merge(back, (lsn for chunk in main for lsn in chunk)))
+
+
+def _portions(lsns: Iterator[int]) -> Iterator[Chunk]:
+    while some := list(islice(lsns, LOOKED)):
+        yield as_chunk(some)
+
+
+def record_chunks(sow: Sow) -> tuple[Iterator[Chunk], dict[int, int]]:
+    """The records of a topic, the oldest first, and the key of each by its LSN."""
+    numbers, lsns = sow.index.snapshot().arrays()
+    order = np.argsort(lsns, kind="stable")
+    ascending = lsns[order].tolist()
+    keys = dict(zip(ascending, numbers[order].tolist(), strict=True))
+    return (as_chunk(ascending[start : start + LOOKED]) for start in range(0, len(ascending), LOOKED)), keys
+
+
+def at_most(chunks: Iterator[Chunk], most: int) -> Iterator[Chunk]:
+    """The first so many messages."""
+    for chunk in chunks:
+        if most <= 0:
+            return
+        yield chunk[:most]
+        most -= len(chunk)
