@@ -1,0 +1,43 @@
+"""`[[entitlement]]`: who may read and write which topics and queues.  The first that fits decides."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import Field, StrictBool, model_validator
+
+from penstock.config.patterns import topic_pattern
+from penstock.config.sections import Name, Section
+
+Right: TypeAlias = StrictBool | Name
+"""Yes, no, or an expression: of the messages that it is TRUE of."""
+
+
+class EntitlementSection(Section):
+    """`[[entitlement]]`.  Without any, whoever may log in may do everything; with one, what none allows is refused."""
+
+    user: Name | None = Field(default=None, description="A name or a pattern of names; everybody without.")
+    tag: Literal["administrator", "monitoring"] | None = Field(default=None, description="Only users with this tag.")
+    topic: Name | None = Field(default=None, description="A topic's name, or a pattern of names.")
+    queue: Name | None = Field(
+        default=None, description="Or a queue's, or a pattern.  Without either: all topics and queues of the vhost."
+    )
+    vhost: Name = Field(default="/", description="Their vhost.")
+    exchange: str = Field(default="", description="The topics' exchange.")
+    read: Right = Field(
+        default=False, description="Subscribe, query and acknowledge: true, false, or an expression over the message."
+    )
+    write: Right = Field(
+        default=False, description="Publish, for a queue through it: true, false, or an expression over the message."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> EntitlementSection:
+        if self.topic is not None and self.queue is not None:
+            raise ValueError("an entitlement is for a topic or for a queue; write two")
+        if "exchange" in self.model_fields_set and self.topic is None:
+            raise ValueError("an exchange goes with a topic")
+        for name in (self.user, self.topic, self.queue):
+            if name is not None:
+                topic_pattern(name)
+        return self

@@ -1,0 +1,140 @@
+"""What one connection may publish and consume, where entitlements are configured.
+
+A run of publishes is looked at before anything of it is stored: rows up to the first that is not allowed go in, then
+the channel closes with 403.  Extra routing keys (CC, BCC) are asked about like the first.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.core.publishing.judging import Question
+from penstock.core.publishing.traits import read_traits
+from penstock.errors import AccessRefused
+from penstock.expr import Filter
+from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
+from penstock.records.entries import Publishes
+from penstock.server.entitlements import Rights, narrowed
+from penstock.wire.amqp import events, methods
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.records.settings import QueueSettings
+    from penstock.server.amqp.intake import Intake, Judged
+    from penstock.server.amqp.session import Session
+
+Way = tuple[str, str, tuple[str, ...]]
+"""Exchange, routing key, and what CC and BCC add."""
+
+REMEMBERED = 10_000
+
+
+class Entitled:
+    """Judges the publishes of one session."""
+
+    def __init__(self, intake: Intake, rights: Rights) -> None:
+        self._intake = intake
+        self._rights = rights
+        self._known = dict[Way, tuple[Filter, ...]]()
+        self._version = -1
+
+    def allows(self, run: events.PublishRun, judged: Judged | None) -> bool:
+        """Whether all of a run may go in.  If not, what may has been taken, or the run waits for its filters."""
+        filters = dict[Filter, list[int]]()
+        bad, error = len(run.bodies), None
+        for row in range(len(run.bodies)):
+            try:
+                chosen = self._of(run, row)
+            except AccessRefused as refusal:
+                bad, error = row, refusal
+                break
+            if not chosen and not isinstance(run.targets, list) and isinstance(run.properties, bytes):
+                return True  # all rows are alike
+            for one in chosen:
+                filters.setdefault(one, []).append(row)
+        for one, rows in filters.items():
+            known = {} if judged is None else judged.get(one.text, {})
+            asked = [row for row in rows if row not in known]
+            sizes = [len(run.bodies[row]) for row in asked]
+            if asked and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES):
+                self._ask(run, one, asked, judged)
+                return False
+            found = one.matches([run.bodies[row] for row in asked], [run.properties_of(row) for row in asked])
+            answers = {**known, **dict(zip(asked, found, strict=True))}
+            wrong = next((row for row in rows if not answers[row]), bad)
+            if wrong < bad:
+                target = run.target_of(wrong)
+                bad, error = (
+                    wrong,
+                    AccessRefused(
+                        f"this message to '{target.key}' in vhost '{self._intake.session.vhost}' is not one that user "
+                        f"'{self._rights.user}' may write"
+                    ),
+                )
+        if error is None:
+            return True
+        self._refuse(run, bad, error, judged)
+        return False
+
+    def _of(self, run: events.PublishRun, row: int) -> tuple[Filter, ...]:
+        """What a row has to match.  Raises AccessRefused."""
+        target, data = run.target_of(row), run.properties_of(row)
+        keys = read_traits(data).keys if b"CC" in data else ()
+        core = self._intake.core
+        if self._version != core.topology_version or len(self._known) > REMEMBERED:
+            self._known.clear()
+            self._version = core.topology_version
+        way = target.exchange, target.key, keys
+        found = self._known.get(way)
+        if found is None:
+            vhost = self._intake.session.vhost
+            rights = [self._rights.publish(core, vhost, target.exchange, key) for key in (target.key, *keys)]
+            found = self._known[way] = tuple(dict.fromkeys(one for one in rights if one is not None))
+        return found
+
+    def _ask(self, run: events.PublishRun, one: Filter, rows: list[int], judged: Judged | None) -> None:
+        """Evaluate off the loop; the connection waits meanwhile."""
+        session = self._intake.session
+        batch = Publishes([], run.properties, run.bodies, judged=judged)
+        batch.topics = [self._intake.topic_of(run.target_of(row)) for row in range(len(run.bodies))]
+        session.hold()
+
+        def then() -> None:
+            session.go_on(partial(self._intake.take, run, batch.judged))
+
+        session.engine.judges.evaluate(batch, [Question(one, rows)], then)
+
+    def _refuse(self, run: events.PublishRun, bad: int, error: AccessRefused, judged: Judged | None) -> None:
+        intake = self._intake
+        if bad:
+            targets = run.targets[:bad] if isinstance(run.targets, list) else run.targets
+            properties = run.properties[:bad] if isinstance(run.properties, list) else run.properties
+            part = events.PublishRun(run.channel, targets, properties, run.bodies[:bad])
+            intake.take(part, judged)
+        intake.session.fail_channel(run.channel, error, methods.BasicPublish)
+
+
+def consuming(session: Session, queue: Queue, text: str | None) -> Filter | None:
+    """The filter of a consumer, narrowed to what its user may read.  Raises AccessRefused, ExpressionError."""
+    right = None if session.rights is None else session.rights.read_queue(queue.vhost, queue.name)
+    return narrowed(text, right)
+
+
+def may_declare(session: Session, name: str, settings: QueueSettings) -> None:
+    """AccessRefused unless the user may declare this queue, or find it."""
+    if session.rights is not None:
+        present = session.core.find_queue(session.vhost, name)
+        session.rights.declare(session.vhost, name, settings, present)
+
+
+def may_configure(session: Session, what: str) -> None:
+    """AccessRefused unless the user may change the topology."""
+    if session.rights is not None:
+        session.rights.configure(what)
+
+
+def may_purge(session: Session, queue: Queue) -> None:
+    """AccessRefused unless the user may read, and so acknowledge, all of it."""
+    if session.rights is not None:
+        session.rights.read_all_of_queue(queue.vhost, queue.name, "purging")

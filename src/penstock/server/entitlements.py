@@ -1,0 +1,264 @@
+"""What a user may read and write: the entitlements of the settings, the first that fits deciding.
+
+Without any configured everything is allowed, and nothing here is asked.  With one configured, what none allows is
+refused.  Reading a queue includes acknowledging; writing to one is publishing through it to its target.  A right may be
+a filter: then it holds for the messages that the filter is TRUE of, and whoever reads gets those alone.
+
+Rights are looked up when somebody subscribes, asks or publishes to a topic for the first time; settings do not change
+while the server runs.  Who may declare and delete comes later: until then it takes the administrator's tag, but for a
+queue that shows nothing but its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.errors import AccessRefused, ExpressionError, SettingsError
+from penstock.expr import Filter, TopicPattern, compile_filter
+from penstock.records.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from penstock.config.entitlements import EntitlementSection
+    from penstock.core.broker import Core
+    from penstock.core.queue.view import Queue
+
+Right: TypeAlias = "bool | Filter"
+"""All, nothing, or what a filter lets through."""
+
+ADMINISTRATOR = "administrator"
+
+REMEMBERED = 10_000
+"""Answers that are kept for one user, and users whose answers are kept."""
+
+PLAIN = QueueSettings()
+"""Settings of a queue that shows its own name alone and sends nothing elsewhere, in the keys that matter."""
+
+_ELSEWHERE = ("underlying_topic", "exchange", "default_publish_target", "dead_letter_exchange")
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlement:
+    """One entry, compiled."""
+
+    user: TopicPattern | None
+    tag: str | None
+    topic: TopicPattern | None
+    queue: TopicPattern | None
+    vhost: str
+    exchange: str
+    read: Right
+    write: Right
+
+    def of(self, user: str, tags: Sequence[str]) -> bool:
+        """Whether it is about this user."""
+        return (self.user is None or self.user.matches(user)) and (self.tag is None or self.tag in tags)
+
+    def on_topic(self, vhost: str, exchange: str, name: str) -> bool:
+        """Whether it is about this topic."""
+        if self.vhost != vhost or self.queue is not None:
+            return False
+        return self.topic is None or (self.exchange == exchange and self.topic.matches(name))
+
+    def on_queue(self, vhost: str, name: str) -> bool:
+        """Whether it is about this queue."""
+        if self.vhost != vhost or self.topic is not None:
+            return False
+        return self.queue is None or self.queue.matches(name)
+
+
+class Entitlements:
+    """All entries, in their order.  Raises SettingsError for an expression that cannot be read."""
+
+    def __init__(self, sections: Iterable[EntitlementSection], tags: Callable[[str], Sequence[str]]) -> None:
+        self._entries = [compiled(section, number) for number, section in enumerate(sections, 1)]
+        self._tags = tags
+        self._rights = dict[str, Rights]()
+
+    def rights(self, user: str) -> Rights | None:
+        """Of one user; None where nothing is limited.  Any thread."""
+        if not self._entries:
+            return None
+        found = self._rights.get(user)
+        if found is None:
+            if len(self._rights) >= REMEMBERED:
+                self._rights.clear()
+            tags = self._tags(user)
+            mine = [entry for entry in self._entries if entry.of(user, tags)]
+            found = self._rights[user] = Rights(user, mine, administrator=ADMINISTRATOR in tags)
+        return found
+
+
+def compiled(section: EntitlementSection, number: int) -> Entitlement:
+    """One entry.  Raises SettingsError."""
+
+    def right(key: str, value: bool | str) -> Right:
+        if isinstance(value, bool):
+            return value
+        try:
+            return compile_filter(value)
+        except ExpressionError as error:
+            raise SettingsError(f"[[entitlement]] number {number} {key}: {error.pointed()}") from error
+
+    def named(text: str | None) -> TopicPattern | None:
+        return None if text is None else TopicPattern(text)
+
+    return Entitlement(
+        named(section.user), section.tag, named(section.topic), named(section.queue), section.vhost, section.exchange,
+        right("read", section.read), right("write", section.write),
+    )  # fmt: skip
+
+
+class Rights:
+    """What one user may do.  Refusals are AccessRefused, and name user and object."""
+
+    def __init__(self, user: str, entries: Sequence[Entitlement], *, administrator: bool) -> None:
+        self.user = user
+        self.administrator = administrator
+        self.entries = entries
+        self._known = dict[tuple[str, str, str, str], Right]()
+
+    # -- what an entry says
+
+    def _remembered(self, key: tuple[str, str, str, str], look: Callable[[], Right]) -> Right:
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            found = self._known[key] = look()
+        return found
+
+    def reads_topic(self, vhost: str, exchange: str, name: str) -> Right:
+        """What of a topic the user may read."""
+
+        def look() -> Right:
+            return next((one.read for one in self.entries if one.on_topic(vhost, exchange, name)), False)
+
+        return self._remembered(("read topic", vhost, exchange, name), look)
+
+    def writes_topic(self, vhost: str, exchange: str, name: str) -> Right:
+        """What the user may publish to a topic."""
+
+        def look() -> Right:
+            return next((one.write for one in self.entries if one.on_topic(vhost, exchange, name)), False)
+
+        return self._remembered(("write topic", vhost, exchange, name), look)
+
+    def reads_queue(self, vhost: str, name: str) -> Right:
+        """What of a queue the user may read and acknowledge."""
+
+        def look() -> Right:
+            return next((one.read for one in self.entries if one.on_queue(vhost, name)), False)
+
+        return self._remembered(("read queue", vhost, "", name), look)
+
+    def writes_queue(self, vhost: str, name: str) -> Right:
+        """What the user may publish through a queue."""
+
+        def look() -> Right:
+            return next((one.write for one in self.entries if one.on_queue(vhost, name)), False)
+
+        return self._remembered(("write queue", vhost, "", name), look)
+
+    def sees_queue(self, vhost: str, name: str) -> bool:
+        """Whether the user is shown a queue's name and figures."""
+        return (
+            self.administrator
+            or self.reads_queue(vhost, name) is not False
+            or self.writes_queue(vhost, name) is not False
+        )
+
+    def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
+        """What the user may read of the topics of an exchange: which, and all, nothing or an expression; in order."""
+        return tuple(
+            (None if one.topic is None else one.topic.text, one.read if isinstance(one.read, bool) else one.read.text)
+            for one in self.entries
+            if one.vhost == vhost and one.queue is None and (one.topic is None or one.exchange == exchange)
+        )
+
+    # -- what a door asks
+
+    def read_queue(self, vhost: str, name: str) -> Filter | None:
+        """What of it the user may read; None: all.  Raises AccessRefused."""
+        return self._granted(self.reads_queue(vhost, name), "read", f"queue '{name}' in vhost '{vhost}'")
+
+    def read_topic(self, vhost: str, exchange: str, name: str) -> Filter | None:
+        """The same of a topic."""
+        return self._granted(self.reads_topic(vhost, exchange, name), "read", told(vhost, exchange, name))
+
+    def read_all_of_queue(self, vhost: str, name: str, what: str) -> None:
+        """AccessRefused unless the user may read the whole queue.  `what` needs that."""
+        if self.read_queue(vhost, name) is not None:
+            raise AccessRefused(
+                f"{what} needs the right to read all of queue '{name}' in vhost '{vhost}'; "
+                f"user '{self.user}' may read a part of it"
+            )
+
+    def publish(self, core: Core, vhost: str, exchange: str, key: str) -> Filter | None:
+        """What the user may publish under a key; None: all.  On the loop.  Raises AccessRefused.
+
+        The name of a queue that shows another topic stands for the queue.  Where a queue shows its own name the
+        first entry about the topic or the queue decides.
+        """
+        queue = core.find_queue(vhost, key) if not exchange else None
+        if queue is None:
+            return self._granted(self.writes_topic(vhost, exchange, key), "write", told(vhost, exchange, key))
+        if queue.settings.underlying_topic not in {None, key}:
+            right = self.writes_queue(vhost, key)
+        else:
+            either = (one.write for one in self.entries if one.on_queue(vhost, key) or one.on_topic(vhost, "", key))
+            right = self._remembered(("write either", vhost, "", key), lambda: next(either, False))
+        return self._granted(right, "write", f"queue '{key}' in vhost '{vhost}'")
+
+    def configure(self, what: str) -> None:
+        """AccessRefused unless the user may change the topology."""
+        if not self.administrator:
+            raise AccessRefused(f"{what}: where entitlements are configured, for users with the tag {ADMINISTRATOR!r}")
+
+    def declare(self, vhost: str, name: str, settings: QueueSettings, present: Queue | None) -> None:
+        """AccessRefused unless the user may declare this queue, or find that it is there."""
+        if self.administrator:
+            return
+        if present is not None:
+            if not self.sees_queue(vhost, name):
+                raise refused("use", f"queue '{name}' in vhost '{vhost}'", self.user)
+            return
+        if any(getattr(settings, key) != getattr(PLAIN, key) for key in _ELSEWHERE):
+            self.configure(f"declaring queue '{name}', which shows or feeds other topics")
+        if self.reads_queue(vhost, name) is False:
+            raise refused("declare", f"queue '{name}' in vhost '{vhost}'", self.user)
+
+    def _granted(self, right: Right, verb: str, what: str) -> Filter | None:
+        if right is False:
+            raise refused(verb, what, self.user)
+        return None if right is True else right
+
+
+def told(vhost: str, exchange: str, name: str) -> str:
+    """A topic, for a person."""
+    return f"topic '{f'{exchange}/' if exchange else ''}{name}' in vhost '{vhost}'"
+
+
+def refused(verb: str, what: str, user: str) -> AccessRefused:
+    """The refusal."""
+    return AccessRefused(f"access to {what} refused for user '{user}': no entitlement to {verb}")
+
+
+def narrowed(text: str | None, right: Filter | None) -> Filter | None:
+    """The filter of somebody who asks, and that of his right: both must hold.  ExpressionError for the text alone."""
+    own = None if text is None else compile_filter(text)
+    if right is None or own is None:
+        return own if right is None else right
+    return compile_filter(both(own.text, right.text))
+
+
+def narrowed_text(text: str | None, right: Filter | None) -> str | None:
+    """The same as text."""
+    chosen = narrowed(text, right)
+    return None if chosen is None else chosen.text
+
+
+def both(own: str, right: str) -> str:
+    """One expression of two that can be read by themselves."""
+    return f"({own}) AND ({right})"

@@ -1,0 +1,223 @@
+"""What a Flight call may do where entitlements are configured: every command passes here before it is carried out.
+
+A command that nobody thought of takes the administrator's tag.  Reads come back narrowed: the filter of the user's
+right is part of the command, so it holds wherever the rows are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never, cast
+
+from penstock.config.arguments import queue_settings_from_mapping
+from penstock.core.publishing.traits import read_traits
+from penstock.errors import AccessRefused, InvalidArgument
+from penstock.expr import Filter
+from penstock.records.bodies import listed
+from penstock.records.entries import Topic
+from penstock.server.entitlements import Rights, narrowed_text, refused
+from penstock.server.judging import breathe
+from penstock.wire.flight.tickets import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Subscribe
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.server.flight.calls import Caller
+    from penstock.server.flight.handover import Handover
+    from penstock.wire.flight.codec import Upload
+
+T = TypeVar("T")
+
+SLICE = 500
+"""Rows of an upload that are judged between two breaths."""
+
+REPLAYS = frozenset({"replay_pause", "replay_resume", "publisher"})
+"""Actions about replays, which belong to their user, and about a publisher's own number."""
+
+FREE = REPLAYS | frozenset(
+    {"health", "position", "hold", "sink", "stage_drop", "list", "stats", "details", "topics", "ack", "ack_filter"}
+)
+"""Actions that show nothing of messages; those that show queues ask for each."""
+
+Body = Mapping[str, Any]
+
+
+class Gatekeeper:
+    """Asks for rights.  Methods belong to Flight's threads; what needs the core is handed to the loop."""
+
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
+        self._actions: dict[str, Callable[[Caller, Rights, Body], None]] = {
+            "declare": self._declare,
+            "purge": self._purge,
+            "stream_open": self._stream_open,
+            "plan": self._stream,
+            "plan_range": self._stream,
+            "settle": self._stream,
+            "stream_release": self._stream,
+            "sink_commit": self._sink_commit,
+            "sow_delete": self._sow_delete,
+            "topic": self._topic,
+        }
+
+    def _call(self, caller: Caller, work: Callable[[Core], T]) -> T:
+        core = self._handover.engine.core
+        return self._handover.call(lambda: work(core), caller.gone, durable=False)
+
+    # -- publishing
+
+    def publish(self, caller: Caller, vhost: str, exchange: str, upload: Upload) -> None:
+        """AccessRefused unless the user may publish every row of an upload."""
+        rights = caller.rights
+        if rights is None:
+            return
+        data = upload.properties
+        extra = [read_traits(one).keys if b"CC" in one else () for one in ([data] if isinstance(data, bytes) else data)]
+        names = {*upload.names, *(key for keys in extra for key in keys)}
+        found = self._call(caller, lambda core: {n: rights.publish(core, vhost, exchange, n) for n in names})
+        if all(one is None for one in found.values()):
+            return
+        places = [0] * len(upload) if upload.name_of is None else upload.name_of
+        asked = dict[Filter, list[int]]()
+        for row, place in enumerate(places):
+            keys = extra[0] if len(extra) == 1 else extra[row]
+            for one in {found[key] for key in (upload.names[place], *keys)}:
+                if one is not None:
+                    asked.setdefault(one, []).append(row)
+        bodies = listed(upload.bodies)
+        for one, rows in asked.items():
+            for start in range(0, len(rows), SLICE):
+                some = rows[start : start + SLICE]
+                heads = data if isinstance(data, bytes) else [data[row] for row in some]
+                topics = [Topic(vhost, exchange, upload.names[places[row]]) for row in some]
+                hits = one.matches([bodies[row] for row in some], heads, topics)
+                if not all(hits):
+                    row = some[hits.index(False)]
+                    raise AccessRefused(
+                        f"row {row} to topic '{upload.names[places[row]]}' in vhost '{vhost}' is not one that user "
+                        f"'{rights.user}' may write; nothing of its batch is stored"
+                    )
+                breathe()
+
+    # -- reading
+
+    def get(self, caller: Caller, wanted: Get) -> Get:
+        """The command as far as the user may read.  Raises AccessRefused."""
+        rights = caller.rights
+        if rights is None:
+            return wanted
+        match wanted:
+            case QueueContent():
+                right = rights.read_queue(wanted.vhost, wanted.name)
+                return replace(wanted, filter=narrowed_text(wanted.filter, right))
+            case Replay():
+                return self._replay(rights, wanted)
+            case Plan():
+                self._stream_of(caller, rights, wanted.stream)
+                return wanted
+            case Sow():
+                queue = self._call(caller, lambda core: sow_of_queue(core, wanted))
+                if queue:
+                    right = rights.read_queue(wanted.vhost, wanted.topic)
+                else:
+                    right = rights.read_topic(wanted.vhost, wanted.exchange, wanted.topic)
+                return replace(wanted, filter=narrowed_text(wanted.filter, right))
+            case Subscribe():
+                gathered = Sow(wanted.topic, wanted.exchange, wanted.vhost)
+                if wanted.grouping is not None and self._call(caller, lambda core: sow_of_queue(core, gathered)):
+                    right = rights.read_queue(wanted.vhost, wanted.topic)
+                else:
+                    right = rights.read_topic(wanted.vhost, wanted.exchange, wanted.topic)
+                return replace(wanted, filter=narrowed_text(wanted.filter, right))
+            case LogRange():
+                return wanted  # the administrator's
+        assert_never(wanted)  # a new read says what right it takes
+
+    def _replay(self, rights: Rights, wanted: Replay) -> Replay:
+        if wanted.topic is not None:
+            right = rights.read_topic(wanted.vhost, wanted.exchange, wanted.topic)
+            return replace(wanted, filter=narrowed_text(wanted.filter, right))
+        return replace(wanted, rights=rights.topic_rights(wanted.vhost, wanted.exchange))
+
+    # -- actions
+
+    def act(self, caller: Caller, name: str, body: Body) -> None:
+        """AccessRefused unless the user may do this."""
+        rights = caller.rights
+        if rights is None or rights.administrator:
+            return
+        if (asks := self._actions.get(name)) is not None:
+            asks(caller, rights, body)
+        elif name in {"stats", "details"}:
+            vhost, queue = _vhost(body), _text(body, "queue")
+            if not rights.sees_queue(vhost, queue):
+                raise refused("see", f"queue '{queue}' in vhost '{vhost}'", rights.user)
+        elif name not in FREE:
+            rights.configure(name)
+
+    def _declare(self, caller: Caller, rights: Rights, body: Body) -> None:
+        name, vhost = _text(body, "queue"), _vhost(body)
+        given = body.get("settings")
+        settings = queue_settings_from_mapping(cast("Body", given) if isinstance(given, dict) else {}, name)
+        self._call(caller, lambda core: rights.declare(vhost, name, settings, core.find_queue(vhost, name)))
+
+    def _purge(self, caller: Caller, rights: Rights, body: Body) -> None:
+        rights.read_all_of_queue(_vhost(body), _text(body, "queue"), "purging")
+
+    def _stream_open(self, caller: Caller, rights: Rights, body: Body) -> None:
+        if body.get("queue") is not None:
+            rights.read_all_of_queue(_vhost(body), _text(body, "queue"), "a stream")
+        self._stream(caller, rights, body)
+
+    def _stream(self, caller: Caller, rights: Rights, body: Body) -> None:
+        self._stream_of(caller, rights, _text(body, "stream"))
+
+    def _sink_commit(self, caller: Caller, rights: Rights, body: Body) -> None:
+        settle = body.get("settle")
+        if isinstance(settle, dict):
+            self._stream_of(caller, rights, _text(cast("Body", settle), "stream"))
+
+    def _sow_delete(self, caller: Caller, rights: Rights, body: Body) -> None:
+        vhost, exchange, name = _vhost(body), body.get("exchange", ""), _text(body, "topic")
+        right = self._call(caller, lambda core: rights.publish(core, vhost, str(exchange), name))
+        if right is not None:  # whether the records match is not looked at
+            raise refused("remove records of", f"topic '{name}' in vhost '{vhost}'", rights.user)
+
+    def _topic(self, caller: Caller, rights: Rights, body: Body) -> None:
+        rights.read_topic(_vhost(body), str(body.get("exchange", "")), _text(body, "topic"))
+
+    def _stream_of(self, caller: Caller, rights: Rights, stream: str) -> None:
+        """A stream of a queue takes all of it."""
+
+        def look(core: Core) -> tuple[str, str] | None:
+            state = core.streams.states.get(stream)
+            queue = next((one for one in core.queues() if state is not None and one.id == state.queue), None)
+            return None if queue is None else (queue.vhost, queue.name)
+
+        found = self._call(caller, look)
+        if found is not None:
+            rights.read_all_of_queue(*found, "a stream")
+
+
+def sow_of_queue(core: Core, wanted: Sow) -> bool:
+    """Whether a `sow` is about a queue: no SOW topic has the name, and a queue has."""
+    name = wanted.vhost, wanted.exchange, wanted.topic
+    return name not in core.sows.by_name and not wanted.exchange and core.find_queue(*name[::2]) is not None
+
+
+def shown(caller: Caller, queues: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """Of figures of queues those that the user may see."""
+    rights = caller.rights
+    return [one for one in queues if rights is None or rights.sees_queue(str(one["vhost"]), str(one["queue"]))]
+
+
+def _text(body: Body, key: str) -> str:
+    value = body.get(key)
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{key} is missing, or no text")
+    return value
+
+
+def _vhost(body: Body) -> str:
+    value = body.get("vhost", DEFAULT_VHOST)
+    return value if isinstance(value, str) else DEFAULT_VHOST
