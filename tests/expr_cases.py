@@ -425,6 +425,8 @@ FUNCTIONS: list[tuple[str, object]] = [
     ("GREATEST(1, 'x', NULL, 5)", "x"),
     ("LEAST(3, 1, NULL, 2)", 1),
     ("LEAST(NULL, NULL)", None),
+    ("GREATEST(1, NAN_VALUE())", NAN),
+    ("LEAST(NAN_VALUE(), 1)", NAN),
     ("WIDTH_BUCKET(5.35, 0.024, 10.06, 5)", 3),
     ("WIDTH_BUCKET(-1, 0, 10, 5)", 0),
     ("WIDTH_BUCKET(10, 0, 10, 5)", 6),
@@ -439,6 +441,9 @@ FUNCTIONS: list[tuple[str, object]] = [
     ("STRPTIME('1970-01-01 01:00 +0100', '%Y-%m-%d %H:%M %z')", 0.0),
     ("STRPTIME('00:00:01.250', '%H:%M:%S.%03f') - STRPTIME('00:00:01', '%H:%M:%S')", 0.25),
     ("STRPTIME('tomorrow', '%Y-%m-%d')", None),
+    ("STRPTIME('1970-01-02T01:00:01', '%FT%T')", 90001.0),
+    ("STRPTIME('01/02/70 1:00', '%D %R')", 90000.0),
+    ("STRPTIME('100%', '100%%') IS NULL", False),
     ("STRPTIME('1 1', '%d %d')", None),
     ("STRPTIME('x', '%')", None),
 ]

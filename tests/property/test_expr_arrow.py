@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock import expr
 from penstock.expr import selecting
 from penstock.expr.batches import batch_of
+from penstock.expr.functions import FUNCTIONS
 from penstock.expr.shapes import shapes_of
 from penstock.records.properties import EMPTY
 from property.test_expr import NAMES, NUMBERS, RECORDS, SCALARS, TEXTS, TREES, comparable, spell
@@ -48,6 +49,61 @@ def test_arrow_equals_python(tree: tuple[object, ...], records: list[dict[str, o
     assert expr.compile_filter(text).on_batch(batch).to_pylist() == expr.compile_filter(text).matches(bodies)
     mixed = f"MESSAGE_SIZE() > 20 AND ({text})"
     assert expr.compile_filter(mixed).on_batch(batch).to_pylist() == expr.compile_filter(mixed).matches(bodies)
+
+
+LEAVES = st.one_of(
+    st.sampled_from(
+        ["/a", "/b", "/c", "/a[0]", "/b[1]", "NULL", "TRUE", "0", "2", "-1.5", "1e300", "9223372036854775807"]
+    ),
+    st.sampled_from(["'a'", "'ab'", "'é'", "'2'", "'-'", "'%Y-%m-%d'", "'\\xff'", "BOOKMARK()", "LAST_UPDATED()"]),
+)
+
+
+@st.composite
+def calls(draw: st.DrawFn, inner: st.SearchStrategy[str]) -> str:
+    """A call of any function whose answer is the same a moment later."""
+    function = FUNCTIONS[draw(st.sampled_from(sorted(set(FUNCTIONS) - {"UNIX_TIMESTAMP"})))]
+    most = function.least + 2 if function.most is None else function.most
+    count = draw(st.integers(function.least, most))
+    patterns = st.sampled_from(["r'[0-9]+'", "'a'", "r'(.)b'", "'^2$'"])
+    arguments = [draw(patterns if at in function.patterns else inner) for at in range(count)]
+    return f"{function.name}({', '.join(arguments)})"
+
+
+CALLS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        calls(inner),
+        calls(LEAVES),
+        st.tuples(inner, st.sampled_from(["=", "!=", "<", ">=", "+", "-", "*", "/", "%", "AND", "OR"]), inner).map(
+            lambda parts: f"({' '.join(parts)})"
+        ),
+        inner.map(lambda one: f"({one} LIKE 'a')"),
+        inner.map(lambda one: f"({one} BEGINS WITH ('a', '2'))"),
+        inner.map(lambda one: f"({one} IN (2, 'a', /b))"),
+        inner.map(lambda one: f"({one} IS NOT NULL)"),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=CALLS, records=st.one_of(columns(), st.lists(RECORDS, min_size=1, max_size=4)))
+def test_arrow_equals_python_in_calls_of_every_function(text: str, records: list[dict[str, object]]) -> None:
+    bodies = [json.dumps(record).encode() for record in records]
+    rows = range(len(bodies))
+    times = [1_000_000 * row for row in rows]
+
+    def found(backend: str) -> list[object]:
+        values = expr.evaluate(text, bodies, backend, lsns=list(rows), times=times, origin=7)
+        return list(map(comparable, values))
+
+    assert found("arrow") == found("python")
+    batch = batch_of(bodies, EMPTY, None, list(rows), times)
+    chosen = expr.compile_filter(text, expr.EVERYTHING)
+    assert chosen.on_batch(batch, origin=7).to_pylist() == chosen.matches(
+        bodies, lsns=list(rows), times=times, origin=7
+    )
 
 
 VALUES = st.one_of(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import penstock.spark
 from expr_cases import (
@@ -25,8 +28,11 @@ from expr_cases import (
 )
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr.batches import batch_of
+from penstock.records.properties import EMPTY
 from penstock.spark.expressions import evaluate, kind_of
 from penstock.testing import evaluate as evaluate_one
+from property.test_expr import RECORDS, TREES, spell
+from property.test_expr_arrow import CALLS, columns
 
 
 def batch() -> pa.RecordBatch:
@@ -51,6 +57,27 @@ def test_spark_says_what_python_says(spark: Any) -> None:
     found = evaluate(texts, batch(), spark=spark, origin=ORIGIN, columns=CONTEXT_COLUMNS)
     for text, row in zip(texts, found, strict=True):
         assert list(map(comparable, row)) == list(map(comparable, answer(text))), text
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    texts=st.lists(st.one_of(TREES.map(spell), CALLS), min_size=40, max_size=60, unique=True),
+    records=st.one_of(columns(), st.lists(RECORDS, min_size=1, max_size=4)),
+)
+def test_spark_says_what_python_says_of_random_expressions(
+    spark: Any, texts: list[str], records: list[dict[str, object]]
+) -> None:
+    bodies = [json.dumps(record).encode() for record in records]
+    lsns = list(range(len(bodies)))
+    times = [1_000_000 * lsn for lsn in lsns]
+    rows = batch_of(bodies, EMPTY, None, lsns, times)
+    nobody = pa.nulls(len(bodies), pa.string())
+    for name in CONTEXT_COLUMNS:
+        rows = rows.append_column(name, nobody)
+    found = evaluate(texts, rows, spark=spark, origin=7, columns=CONTEXT_COLUMNS)
+    for text, row in zip(texts, found, strict=True):
+        wanted = evaluate_one(text, bodies, lsns=lsns, times=times, origin=7)
+        assert list(map(comparable, row)) == list(map(comparable, wanted)), text
 
 
 def test_a_column_filters_a_frame(spark: Any) -> None:

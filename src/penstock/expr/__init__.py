@@ -7,8 +7,9 @@ the same checked tree and is judged by the same tests.  Pure: no disk, no socket
 """
 
 from penstock.errors import ExpressionError
+from penstock.expr.backends import evaluate
 from penstock.expr.context import EVERYTHING, Context
-from penstock.expr.filter import Filter, Value, compile_filter, compile_value, evaluate, parse
+from penstock.expr.filter import Filter, Value, compile_filter, compile_value, parse
 from penstock.expr.patterns import PatternError, TopicPattern
 from penstock.expr.together import FilterSet, Matcher
 

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from penstock.errors import InvalidArgument
-from penstock.expr.compiler import parsed, topic_name
-from penstock.expr.fields import Table
+from penstock.expr.fields import Table, parsed, topic_name
 from penstock.expr.tree import Scalar
 from penstock.expr.values import Value, from_bytes, to_bytes
 from penstock.records.properties import EMPTY

@@ -19,6 +19,11 @@ FORMAT_LIMIT = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DIRECTIVE = re.compile(r"%(03f|.)", re.DOTALL)
 _KNOWN = frozenset("aAbBcdDeFGgHhIjmMnprRSTtuUVwWxXyYzZ%f")
+_READ_AS = {
+    "03f": "%f", "D": "%m/%d/%y", "F": "%Y-%m-%d", "R": "%H:%M", "T": "%H:%M:%S", "r": "%I:%M:%S %p",
+    "e": "%d", "h": "%b", "n": " ", "t": " ",
+}  # fmt: skip
+"""What C reads and Python does not, in directives that both have."""
 
 
 def strftime(form: Value, seconds: Value) -> str | None:
@@ -51,7 +56,8 @@ def strptime(value: Value, form: Value) -> float | None:
     if written is None or pattern is None or max(len(written), len(pattern)) > FORMAT_LIMIT:
         return None
     try:
-        when = datetime.strptime(written, pattern.replace("%03f", "%f"))  # noqa: DTZ007  # the next line adds it
+        pattern = _DIRECTIVE.sub(lambda found: _READ_AS.get(found[1], found[0]), pattern)
+        when = datetime.strptime(written, pattern)  # noqa: DTZ007  # the next line adds it
         if when.tzinfo is None:
             when = when.replace(tzinfo=UTC)
         return (when - _EPOCH) / timedelta(seconds=1)

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Literal as OneOf
 from typing import assert_never, cast
 
@@ -30,10 +29,11 @@ import orjson
 from penstock.expr import arithmetic, texts, values
 from penstock.expr.checksums import crc64
 from penstock.expr.context import OF_THE_CONTEXT, answers
-from penstock.expr.fields import NOTHING, Table, header_tables, root, walk
+from penstock.expr.fields import NOTHING, bookmark, header_tables, root, seconds, topic_name, walk
 from penstock.expr.functions import FUNCTIONS
 from penstock.expr.meter import TooMuchWork, meter
 from penstock.expr.patterns import searcher
+from penstock.expr.program import Column, Program, Run, RunParsed
 from penstock.expr.tree import (
     Affix,
     And,
@@ -53,26 +53,6 @@ from penstock.expr.tree import (
     Sign,
     walk_tree,
 )
-
-Column = OneOf["body", "properties", "topic", "lsn", "time", "now", "size", "context"]
-Run = Callable[
-    [Sequence[bytes], Iterable[bytes], Iterable[object], Iterable[object], Iterable[object], object, object, object],
-    list[object],
-]
-RunParsed = Callable[
-    [
-        Sequence[bytes],
-        Iterable[Table],
-        Iterable[bytes],
-        Iterable[object],
-        Iterable[object],
-        Iterable[object],
-        object,
-        object,
-        object,
-    ],
-    list[object],
-]
 
 _COMPARISONS: dict[CompareOperator, tuple[str, str, CompareOperator]] = {
     # operator: (function, Python's operator, the operator with its sides exchanged)
@@ -98,15 +78,6 @@ _OF_THE_MESSAGE: dict[str, tuple[str, Column | None]] = {
 _SOURCES = {"body": "record", "headers": "headers", "properties": "properties"}
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A compiled tree.  `needs` names the columns that `run` reads; the others may be anything of the right length."""
-
-    run: Run
-    needs: frozenset[Column]
-    source: str
-
-
 def compile_parsed(tree: Node, metered: bool, mode: OneOf["filter", "value", "raw"] = "filter") -> RunParsed:
     """As `compile_tree`, of a function that is also handed the parsed bodies, after the bodies.
 
@@ -117,15 +88,6 @@ def compile_parsed(tree: Node, metered: bool, mode: OneOf["filter", "value", "ra
     return cast("RunParsed", writer.program(mode).run)
 
 
-def parsed(body: bytes) -> Table:
-    """The fields of a body; none if it is no JSON."""
-    try:
-        record = cast("object", orjson.loads(body))
-    except orjson.JSONDecodeError:
-        return NOTHING
-    return cast("Table", record) if record.__class__ is dict else root(record)
-
-
 def compile_tree(tree: Node, mode: OneOf["filter", "value"], metered: bool) -> Program:
     """A function (bodies, properties, topics, lsns, times, origin, now, context) -> list, one element a body.
 
@@ -133,24 +95,6 @@ def compile_tree(tree: Node, mode: OneOf["filter", "value"], metered: bool) -> P
     `metered`: a message that takes more work than `meter` allows is False or None.
     """
     return _Writer(tree, metered).program(mode)
-
-
-def topic_name(topic: object) -> str | None:
-    """A topic as people write it: the key, behind its exchange when that is not the default one."""
-    if topic is None:
-        return None
-    exchange, name = cast("str", getattr(topic, "exchange", "")), cast("str", getattr(topic, "name", topic))
-    return (f"{exchange}/{name}" if exchange else name) or None
-
-
-def bookmark(origin: object, lsn: object) -> str | None:
-    """`<origin>|<lsn>|`."""
-    return None if origin is None or lsn is None else f"{origin}|{lsn}|"
-
-
-def seconds(time: object) -> float | None:
-    """Microseconds as seconds."""
-    return None if time is None else cast("int", time) / 1_000_000
 
 
 class _Writer:

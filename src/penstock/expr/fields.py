@@ -1,4 +1,4 @@
-"""Where a message keeps its values: steps into a JSON body, and the AMQP header as two tables.
+"""Where a message keeps its values: steps into a JSON body, the AMQP header as two tables, where it stands in the log.
 
 Steps into lists: a name is looked up in each element (`/c/x` of `{"c":[{"x":1},{"x":2}]}` is [1, 2]), a subscript picks
 from the flattened list, and a scalar counts as a list of one.  What is not there is NULL; so is every field of a body
@@ -12,6 +12,8 @@ from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import cast
+
+import orjson
 
 from penstock.errors import PenstockError
 from penstock.expr.tree import Step
@@ -36,6 +38,15 @@ PROPERTIES = (
 
 Table = dict[str, Value]
 NOTHING: Table = {}
+
+
+def parsed(body: bytes) -> Table:
+    """The fields of a body; none if it is no JSON."""
+    try:
+        record = cast("object", orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return NOTHING
+    return cast("Table", record) if record.__class__ is dict else root(record)
 
 
 def root(value: Value) -> Table:
@@ -103,3 +114,21 @@ def _plain(value: Value) -> Value:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in cast("list[Value]", value)]
     return None
+
+
+def topic_name(topic: object) -> str | None:
+    """A topic as people write it: the key, behind its exchange when that is not the default one."""
+    if topic is None:
+        return None
+    exchange, name = cast("str", getattr(topic, "exchange", "")), cast("str", getattr(topic, "name", topic))
+    return (f"{exchange}/{name}" if exchange else name) or None
+
+
+def bookmark(origin: object, lsn: object) -> str | None:
+    """`<origin>|<lsn>|`."""
+    return None if origin is None or lsn is None else f"{origin}|{lsn}|"
+
+
+def seconds(time: object) -> float | None:
+    """Microseconds as seconds."""
+    return None if time is None else cast("int", time) / 1_000_000

@@ -1,4 +1,4 @@
-"""Compiled expressions as others use them: filters, values, and one-off evaluation.
+"""Compiled expressions as others use them: filters and values.
 
 Equal texts share one compiled object; the cache is bounded, so strangers' filters cannot fill the memory.
 """
@@ -11,12 +11,13 @@ from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import ExpressionError, InvalidArgument
+from penstock.errors import ExpressionError
 from penstock.expr.check import Checked, check
-from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
-from penstock.expr.context import EVERYTHING, Context, Group
+from penstock.expr.compiler import compile_parsed, compile_tree
+from penstock.expr.context import Context, Group
 from penstock.expr.fields import Table
 from penstock.expr.meter import meter
+from penstock.expr.program import Program, RunParsed
 from penstock.expr.tree import Node, Scalar
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
@@ -30,9 +31,6 @@ if TYPE_CHECKING:  # Arrow's functions take 20 ms to load, and most who filter n
 
 CACHED = 1024
 """Compiled filters, and compiled values, that are kept for the next who sends the same text."""
-
-BACKENDS = ("python", "arrow")
-"""Names that `evaluate` accepts; `penstock.testing.evaluate` also knows "spark"."""
 
 Properties = bytes | Sequence[bytes]
 Topics = Topic | Sequence[Topic] | None
@@ -80,6 +78,11 @@ class _Compiled:
                 text=self.text,
                 place=self._changing.place,
             )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Columns of a message that the answer rests on: body, properties, topic, lsn, time, now, size."""
+        return self._needs
 
     @property
     def needs_body(self) -> bool:
@@ -134,11 +137,6 @@ class Filter(_Compiled):
         super().__init__(text, checked, program)
         self._run_parsed: RunParsed | None = None
         self._selector: Selector | None = None
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Columns of a message that the answer rests on: body, properties, topic, lsn, time, now, size."""
-        return self._needs
 
     def matches_parsed(
         self,
@@ -276,34 +274,3 @@ def compile_value(text: str, known: frozenset[Group] = frozenset()) -> Value:
     """The value that a text spells.  Raises ExpressionError with the place of what cannot stand; `known` as above."""
     checked = check(parse(text), text, known)
     return Value(text, checked, compile_tree(checked.tree, "value", checked.metered))
-
-
-def evaluate(
-    text: str,
-    bodies: Sequence[bytes],
-    backend: str = "python",
-    *,
-    properties: Properties = EMPTY,
-    topics: Topics = None,
-    lsns: Sequence[int] | None = None,
-    times: Sequence[int] | int | None = None,
-    origin: int | None = None,
-    now: int | None = None,
-    context: Context | None = None,
-) -> list[Scalar]:
-    """The value of an expression for each body: True, False, None (NULL), a number or a str.
-
-    What is asked of a context that is not given is NULL.  Raises ExpressionError for the text and InvalidArgument for a
-    backend that does not exist.
-    """
-    if backend not in BACKENDS:
-        raise InvalidArgument(f"no expression backend {backend!r}: there is {', '.join(map(repr, BACKENDS))}")
-    chosen = compile_value(text, EVERYTHING)
-    if backend == "python":
-        return chosen.values(
-            bodies, properties, topics, lsns=lsns, times=times, origin=origin, now=now, context=context
-        )
-    from penstock.expr.batches import batch_of, scalars
-
-    batch = batch_of(bodies, properties, topics, lsns, times)
-    return scalars(chosen.on_batch(batch, origin=origin, now=now, context=context))

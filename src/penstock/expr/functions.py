@@ -176,22 +176,26 @@ def coalesce(*values: Value) -> Value:
     return next((value for value in values if value is not None), None)
 
 
-def greatest(*values: Value) -> Value:
-    """The greatest of those that are not NULL, as `>` sees it."""
+def _extreme(values: tuple[Value, ...], wanted: int) -> Value:
     best: Value = None
     for value in values:
-        if best is None or order(value, best) == 1:
-            best = value if value is not None else best
+        if value is None:
+            continue
+        if isinstance(value, float) and value != value:
+            return value
+        if best is None or order(value, best) == wanted:
+            best = value
     return best
+
+
+def greatest(*values: Value) -> Value:
+    """The greatest of those that are not NULL, as `>` sees it; NaN when one of them is."""
+    return _extreme(values, 1)
 
 
 def least(*values: Value) -> Value:
-    """The least of those that are not NULL, as `<` sees it."""
-    best: Value = None
-    for value in values:
-        if best is None or order(value, best) == -1:
-            best = value if value is not None else best
-    return best
+    """The least of those that are not NULL, as `<` sees it; NaN when one of them is."""
+    return _extreme(values, -1)
 
 
 def array_to_string(values: Value, separator: Value = ",") -> str | None:

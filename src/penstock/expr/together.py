@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.expr.compiler import parsed
 from penstock.expr.equalities import Equalities, Equality, access_of
-from penstock.expr.fields import NOTHING, Table, header_tables, walk
+from penstock.expr.fields import NOTHING, Table, header_tables, parsed, walk
 from penstock.expr.filter import Filter
 from penstock.expr.tree import Field
 from penstock.expr.values import Value

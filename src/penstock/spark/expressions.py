@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import itemgetter
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.expr.check import check
 from penstock.expr.compiler import compile_tree
-from penstock.expr.context import OF_THE_CONTEXT, Context, Group
+from penstock.expr.context import OF_THE_CONTEXT, Group
 from penstock.expr.filter import parse
 from penstock.expr.texts import Affixes
 from penstock.expr.tree import (
@@ -45,7 +45,8 @@ from penstock.expr.tree import (
     Sign,
 )
 from penstock.expr.tree import Literal as Constant
-from penstock.expr.values import from_bytes, logic, number, text, to_bytes
+from penstock.expr.values import to_bytes
+from penstock.spark.answering import COLUMNS, function, untagged
 
 Kind = Literal["boolean", "bigint", "double", "string"]
 Column: TypeAlias = Any
@@ -78,7 +79,6 @@ _DOUBLE_FUNCTIONS = frozenset(
     )
 )
 # fmt: on
-_OWN = {"body": "body", "properties": "properties", "topic": "topic", "lsn": "lsn", "time": "time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,12 @@ def column(
     given = dict(columns or {})
     context = {name for name, _ in OF_THE_CONTEXT.values()}
     for name in given:
-        if name not in _OWN and name not in context:
-            raise InvalidArgument(f"no column {name!r}: there are {', '.join([*_OWN, *sorted(context)])}")
+        if name not in COLUMNS and name not in context:
+            raise InvalidArgument(f"no column {name!r}: there are {', '.join([*COLUMNS, *sorted(context)])}")
     known: frozenset[Group] = frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
     checked = check(parse(expression), expression, known)
     result = type or kind_of(checked.tree) or "string"
-    builder = _Builder({**_OWN, **given}, origin, checked.metered)
+    builder = _Builder({**COLUMNS, **given}, origin, checked.metered)
     if result == "boolean" and not checked.metered:
         return builder.condition(checked.tree).alias(expression)
     return builder.by_python(checked.tree, result).alias(expression)
@@ -204,10 +204,10 @@ class _Builder:
             wanted.append("now")
             arguments.append(functions.unix_micros(functions.current_timestamp()))
         if "context" in needs:
-            names = [name for name in self.columns if name not in _OWN]
+            names = [name for name in self.columns if name not in COLUMNS]
             wanted += names
             arguments += [self.at(name) for name in names]
-        run = _function(node, self.metered, tuple(wanted), result, self.origin)
+        run = function(node, self.metered, tuple(wanted), result, self.origin)
         return functions.arrow_udf(run, "binary" if result == "tagged" else result)(*arguments)
 
     # Spark's own
@@ -339,109 +339,6 @@ class _Builder:
         return _Spark(reduce(lambda a, b: a | b, found), "boolean")
 
 
-def _function(
-    node: Node, metered: bool, names: tuple[str, ...], result: str, origin: int | None
-) -> Callable[..., pa.Array[Any]]:
-    """What the workers run: columns in, one column out.  Compiled once a task."""
-    compiled: list[Any] = []
-
-    def run(*arrays: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # pyspark reads these hints and wants them bare
-        from penstock.spark.expressions import answer, compiled_tree
-
-        if not compiled:
-            compiled.append(compiled_tree(node, metered))
-        return answer(compiled[0], dict(zip(names, arrays, strict=True)), result, origin)
-
-    return run
-
-
-def compiled_tree(node: Node, metered: bool) -> Callable[..., list[object]]:
-    """The Python function of a tree."""
-    return compile_tree(node, "value", metered).run
-
-
-def answer(
-    run: Callable[..., list[object]], columns: Mapping[str, Any], result: str, origin: int | None
-) -> pa.Array[Any]:
-    """One Arrow batch through the Python function, as an array of Spark's type."""
-    from itertools import repeat
-
-    from penstock.expr.meter import meter
-    from penstock.records.properties import EMPTY
-
-    def listed(name: str, empty: object = None) -> Any:
-        found = columns.get(name)
-        if found is None:
-            return repeat(empty)
-        values = cast("list[object]", found.to_pylist())
-        return values if empty is None else [empty if value is None else value for value in values]
-
-    context = {name: listed(name) for name in columns if name not in _OWN and name != "now"}
-    nows = cast("list[int | None]", columns["now"].to_pylist()) if "now" in columns else []
-    now = nows[0] if nows else None
-    seconds = None if now is None else now / 1_000_000
-    try:
-        found = run(
-            listed("body", b""), listed("properties", EMPTY), listed("topic"), listed("lsn"), listed("time"),
-            origin, seconds, Context(**context),
-        )  # fmt: skip
-    finally:
-        meter.stop()
-    convert, kind = _CONVERTED[result]
-    made: pa.Array[Any] = pa.array([convert(value) for value in found], kind)
-    return made
-
-
-def _whole(value: object) -> int | None:
-    found = number(value)
-    return found if isinstance(found, int) and -(1 << 63) <= found < 1 << 63 else None
-
-
-def _double(value: object) -> float | None:
-    found = number(value)
-    return None if found is None else float(found)
-
-
-def _string(value: object) -> str | None:
-    found = text(value)
-    return None if found is None else to_bytes(found).decode("utf-8", "replace")
-
-
-def _binary(value: object) -> bytes | None:
-    found = text(value)
-    return None if found is None else to_bytes(found)
-
-
-def _tagged(value: object) -> bytes | None:
-    """A value with its kind: what `evaluate` carries home."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return b"s" + to_bytes(value)
-    if isinstance(value, bool):
-        return b"b1" if value else b"b0"
-    return b"i%d" % value if isinstance(value, int) else b"f" + cast("float", value).hex().encode()
-
-
-def _untagged(data: bytes | bytearray | None) -> Scalar:
-    if data is None:
-        return None
-    kind, held = bytes(data[:1]), bytes(data[1:])
-    if kind == b"s":
-        return from_bytes(held)
-    return held == b"1" if kind == b"b" else int(held) if kind == b"i" else float.fromhex(held.decode())
-
-
-_CONVERTED: dict[str, tuple[Callable[[object], object], Any]] = {
-    "boolean": (logic, pa.bool_()),
-    "bigint": (_whole, pa.int64()),
-    "double": (_double, pa.float64()),
-    "string": (_string, pa.string()),
-    "binary": (_binary, pa.binary()),
-    "tagged": (_tagged, pa.binary()),
-}
-
-
 def evaluate(
     expressions: Sequence[str],
     batch: pa.RecordBatch,
@@ -461,7 +358,7 @@ def evaluate(
         from penstock.spark.local import session
 
         spark = SparkSession.getActiveSession() or session()
-    given = {**_OWN, **(columns or {})}
+    given = {**COLUMNS, **(columns or {})}
     known: frozenset[Group] = frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
     wanted: list[Column] = []
     for place, expression in enumerate(expressions):
@@ -475,6 +372,6 @@ def evaluate(
     rows = spark.createDataFrame(table).select("row", *wanted).collect()
     rows.sort(key=itemgetter(0))
     return [
-        [one if isinstance(one, bool) else _untagged(one) for one in (row[place + 1] for row in rows)]
+        [one if isinstance(one, bool) else untagged(one) for one in (row[place + 1] for row in rows)]
         for place in range(len(expressions))
     ]

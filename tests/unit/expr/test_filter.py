@@ -147,4 +147,5 @@ def test_the_benchmark_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "bench_expr.py"), run_name="__main__")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert all({"machine", "what", "value"} <= line.keys() and line["value"] > 0 for line in lines)
-    assert any(line["what"] == "filter, 5 predicates" and "ratio" in line for line in lines)
+    judged = {line["what"] for line in lines if "ratio" in line}
+    assert judged >= {"filter, 5 predicates, python", "filter, 5 predicates, arrow"}
