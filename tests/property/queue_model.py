@@ -23,6 +23,7 @@ class Message:
     scheduled: bool = False
     lease_end: int = 0
     known: set[str] = field(default_factory=set)  # filters that have looked at it
+    barrier: bool = False
 
 
 @dataclass
@@ -88,7 +89,41 @@ class Model:
         return self.settings.max_backlog - sum(self.used(w) for w in self.workers)
 
     def ready(self) -> list[Message]:
+        fence = self.fence()
+        end = fence.place[0] if fence is not None else float("inf")
+        return [m for m in self.waiting() if m.lsn < end and not m.barrier]
+
+    def waiting(self) -> list[Message]:
+        """Ready, or held back by a barrier."""
         return sorted((m for m in self.messages.values() if m.state == "ready"), key=lambda m: m.place)
+
+    def fence(self) -> Message | None:
+        """The barrier that goes next."""
+        return next((m for m in self.waiting() if m.barrier), None)
+
+    def dissolve(self) -> None:
+        """There are no barriers any more."""
+        for m in self.messages.values():
+            if m.barrier:
+                m.barrier, m.known = False, set()
+
+    def release(self) -> bool:
+        """Let the next barrier go if all before it is done."""
+        fence = self.fence()
+        if fence is None or any(w.slots for w in self.workers):
+            return False
+        if any(m.lsn < fence.place[0] for m in self.messages.values() if not m.barrier):
+            return False
+        open_ones = [w for w in self.workers if not (w.closed or w.passive)]
+        if not open_ones and self.settings.barrier_without_subscribers == "hold":
+            return False
+        if any(w.filter is not None and w.filter not in fence.known for w in open_ones):
+            return False
+        del self.messages[fence.lsn]
+        for w in open_ones:
+            if self.wants(w, fence):
+                self.sent.append((w.tag, fence.lsn, 1, fence.lsn < self.redelivered_below))
+        return True
 
     def wants(self, w: Worker, m: Message) -> bool:
         return w.filter is None or (w.filter in m.known and matches(w.filter, m.body))
@@ -96,7 +131,7 @@ class Model:
     # -- the rules
 
     def dispatch(self, now: int) -> None:
-        while self.dispatch_one(now):
+        while self.dispatch_one(now) or self.release():
             pass
 
     def dispatch_one(self, now: int) -> bool:
@@ -138,7 +173,9 @@ class Model:
         m.lease_end = now + self.settings.lease_period if self.settings.lease_period else 0
         w.held.append(m.lsn)
 
-    def arrive(self, now: int, lsn: int, body: bytes, own: int, not_before: int, filters: set[str]) -> None:
+    def arrive(
+        self, now: int, lsn: int, body: bytes, own: int, not_before: int, filters: set[str], barrier: bool = False
+    ) -> None:
         s = self.settings
         deadline = 0
         queue = now + s.expiration if s.expiration is not None else 0
@@ -152,7 +189,7 @@ class Model:
             deadline = min(own, queue) if own and queue else own or queue
         if s.message_ttl is not None:
             deadline = min(deadline, now + s.message_ttl) if deadline else now + s.message_ttl
-        m = Message(lsn, body, (lsn, lsn), deadline, known=set(filters))
+        m = Message(lsn, body, (lsn, lsn), deadline, known=set(filters), barrier=barrier)
         self.newest = lsn
         if not_before > now:
             m.state, m.due, m.scheduled = "delayed", not_before, True
@@ -231,6 +268,12 @@ class Model:
                 by.slots.remove(lsn)
                 affected += 1
                 continue
+            once = self.settings.semantics == "at-most-once"
+            slot = next((w for w in self.workers if client and w.client == client and lsn in w.slots), None)
+            if by is None and once and slot is not None:
+                slot.slots.remove(lsn)
+                affected += 1
+                continue
             m = self.messages.get(lsn)
             if m is None:
                 continue
@@ -239,6 +282,8 @@ class Model:
                 if by is not None and verb in ("cancel", "release"):
                     continue
                 if holder is None and verb in ("cancel", "release"):
+                    continue
+                if holder is None and once and verb != "ack":
                     continue
                 named = by is None and bool(client) and holder is not None and holder.client == client
                 if holder is not None and self.settings.leasing == "strict" and not named:
@@ -275,10 +320,10 @@ class Model:
         return given
 
     def purge(self) -> int:
-        ready = self.ready()
-        for m in ready:
+        waiting = self.waiting()
+        for m in waiting:
             del self.messages[m.lsn]
-        return len(ready)
+        return len(waiting)
 
     def restart(self, now: int) -> None:
         self.workers.clear()

@@ -99,6 +99,9 @@ def test_a_compacted_log_folds_and_reads_as_the_whole_one(numbers: list[int], se
     disk.kill()
     again = Log.open(disk, FakeClock(), SETTINGS)
     assert folded(again) == live
-    needed = sorted({lsn for queue in live.queues.values() for chunk in queue.waiting for lsn in chunk})
+    needed = sorted(
+        {lsn for queue in live.queues.values() for chunk in queue.waiting for lsn in chunk}
+        | {lsn for sow in live.sows.values() for lsn in sow.lsns}
+    )
     rows = again.read(needed)
     assert dict(zip(rows.lsns, rows.bodies, strict=True)) == {lsn: whole[lsn] for lsn in needed}

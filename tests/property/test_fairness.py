@@ -22,11 +22,12 @@ class Taker:
     serial: int
     room: int
     weight: int
+    shared: None = None
     leases: Held = field(default_factory=lambda: Held(0))
 
 
 weights = st.sampled_from([1, 2, 3, 7, 10, 1_000_000])
-taker = st.builds(Taker, st.just(0), st.integers(1, 90), weights, st.builds(Held, st.integers(0, 12)))
+taker = st.builds(Taker, st.just(0), st.integers(1, 90), weights, st.none(), st.builds(Held, st.integers(0, 12)))
 takers = st.lists(taker, min_size=2, max_size=7)
 
 

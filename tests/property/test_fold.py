@@ -20,8 +20,12 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.topology.topology import table_of
 from penstock.errors import PenstockError, Refused
+from penstock.expr import compile_filter
+from penstock.records.actions import Action, OnExpire, PublishStep
+from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes
-from penstock.records.settings import Action, QueueSettings, Retry
+from penstock.records.settings import QueueSettings, Retry
+from unit.core.walking import walk
 from unit.core.world import World, header
 
 NAMES = ("a", "b", "c")
@@ -34,9 +38,24 @@ KINDS: tuple[dict[str, object], ...] = (
     {"message_ttl": 2_000_000, "dead_letter_exchange": ""},
     {"semantics": "at-most-once", "fairness_model": "round-robin"},
     {"underlying_topic": "^[ab]$", "default_publish_target": "a", "lease_period": 3_000_000, "max_cancels": 2},
-    {"filter": "/n > 2"},
+    {"filter": "/n > 2", "deferred_ack_expiration": 6_000_000},
+    {"barrier_expression": "/n > 3", "lease_period": 3_000_000},
+    {"barrier_expression": "/n = 2", "message_ttl": 3_000_000, "retry": Retry(initial=2_000_000)},
+    {"recovery_point": "epoch", "underlying_topic": "^[ab]$", "default_publish_target": "a", "message_ttl": 9_000_000},
+    {"recovery_point": "epoch", "barrier_expression": "/n > 2", "retry": Retry(initial=2_000_000)},
+    {"recovery_point": "20231114T221321Z", "filter": "/n > 1"},
+)
+KEYS: tuple[dict[str, object] | None, ...] = (
+    {"key": ["/n"]},
+    {"key": ["/n"], "expiration": 3_000_000},
+    {"key": ["/n"]},
+    {"key_from": "publisher"},
+    {},
+    None,
 )
 HEADERS = (
+    header(headers={"x-sow-key": "k"}),
+    header(headers={"x-sow-key": "l", "x-delta": True}, expiration="1500"),
     header(),
     header(delivery_mode=1),
     header(expiration="2000"),
@@ -44,7 +63,7 @@ HEADERS = (
     header(headers={"x-delay": 1000, "x-death": []}, expiration="5000", delivery_mode=1),
     header(headers={"CC": ["b"]}),
 )
-ACTIONS = (Action("b", "expire", (), "c", '{"why": "{{AMPS_REASON}}", "data": {{AMPS_DATA}}}'),)
+ACTIONS = (Action("a", (OnExpire("b"),), (PublishStep("c", '{"why": "{{AMPS_REASON}}", "data": {{AMPS_DATA}}}'),)),)
 
 
 class History:
@@ -75,13 +94,19 @@ class History:
             self.wait,
             self.pull,
             self.stream,
+            self.walk,
+            self.drop_records,
+            self.settle_by_name,
+            self.settle_matching,
         )
         seldom = (
             self.declare, self.unsubscribe, self.delete_and_redeclare, self.bind, self.bind, self.purge, self.alter,
             self.restart, self.save, self.sink, self.exchange, self.stream, self.decide, self.copy, self.copy,
+            self.key,
         )  # fmt: skip
         for name in NAMES:
             self.declare(name)
+        self.key()
         while self.numbers:
             try:
                 steps = often if self.next(4) else seldom
@@ -147,6 +172,22 @@ class History:
         chunks = [range(lsn, lsn + 1) for lsn in chosen]
         self.world.core.settle(self.world.now, consumer.queue, chunks, verb, by=consumer, delay=delay)
 
+    def settle_by_name(self) -> None:
+        if (queue := self.queue()) is None:
+            return
+        core = self.world.core
+        origin = (core.origin, core.origin, 99)[self.next(3)]
+        first = self.next(core.last_lsn) if origin == core.origin else self.next(30)
+        verb = (Verb.ACK, Verb.EXPIRE, Verb.CANCEL)[self.next(3)]
+        lsns = as_chunk(sorted({min(first + self.next(6), core.last_lsn) for _ in range(self.next(4) + 1)}))
+        core.acknowledge(self.world.now, queue, {origin: lsns}, verb, client=("", "t")[self.next(2)])
+
+    def settle_matching(self) -> None:
+        if (queue := self.queue()) is not None:
+            filter = compile_filter(("/n > 2", "/n IN (0, 3)")[self.next(2)])
+            verb = (Verb.ACK, Verb.EXPIRE, Verb.CANCEL)[self.next(3)]
+            self.world.core.settle_matching(self.world.now, queue, filter, lambda affected: None, verb)
+
     def unsubscribe(self) -> None:
         if self.consumers:
             consumer = self.consumers.pop(self.next(len(self.consumers)))
@@ -190,6 +231,9 @@ class History:
         if (queue := self.queue()) is not None:
             self.world.core.alter_queue(self.world.now, queue, QueueSettings(**KINDS[self.next(len(KINDS))]))  # type: ignore[arg-type]
 
+    def walk(self) -> None:
+        walk(self.world, bool(self.next(3)))
+
     def stream(self) -> None:
         queue, now = self.queue(), self.world.now
         streams = self.world.core.streams
@@ -203,6 +247,23 @@ class History:
                 streams.settle(now, name, self.epochs[name], streams.state(name).planned - self.next(2))
             case 4 if name in self.epochs:
                 streams.release(now, name)
+
+    def key(self) -> None:
+        """A topic gets a key, another, or none."""
+        name = NAMES[self.next(3)]
+        settings = KEYS[self.next(len(KEYS))]
+        if settings is None:
+            self.world.core.delete_topic(self.world.now, "/", "", name)
+        else:
+            self.world.core.declare_topic(self.world.now, "/", "", name, settings)
+
+    def drop_records(self) -> None:
+        for sow in self.world.core.sows:
+            numbers, lsns = sow.index.snapshot().arrays()
+            chosen = [(n, lsn) for n, lsn in zip(numbers.tolist(), lsns.tolist(), strict=True) if self.next(3) == 2]
+            self.world.core.sow_delete(
+                self.world.now, sow, [n for n, _ in chosen], lsns=[lsn for _, lsn in chosen], by="somebody"
+            )
 
     def sink(self) -> None:
         world = self.world

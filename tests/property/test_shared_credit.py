@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.core.effects import Verb
 from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.terms import replace
 from penstock.records.entries import Publishes
 from penstock.records.settings import QueueSettings
 from unit.core.world import DURABLE, World, header
@@ -44,6 +45,20 @@ class Pausing:
     consumer: int
 
 
+@dataclass(frozen=True)
+class SettlingByAnybody:
+    queue: int
+    first: int  # of the messages that are leased
+    count: int
+    verb: Verb
+
+
+@dataclass(frozen=True)
+class Replacing:
+    consumer: int
+    backlog: int | None
+
+
 small = st.integers(0, 2)
 subscribing = st.builds(
     Subscribing, small, st.sampled_from([0, 1, 1, 1, 2]), st.sampled_from([None, None, 0, 2]),
@@ -56,12 +71,17 @@ settling = st.builds(
     Settling, st.integers(0, 7), st.integers(1, 4), st.sampled_from([Verb.ACK, Verb.ACK, Verb.RELEASE])
 )
 pausing = st.builds(Pausing, st.integers(0, 7))
+by_anybody = st.builds(
+    SettlingByAnybody, small, st.integers(0, 5), st.integers(1, 4), st.sampled_from([Verb.ACK, Verb.CANCEL])
+)
+replacing = st.builds(Replacing, st.integers(0, 7), st.sampled_from([None, 0, 1, 3]))
+Step = Subscribing | Publishing | Settling | Pausing | SettlingByAnybody | Replacing
 
 
 class House:
     """A world whose publishes come as they are, or cut into single messages."""
 
-    def __init__(self, model: str, limits: tuple[int, int], queue_room: int, single: bool) -> None:
+    def __init__(self, model: str, limits: tuple[int, int], queue_room: int, single: bool, whole: bool) -> None:
         self.single = single
         self.world = World()
         core, now = self.world.core, self.world.now
@@ -73,13 +93,13 @@ class House:
                 core.bind(now, "/", f"x{number}", name, "queue", "")
         self.topics = [core.topic("/", "", name) for name in NAMES]
         self.topics += [core.topic("/", f"x{number}", "k") for number in (3, 4)]
-        self.credits = {1: Credit(limits[0]), 2: Credit(limits[1])}
+        self.credits = {1: Credit(limits[0], whole=whole), 2: Credit(limits[1])}
         self.consumers: list[Consumer] = []
         self.paused = set[int]()
         self.bodies = 0
         self.world.turn()
 
-    def run(self, step: Subscribing | Publishing | Settling | Pausing) -> None:
+    def run(self, step: Step) -> None:
         core, now = self.world.core, self.world.now
         match step:
             case Subscribing():
@@ -98,6 +118,16 @@ class House:
                     held = sorted(lsn for run in consumer.leases.held() for lsn in run.chunk)[: step.count]
                     for lsn in held:
                         core.settle(now, consumer.queue, [range(lsn, lsn + 1)], step.verb, by=consumer)
+            case SettlingByAnybody():
+                queue = self.queues[step.queue]
+                held = sorted(lsn for run in queue.leased_runs() for lsn in run.chunk)[step.first :][: step.count]
+                for lsn in held:
+                    core.settle(now, queue, [range(lsn, lsn + 1)], step.verb)
+            case Replacing():
+                if self.consumers:
+                    consumer = self.consumers[step.consumer % len(self.consumers)]
+                    replace(consumer.queue, now, consumer, core._out, filter=None, max_backlog=step.backlog)
+                    core._touch(consumer.queue, consumer.shared)
             case Pausing():
                 if self.consumers:
                     number = step.consumer % len(self.consumers)
@@ -137,18 +167,20 @@ class House:
 
 
 @given(
-    steps=st.lists(st.one_of(subscribing, publishing, publishing, settling, settling, pausing), max_size=25),
+    steps=st.lists(
+        st.one_of(subscribing, publishing, publishing, settling, settling, pausing, by_anybody, replacing), max_size=25
+    ),
     first=st.lists(subscribing, min_size=2, max_size=5),
     model=st.sampled_from(MODELS),
     limits=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     queue_room=st.sampled_from([0, 0, 3]),
+    whole=st.booleans(),
 )
 @settings(max_examples=300)
 def test_a_batch_is_its_messages_one_at_a_time(
-    steps: list[Subscribing | Publishing | Settling | Pausing], first: list[Subscribing], model: str,
-    limits: tuple[int, int], queue_room: int,
+    steps: list[Step], first: list[Subscribing], model: str, limits: tuple[int, int], queue_room: int, whole: bool,
 ) -> None:  # fmt: skip
-    batches, singles = (House(model, limits, queue_room, single) for single in (False, True))
+    batches, singles = (House(model, limits, queue_room, single, whole) for single in (False, True))
     for step in [*first, *steps]:
         batches.run(step)
         singles.run(step)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.commands.life import Life
 from penstock.core.commands.sinks import SinkCommands
+from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import TopologyCommands
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.publishing import Published
@@ -22,11 +22,10 @@ from penstock.core.topology.admin import no_exchange
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
-from penstock.records.kinds import Kind
 from penstock.records.schema import GROUP_BYTES_MAX
 
 
-class Core(Life, TopologyCommands, DeliveryCommands, SinkCommands):
+class Core(Life, TopologyCommands, SubscriptionCommands, SinkCommands):
     """The rules of one instance."""
 
     @property
@@ -81,9 +80,8 @@ class Core(Life, TopologyCommands, DeliveryCommands, SinkCommands):
         if skip == size:
             return Published(0, self._out.last_lsn, duplicates=skip)
         self._out.begin()
-        self._out.record(Kind.PUBLISHERS, "", {publisher: last})
-        self.publishers[publisher] = last
-        published = self._publisher.publish(now, batch, skip=skip, persistent=persistent)
+        self._publisher.publishers.note({publisher: last})
+        published = self._publisher.publish(now, batch, skip=skip, persistent=persistent, numbered=True)
         self._out.end()
         return published
 
@@ -102,10 +100,14 @@ class Core(Life, TopologyCommands, DeliveryCommands, SinkCommands):
 
     def judge(self, batch: Publishes) -> list[tuple[int, Refusal]]:
         """The rows that `publish` would refuse, without publishing: a transaction asks before it begins."""
-        memo = self._publisher.traits
+        memo, keyed = self._publisher.traits, self._publisher.keyed
         if isinstance(batch.properties, bytes):
             refusal = memo[batch.properties].refusal
-            return [] if refusal is None else [(row, refusal) for row in range(len(batch))]
-        return [
-            (row, refusal) for row, data in enumerate(batch.properties) if (refusal := memo[data].refusal) is not None
-        ]
+            refused = [] if refusal is None else [(row, refusal) for row in range(len(batch))]
+        else:
+            refused = [
+                (row, refusal)
+                for row, data in enumerate(batch.properties)
+                if (refusal := memo[data].refusal) is not None
+            ]
+        return refused if keyed is None else sorted({**dict(keyed.judge(batch)), **dict(refused)}.items())

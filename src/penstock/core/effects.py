@@ -6,7 +6,7 @@ allowed, for the log alone says what happened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -15,10 +15,12 @@ from penstock.records.chunks import Chunk
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
+    from penstock.core.actions.rules import Rule
+    from penstock.core.actions.templates import Happening
     from penstock.core.publishing.judging import Question
     from penstock.core.queue.consumers import Consumer
     from penstock.core.queue.view import Queue
-    from penstock.expr import Matcher
+    from penstock.expr import Matcher, Value
     from penstock.records.entries import Publishes
 
 
@@ -38,6 +40,9 @@ class Purpose(IntEnum):
 
     WALK = 0  # filters go through messages that wait
     LETTER = 1  # messages leave without success, and a target or an action wants their bodies
+    BARRIER = 3  # filters say whether they want a barrier
+    SWEEP = 2  # whatever a filter matches is settled
+    RANK = 4  # priorities of messages that wait
 
 
 class Token(NamedTuple):
@@ -58,6 +63,9 @@ class Deliver:
     attempt: int  # of every message in the chunk; 1 is the first delivery
     redelivered: bool
     after: int
+    until: int = 0  # microseconds since the epoch: when the lease ends by time; 0: it does not
+    barrier: bool = False  # one message, to all subscriptions at once; nobody holds it and nobody acknowledges it
+    others: int = 0  # with the first delivery of a barrier: how many more follow
 
 
 @dataclass(slots=True, eq=False)
@@ -91,13 +99,60 @@ class Judge:
 
 
 @dataclass(slots=True, eq=False)
+class Act:
+    """Go on with an action at one of its steps, once `after` is durable; or tell that it failed there."""
+
+    rule: Rule
+    step: int
+    happening: Happening
+    hops: int  # actions before this one, each set off by the one before it
+    after: int = 0
+    failed: str = ""
+    judged: bool = True  # its condition is known to be TRUE
+
+
+@dataclass(slots=True, eq=False)
+class Gone:
+    """A queue's messages are acknowledged, or were removed as they were sent, and an action wants to know."""
+
+    queue: Queue
+    chunks: Sequence[Chunk]
+    after: int  # LSN of the record that says so
+
+
+@dataclass(slots=True, eq=False)
+class Rate:
+    """Evaluate this expression for these messages off the loop, and tell `rated` the ranks under the same token.
+
+    The answer may be for the first part of the chunk alone; what cannot be read has the lowest rank.
+    """
+
+    token: Token
+    value: Value
+    chunk: Chunk
+
+
+@dataclass(slots=True, eq=False)
+class Recover:
+    """Walk over the log for the queues that ask for what it had before them (`Core.passes`)."""
+
+
+@dataclass(slots=True, eq=False)
 class Cancelled:
     """The queue is gone under this consumer."""
 
     consumer: Consumer
 
 
-Effect: TypeAlias = "Deliver | Fetch | Scan | Judge | Cancelled"
+@dataclass(slots=True, eq=False)
+class Swept:
+    """A settlement by filter has gone through the queue: tell whoever asked how many messages it affected."""
+
+    answer: Callable[[int], None]
+    affected: int
+
+
+Effect: TypeAlias = "Rate | Swept | Deliver | Fetch | Scan | Judge | Cancelled | Act | Gone | Recover"
 
 
 class Sink(Protocol):

@@ -44,7 +44,9 @@ class Publishes:
     transient: bool | list[bool] = False
     wanted: int = 0  # how many (row, queue) pairs wait for a delivery: when it reaches 0 the bodies may leave memory
     size: int = 0  # bytes of bodies and properties
-    judged: dict[str, dict[int, bool]] | None = None  # what content filters said of rows before: text -> row -> passes
+    judged: dict[str, dict[int, int]] | None = None  # what filters said of rows before: text -> row -> does it pass
+    delta: bool | None = None  # whether bodies are deltas to the present records of SOW topics; None: the headers say
+    keyed: tuple[int, list[int]] | None = None  # id of its SOW topic and the numbers of its rows' keys, if worked out
     routed: object = None  # the core's own: where the rows go, worked out before they are published
 
     def __len__(self) -> int:

@@ -52,6 +52,9 @@ class Kind(IntEnum):
     DROP = 24  # header {"reason"}: gave way to a limit
     PURGE = 25  # everything that was ready when the queue was purged
     DUE = 26  # header {"place": 0 or 1}: delayed messages became ready; 1: they take the place of this record
+    BARRIER = 27  # the queue took these as barriers; in one group with their rows
+    DEFER = 28  # queue id + exact pairs at `origin`; header {"origin", "verb", "by", "until"}: an ack of what is absent
+    UNDEFER = 37  # queue id + exact pairs at `origin`; header {"origin"}: those are remembered no longer
 
     # streams and sinks
     STREAM = 30  # name: stream; header {"queue", "epoch", "mode", "floor"}: opened, or fenced anew
@@ -63,6 +66,18 @@ class Kind(IntEnum):
     #   part [stage, rows, bytes, CRC-32C, topic or null, exchange, vhost]; settle: [stream, batch], done in this group
     CHUNK = 36  # name: query id; header {"batch", "chunk", "rows"}: the messages of the same group are the next chunk
     #   (from 1) of the decided batch; with it the first `rows` rows of all its parts, in order, are copied
+
+    # passes over the log for one queue (`core.state.passing`)
+    RECOVER = 40  # queue id; header {"point", "from", "time"?}: a pass over [from, this LSN) begins, another one ends
+    RECOVERED = 41  # queue id + pairs, all of which are messages that the queue takes, whatever their route says;
+    #   header {"upto", "columns"?: {name: [a, b, value, ...]}}: it took no others below `upto`; columns
+    #   as in a durable state
+
+    PUBLISHERS_GONE = 45  # header {"publishers": [name, ...]}: nothing came of them for `publisher_expiration`
+
+    # SOW topics; body: packed 64-bit integers, `core.sow.records` says which
+    SOW_PUT = 50  # name: the topic; the rows of the same group are the present records of these keys
+    SOW_DROP = 51  # name: the topic; header {"reason": "deleted" or "expired", "by"?}: these keys have no record now
 
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})

@@ -13,6 +13,8 @@ Leasing = Literal["sublet", "strict"]
 FairnessModel = Literal["fast", "round-robin", "proportional"]
 ExpirationModel = Literal["default", "queue", "latest", "earliest"]
 Deliver = Literal["early", "durable"]
+WithoutSubscribers = Literal["hold", "drop"]
+Sharing = Literal["distributed", "local", "group-local"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +52,12 @@ class QueueSettings:
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     deliver: Deliver = "early"
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One `[[action]]`: publish a rendered template when a queue expires a message.
-
-    `data` may use `{{AMPS_DATA}}`, `{{AMPS_REASON}}`, `{{AMPS_TOPIC}}`, `{{AMPS_DATA_LENGTH}}`, `{{AMPS_BOOKMARK}}`,
-    `{{AMPS_DATETIME}}`, `{{AMPS_UNIX_TIMESTAMP}}`, `{{AMPS_INSTANCE_NAME}}`.
-    """
-
-    queue: str
-    event: Literal["expire"]
-    reasons: tuple[str, ...]  # empty: any
-    topic: str
-    data: str
-    vhost: str = "/"
-    exchange: str = ""
+    deferred_ack_expiration: int = 86_400_000_000  # microseconds that an ack of what is not there is remembered
+    barrier_expression: str | None = None  # what matches it waits for all before it, and holds back all after it
+    barrier_without_subscribers: WithoutSubscribers = "hold"
+    priority_expression: str | None = None  # its value, unsigned 64 bits: higher is served first, older first on ties
+    target_queue_depth: int = 0  # active messages; what arrives beyond them is inactive.  0: no bound
+    recovery_point: str = "now"  # from where a new queue takes what the log has; a bookmark or a time, too
+    kind: Sharing = "distributed"  # which instances share it; kept, there is one instance
+    initial_owner: str | None = None  # of a group-local queue: the instance that owns its messages at first
+    group_local_queue_domain: str | None = None  # what it is known by beside its name; None: the instance's group

@@ -28,7 +28,7 @@ def test_publish_consume_ack(world: World) -> None:
     world.core.settle(world.now, queue, [range(published.first, published.first + 2)], Verb.ACK, by=consumer)
     world.turn()
     assert world.inbox[consumer] == list(range(published.first, published.first + 3))
-    assert world.core.stats(queue)["acked"] == 2
+    assert world.core.stats(queue, world.now)["acked"] == 2
     assert canonical(world.core.durable_state()) == world.folded()
 
 

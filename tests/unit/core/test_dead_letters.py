@@ -13,10 +13,11 @@ from penstock.core.queue.letters import portions
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.errors import InvalidArgument
+from penstock.records.actions import Action, OnExpire, PublishStep
 from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
 from penstock.records.properties import decode
-from penstock.records.settings import Action, Retry
+from penstock.records.settings import Retry
 from penstock.records.tables import Timestamp
 from unit.core.world import START, World, header
 
@@ -191,12 +192,14 @@ def test_a_long_chain_does_not_recurse(world: World) -> None:
     assert len(world.headers(only(world, last))["x-death"]) == count  # type: ignore[arg-type]
 
 
+def action(step: PublishStep, *reasons: str) -> Action:
+    return Action("a", (OnExpire("q", reasons),), (step,))
+
+
 def test_actions_render_templates() -> None:
     template = '{"why": "{{AMPS_REASON}}", "raw": {{AMPS_DATA}}, "text": "{{AMPS_DATA}}", "n": {{AMPS_DATA_LENGTH}}}'
-    limits = Action("q", "expire", ("max_deliveries", "max_cancels"), "graveyard", template)
-    every = Action(
-        "q", "expire", (), "log", "{{AMPS_TOPIC}} {{AMPS_BOOKMARK}} {{AMPS_DATETIME}} {{AMPS_INSTANCE_NAME}}"
-    )
+    limits = action(PublishStep("graveyard", template), "max_deliveries", "max_cancels")
+    every = action(PublishStep("log", "{{AMPS_TOPIC}} {{AMPS_BOOKMARK}} {{AMPS_DATETIME}} {{AMPS_INSTANCE_NAME}}"))
     world = World(actions=[limits, every])
     queue = world.declare("q", max_deliveries=1, max_cancels=1, retry=Retry())
     graveyard, log = world.declare("graveyard"), world.declare("log")
@@ -224,9 +227,9 @@ def test_actions_render_templates() -> None:
 
 def test_actions_that_cannot_be_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="no variable {{AMPS_DATUM}}"):
-        World(actions=[Action("q", "expire", (), "t", "{{AMPS_DATUM}}")])
+        World(actions=[action(PublishStep("t", "{{AMPS_DATUM}}"))])
     with pytest.raises(InvalidArgument, match="no reason 'boredom'"):
-        World(actions=[Action("q", "expire", ("boredom",), "t", "")])
+        World(actions=[action(PublishStep("t"), "boredom")])
 
 
 def test_dying_messages_die_after_a_crash_too(world: World) -> None:

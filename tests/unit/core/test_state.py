@@ -68,7 +68,7 @@ def test_the_smallest_form_is_taken(lsns: list[int], form: int) -> None:
 
 def test_ten_million_waiting_are_a_few_bytes_and_half_of_them_two_each() -> None:
     dense = DurableState(queues={1: QueueState(1, "/", "q", waiting=[range(1, 10_000_000)])})
-    assert len(dense.encode()) < 1000
+    assert len(dense.encode()) < 2000
     lsns = np.flatnonzero(np.random.default_rng(1).random(200_000) < 0.5)
     assert len(DurableState(queues={1: QueueState(1, "/", "q", waiting=chunked(lsns))}).encode()) < 2.1 * len(lsns)
 
@@ -133,6 +133,31 @@ def test_marks() -> None:
     marks.reset(np.array([6, 20]))
     assert marks.among(np.array([5, 6, 20, 21])).tolist() == [False, True, True, False]
     assert ints(marks.pairs).tolist() == [6, 7, 20, 21]
+
+
+def test_marks_that_are_forgotten_do_not_join_what_comes_after() -> None:
+    marks = Marks()
+    marks.add(5, 6)
+    marks.part()
+    marks.add(10, 11)
+    marks.retain(np.array([True, False]), 20)
+    marks.add(30, 31)
+    assert marks.pairs.tolist() == [5, 6, 30, 31]
+
+
+def test_older_messages_are_marked_among_the_others() -> None:
+    marks = Marks()
+    marks.add(5, 8)
+    marks.part()
+    marks.add(20, 21)
+    marks.add_older(np.array([2, 6, 10, 11]))
+    marks.add(22, 23)  # only control records between
+    assert marks.pairs.tolist() == [2, 3, 5, 8, 10, 11, 11, 12, 20, 23]
+    assert [lsn for lsn in range(25) if marks.has(lsn)] == [2, 5, 6, 7, 10, 11, 20, 21, 22]
+    alone = Marks()
+    alone.add_older(np.array([3]))
+    alone.add(7, 8)
+    assert alone.pairs.tolist() == [3, 4, 7, 8]
 
 
 def test_tables_keep_their_types() -> None:

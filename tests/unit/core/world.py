@@ -7,18 +7,19 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from penstock.core.broker import Core
-from penstock.core.effects import Cancelled, Deliver, Fetch, Scan
+from penstock.core.effects import Cancelled, Deliver, Fetch, Scan, Swept
 from penstock.core.publishing.publishing import Published
 from penstock.core.queue.consumers import Consumer
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
+from penstock.records.actions import Action
 from penstock.records.chunks import Now
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.properties import Properties, encode
 from penstock.records.schema import COLUMNS
-from penstock.records.settings import Action, QueueSettings
+from penstock.records.settings import QueueSettings
 from penstock.records.tables import FieldValue
 from penstock.server.scanning import matching
 
@@ -116,6 +117,8 @@ class World:
                     case Scan():
                         found = matching(effect.filters, self.read(effect.chunk))
                         self.core.scanned(self.now, effect.token, found, effect.chunk[-1])
+                    case Swept():
+                        effect.answer(effect.affected)
                     case Cancelled():
                         self.cancelled.append(effect.consumer)
 

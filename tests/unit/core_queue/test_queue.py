@@ -15,10 +15,11 @@ from penstock.core.outbox import Outbox
 from penstock.core.queue.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused
+from penstock.records.actions import OnExpire
 from penstock.records.chunks import Chunk, Now, as_chunk, unpack_pairs
 from penstock.records.entries import Control, Publishes, Rows, Topic
 from penstock.records.kinds import Kind
-from penstock.records.settings import Action, QueueSettings, Retry
+from penstock.records.settings import QueueSettings, Retry
 
 TOPIC = Topic("/", "", "q")
 
@@ -585,7 +586,7 @@ def test_a_million_letters_are_fetched_a_few_thousand_at_a_time() -> None:
 
 def test_an_action_is_for_its_reasons_only() -> None:
     q = Bench(max_cancels=1)
-    q.queue.actions = (Action("q", "expire", ("max_cancels",), "t", "{{AMPS_DATA}}"),)
+    q.queue.actions = (OnExpire("q", ("max_cancels",)),)
     worker = q.worker()
     a, b = q.publish(2)
     q.sent()

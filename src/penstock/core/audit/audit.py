@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -61,7 +62,9 @@ _OPS = {
 _OP_OF = np.array([int(_OPS[Kind(k)]) if k in {*_OPS} else -1 for k in range(128)], dtype=np.int64)
 _KNOWN = {int(kind) for kind in Kind}
 _NEEDED = ["lsn", "kind", "name", "route", "time", "not_before", "properties", "body"]
-_WITH_QUEUE = frozenset({Kind.ROUTE, Kind.TOOK, Kind.QUEUE_ALTER, Kind.QUEUE_DELETE, Kind.PLAN})
+_WITH_QUEUE = frozenset(
+    {Kind.ROUTE, Kind.TOOK, Kind.QUEUE_ALTER, Kind.QUEUE_DELETE, Kind.PLAN, Kind.RECOVERED}
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -192,6 +195,13 @@ class Audit:
             if not len(lsns):
                 return
         kinds = numbers(table, "kind")
+        cuts = np.flatnonzero(kinds == int(Kind.RECOVERED)).tolist()
+        for start, stop in pairwise([0, *cuts, len(lsns)]):
+            if stop > start:  # what happened before older messages came does not concern them
+                one = slice(start, stop)
+                self._look_at(table.slice(start, stop - start), batch[one], lsns[one], kinds[one])
+
+    def _look_at(self, table: pa.Table, batch: Ints, lsns: Ints, kinds: Ints) -> None:
         publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
         window = _Window(table, batch, lsns, kinds, numbers(table, "time"), publishes)
         self._counts["records"] += len(lsns)
@@ -270,6 +280,8 @@ class Audit:
                 self._routes[route] = lsn, tuple(values.tolist())
             case Kind.TOOK:
                 self._took.append((int(values[0]), values[1:]))
+            case Kind.RECOVERED:
+                self._recovered(lsn, int(values[0]), values[1:].reshape(-1, 2), load(header), time)
             case Kind.QUEUE_DECLARE:
                 told = load(header)
                 once = [(lsn, load_settings(told["settings"]).semantics == "at-most-once")]
@@ -290,12 +302,31 @@ class Audit:
                         text = f"publisher '{publisher}' goes back from sequence {highest} to {sequence}"
                         self._find("publishers", np.array([lsn]), text)
                     self._publishers[publisher] = sequence
+            case Kind.PUBLISHERS_GONE:
+                for publisher in cast("list[str]", load(header)["publishers"]):
+                    self._publishers.pop(publisher, None)
             case Kind.SINK_COMMIT | Kind.DECIDED | Kind.CHUNK:
                 self._sinks.record(kind, lsn, name, load(header))
             case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:
                 self._streams.record(kind, lsn, name, load(header), values, time)
             case _:
                 pass  # the topology and the log's own records promise nothing about messages
+
+    def _recovered(self, lsn: int, number: int, pairs: Ints, header: dict[str, object], time: int) -> None:
+        """Older messages that a queue takes after all, each once."""
+        queue = self._queues.get(number)
+        if queue is None or queue.ended:
+            self._find("ends once", np.array([lsn]), f"messages came to queue {number}, which is not there")
+            return
+        taken = spans(pairs[:, 0], pairs[:, 1])
+        columns = cast("dict[str, list[int]]", header.get("columns") or {})
+        until = spread(taken, columns.get("not_before", []))
+        twice = np.isin(taken, queue.lsns)
+        if twice.any():
+            self._find("ends once", np.append(taken[twice], lsn), f"{queue.title} took messages again that it had")
+        state = np.where(until > time, DELAYED, np.where(until > 0, PAST, READY))
+        kept = ~twice
+        queue.take_older(taken[kept], state[kept], until[kept])
 
     def _end(self, queue: AuditedQueue, lsn: int) -> None:
         queue.ended = lsn

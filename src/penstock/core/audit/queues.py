@@ -104,6 +104,14 @@ class AuditedQueue:
         self.until = np.concatenate((self.until, until))
         self.transient = np.concatenate((self.transient, transient))
 
+    def take_older(self, lsns: Ints, state: Ints, until: Ints) -> None:
+        """Messages that came although newer ones are here."""
+        nothing = np.zeros(len(lsns), dtype=np.int64)
+        self.take(lsns, nothing, state, until, nothing)
+        order = np.argsort(self.lsns, kind="stable")
+        self.lsns, self.attempts, self.state = self.lsns[order], self.attempts[order], self.state[order]
+        self.until, self.transient = self.until[order], self.transient[order]
+
     def close(self, boots: Ints, find: Find) -> None:
         """Bring the window's events to the messages.  `boots`: LSNs of the window's BOOT records."""
         size = len(self.lsns)

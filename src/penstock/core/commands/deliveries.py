@@ -119,10 +119,17 @@ class DeliveryCommands(QueueCommands):
             if queue is not None:
                 queue.tick(now, self._out)
                 self._touch(queue)
+        if self._publisher.keyed is not None:
+            self._keyed.tick(now)
+        self._publisher.publishers.tick(now)
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next: (wall, monotonic) microseconds, None for never; 0 is at once."""
-        return self._timers.next()
+        wall, mono = self._timers.next()
+        dues = [wall, self._publisher.publishers.due()]
+        if self._publisher.keyed is not None:
+            dues.append(self._keyed.sows.due())
+        return min((due for due in dues if due is not None), default=None), mono
 
     def takers(self, route: int) -> list[Queue]:
         """The queues of today that a row's route names."""
@@ -134,6 +141,13 @@ class DeliveryCommands(QueueCommands):
         queue = self._admin.by_id.get(token.queue)
         if queue is not None:
             queue.scanned(self._at(now), token, found, upto, self._out)
+            self._touch(queue)
+
+    def rated(self, now: Now, token: Token, chunk: Chunk, ranks: Sequence[int]) -> None:
+        """The answer to a `Rate` effect: ranks of the messages of the chunk, the first part of what was asked."""
+        queue = self._admin.by_id.get(token.queue)
+        if queue is not None:
+            queue.rated(self._at(now), token, chunk, ranks, self._out)
             self._touch(queue)
 
     def judged(self, now: Now, token: Token) -> None:

@@ -10,18 +10,20 @@ from typing import Self
 
 import numpy as np
 
-from penstock.core.commands.parts import Parts
+from penstock.core.commands.recovering import RecoveryCommands
+from penstock.core.queue.deferred import Deferred
 from penstock.core.queue.runs import packed
 from penstock.core.queue.view import Queue
+from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
 from penstock.core.state.decided import copies
 from penstock.core.state.durable import DurableState, Ints, QueueState, StreamState, flat, spread
 from penstock.errors import InvalidArgument
+from penstock.records.actions import Action
 from penstock.records.chunks import Now
 from penstock.records.entries import Group
 from penstock.records.kinds import Kind
 from penstock.records.schema import LOG_VERSION
-from penstock.records.settings import Action
 
 _GONE = object()
 """Who holds an exclusive queue whose connection ended with an earlier process."""
@@ -32,7 +34,7 @@ CAPTURE_MOST = 8192
 _NO_LSNS: Ints = np.zeros(0, dtype=np.int64)
 
 
-class Life(Parts):
+class Life(RecoveryCommands):
     """Start and state."""
 
     @classmethod
@@ -57,6 +59,8 @@ class Life(Parts):
             queue.load(queue_state.waiting, queue_state.columns)
             core._timers.touched.add(queue)
             assert queue.id == number
+            if queue_state.reviewed or queue_state.passing is not None:
+                core._passes[number] = queue_state.reviewed, queue_state.passing
         for name, marks in core._marks():
             marked = [
                 lsns[spread(lsns, one.columns[name]) > 0]
@@ -71,7 +75,10 @@ class Life(Parts):
         }
         core._sinks.batches = dict(state.sinks)
         core._sinks.decided = copies(state.decided)
-        core.publishers = dict(state.publishers)
+        core._deferred = Deferred(state.deferred)
+        core.publishers.update(state.publishers)
+        core._keyed.sows.load(state.sows, state.topics)
+        core._publisher.keyed = core._keyed if core._keyed.sows else None
         core._unclean = state.unclean
         for number, queue in core._admin.by_id.items():
             for name, chunks in core.streams.held(number).items():
@@ -88,6 +95,7 @@ class Life(Parts):
         self._out.next_lsn = next_lsn
         now = self._at(now)
         lsn = self._out.record(Kind.BOOT, "", {"clean": clean, "instance": self.instance, "version": LOG_VERSION})
+        self._booted = lsn
         if not clean:
             self._unclean = lsn
         for queue in list(self._admin.by_id.values()):
@@ -108,6 +116,8 @@ class Life(Parts):
         self._publisher.transient.reset(_NO_LSNS)
         self._topology.boot()
         for queue in self._admin.by_id.values():
+            if queue.id in self._passes:
+                self._go_on_passing(queue)
             queue.tick(now, self._out)
             self._timers.touched.add(queue)
 
@@ -131,8 +141,9 @@ class Life(Parts):
         }
         state.sinks = dict(self._sinks.batches)
         state.decided = copies(self._sinks.decided)
+        state.deferred = deferred.copies(self._deferred.by_queue)
         state.publishers = dict(self.publishers)
-        return Snapshot(state)
+        return Snapshot(state, self._keyed.sows.capture())
 
     def capture(self, snapshot: Snapshot) -> Iterator[None]:
         """Capture the queues that there are now, at the cut; other commands may come between two steps.
@@ -153,13 +164,16 @@ class Life(Parts):
                 queue.auto_delete, queue.arguments,
             )  # fmt: skip
             blank.since = self._out.last_lsn if self._out.last_lsn > snapshot.cut else 0
+            blank.reviewed, blank.passing = self._passes.get(queue.id, ((), None))
             contained = queue.capture() if living else None
             snapshot.captured.append(Captured(blank, contained))
             effort += 8 if contained is None else 32 + len(contained.main) + len(contained.runs)
         snapshot.marks = [Marked(name, some.pairs[:]) for name, some in self._marks()]
 
     def captured(self, snapshot: Snapshot) -> None:
-        """The snapshot was encoded: forget what nothing needed."""
+        """The snapshot was encoded: forget what nothing needed, unless a pass has brought something back since."""
+        if self._recovered > snapshot.cut:
+            return
         for mark, (_, some) in zip(snapshot.marks, self._marks(), strict=True):
             some.retain(mark.used, snapshot.cut)
 
@@ -171,7 +185,7 @@ class Life(Parts):
     def floor(self) -> int:
         """No message below this LSN is in a queue, and no stream may ask for one again."""
         self.look_for_floor(len(self._admin.by_id))
-        floor = self._floors.lowest()
+        floor = min(self._floors.lowest(), self._keyed.sows.oldest())
         for stream in self.streams.states.values():
             floor = min([floor, *(pairs[0] for pairs in stream.plans.values() if pairs)])
         return min(floor, self._out.next_lsn)

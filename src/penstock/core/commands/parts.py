@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from penstock.core.actions.hops import Hops
+from penstock.core.actions.rules import Rules
 from penstock.core.effects import Effect, Token
 from penstock.core.floors import Floors
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.actions import Actions
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
 from penstock.core.publishing.marks import Marks
-from penstock.core.publishing.publishing import Publisher
+from penstock.core.publishing.publishing import Publisher, select_rows
 from penstock.core.queue.consumers import Credit
+from penstock.core.queue.deferred import Deferred
+from penstock.core.queue.sweep import Sweep
 from penstock.core.queue.view import Queue
+from penstock.core.sow.keyed import Keyed
+from penstock.core.stamps import Stamps
+from penstock.core.state.passing import Passing, Spans
 from penstock.core.streams.holding import Holdings
 from penstock.core.streams.sinks import Sinks
 from penstock.core.streams.streams import Streams
@@ -26,9 +33,12 @@ from penstock.core.topology.admin import Admin
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import Topology
+from penstock.records.actions import Action
 from penstock.records.chunks import Now
 from penstock.records.entries import Entry, Topic
-from penstock.records.settings import Action
+
+if TYPE_CHECKING:
+    from penstock.core.commands.subscriptions import Subscription
 
 TOPICS_MAX = 65_536
 """Topics interned in one generation; two generations are kept."""
@@ -51,19 +61,22 @@ class Parts:
         self.origin = origin
         self.instance = instance
         self.seed = seed
-        self._actions = tuple(actions)
+        self.rules = Rules(actions)
+        self.hops = Hops()
+        self.stamps = Stamps()
         self._out: Outbox[Effect] = Outbox(next_lsn)
         self._topology = Topology()
         self._router = Router(self._topology)
         self._interning = Interning(self._out)
         self._publisher = Publisher(self._router, self._interning, self._out)
+        self._keyed = Keyed(self._out, self._publisher.traits, select_rows)
         self._floors = Floors()
         self._timers = Timers(self._floors.moved)
         self._holdings = Holdings(self._out, self._timers.touched)
         self.streams = Streams(self._out, self._holdings, self._by_id)
-        self._admin = Admin(self._out, self._topology, self._router, self._interning, self._ending, self._actions)
+        self._admin = Admin(self._out, self._topology, self._router, self._interning, self._ending, self.rules)
         self._letters = DeadLetters(
-            self._out, self._publisher, Actions(self._actions), self._letter_topic, origin, instance
+            self._out, self._publisher, self.rules, self.hops, self._letter_topic, origin, instance
         )
         self._buried: dict[Token, list[Buried]] = {}  # dead letters whose rows are being judged
         self._sinks = Sinks(self._out, self._publisher, self.streams)
@@ -71,9 +84,24 @@ class Parts:
         self._topics: dict[tuple[str, str, str], Topic] = {}
         self._older_topics: dict[tuple[str, str, str], Topic] = {}
         self._topics_version = -1
-        self.publishers: dict[str, int] = {}  # highest sequence of each
         self._unclean = 0
         self._cancelled: dict[int, int] = {}  # by queue id, since the start
+        self._booted = 0  # LSN of this process's BOOT record
+        self._recovered = 0  # LSN of the last RECOVERED record
+        self._passes: dict[int, tuple[Spans, Passing | None]] = {}  # by queue id: what passes have been over
+        self._deferred = Deferred()
+        self._patterns: dict[Subscription, None] = {}  # subscriptions to several queues
+        self._sweeps: dict[Token, Sweep] = {}  # settlements by filter on their way
+        self._sweeping = 0  # the serial number of the last one
+
+    @property
+    def publishers(self) -> dict[str, int]:
+        """The highest sequence of each publisher."""
+        return self._publisher.publishers.highest
+
+    def expire_publishers(self, now: Now, expiration: int | None) -> None:
+        """Forget publishers of whom nothing came for so many microseconds; None: never."""
+        self._publisher.publishers.expire_after(self._at(now), expiration)
 
     # -- the outbox
 
@@ -145,6 +173,8 @@ class Parts:
         self._timers.forget(queue)
         self._floors.forget(queue)
         self._cancelled.pop(queue.id, None)
+        self._passes.pop(queue.id, None)
+        self._deferred.queue_gone(queue.id)
         return ready
 
     def _forget(self, now: Now, queue: Queue) -> None:

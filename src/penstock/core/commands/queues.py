@@ -7,24 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.core.commands.parts import NO_TABLE, Parts
+from penstock.core.commands.parts import NO_TABLE
+from penstock.core.commands.recovering import RecoveryCommands
+from penstock.core.commands.statistics import statistics
 from penstock.core.queue import aside
+from penstock.core.queue.ranking import priorities
 from penstock.core.queue.view import Queue
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.settings import QueueSettings
 
 
-class QueueCommands(Parts):
+class QueueCommands(RecoveryCommands):
     """Queues, from declare to delete."""
 
     def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
         """A queue that `by` may use.  Raises NotFound or ResourceLocked."""
         return self._admin.queue(vhost, name, by)
 
+    def find_queue(self, vhost: str, name: str) -> Queue | None:
+        """A queue by its name, whoever may use it."""
+        return self._admin.queues.get((vhost, name))
+
     def queues(self) -> list[Queue]:
         """All queues, oldest first."""
         return list(self._admin.by_id.values())
+
+    def queue_by_id(self, number: int) -> Queue | None:
+        """The queue of an id, if it is there."""
+        return self._by_id(number)
+
+    def queues_of_route(self, route: int) -> tuple[int, ...]:
+        """The ids of the queues that a route of the log names."""
+        return self._interning.queues_of(route)
 
     def declare_queue(
         self,
@@ -46,24 +61,44 @@ class QueueCommands(Parts):
         exclusive_to: the connection that alone may use it.  by: the connection that asks.
         server_named: the server made the name, which may then begin with `amq.`.
         """
-        return self._admin.declare_queue(
-            self._at(now), vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
-            arguments=arguments, passive=passive, by=by, server_named=server_named,
-        )  # fmt: skip
+        now = self._at(now)
+        fresh = not passive and (vhost, name) not in self._admin.queues
+        if fresh:
+            self._check_point(name, settings)
+        self._out.begin()
+        try:
+            queue = self._admin.declare_queue(
+                now, vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
+                arguments=arguments, passive=passive, by=by, server_named=server_named,
+            )  # fmt: skip
+            if fresh:
+                self._begin_pass(queue)
+        finally:
+            self._out.end()
+        return queue
 
     def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings) -> None:
         """New settings for a queue, at once."""
         now = self._at(now)
-        if self._admin.alter_queue(queue, settings):
+        moved = settings.recovery_point != queue.settings.recovery_point
+        if moved:
+            self._check_point(queue.name, settings)
+        self._out.begin()
+        altered = self._admin.alter_queue(queue, settings)
+        if altered:
             queue.alter(now, settings, self._out)
             self._admin.altered(queue)
+            if moved:
+                self._begin_pass(queue)
+        self._out.end()
+        if altered:
             self._touch(queue)
 
     def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many were ready.  Errors: PreconditionFailed when in use or not empty."""
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' in use")
-        if if_empty and queue.ready:
+        if if_empty and queue.ready + queue.held + queue.tail.count:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' not empty")
         now = self._at(now)
         self._out.begin()
@@ -82,10 +117,21 @@ class QueueCommands(Parts):
         self._touch(queue)
         return count
 
-    def stats(self, queue: Queue) -> dict[str, object]:
+    def cancelled(self, queue: Queue) -> int:
+        """Messages that were cancelled since the start."""
+        return self._cancelled.get(queue.id, 0)
+
+    def deferred_acks(self, queue: Queue) -> int:
+        """Acks that came before their messages."""
+        return self._deferred.count(queue.id)
+
+    def stats(self, queue: Queue, now: Now) -> dict[str, object]:
         """Figures of one queue; counts are since the start of this process."""
         return {
+            **statistics(queue, now, self.stamps),
             "ready": queue.ready,
+            "held": queue.held,
+            "inactive": queue.tail.count,
             "leased": queue.leased,
             "delayed": queue.delayed,
             "dying": queue.dying,
@@ -97,4 +143,7 @@ class QueueCommands(Parts):
             "cancelled": self._cancelled.get(queue.id, 0),
             "stale": queue.stale,
             "expired_leases": queue.expired_leases,
+            "deferred_acks": self._deferred.count(queue.id),
+            "deferred_ack_count": self._deferred.count(queue.id),
+            **priorities(queue),
         }

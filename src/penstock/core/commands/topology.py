@@ -7,17 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.core.commands.parts import NO_TABLE, Parts
+from penstock.core.commands.parts import NO_TABLE
+from penstock.core.commands.sow import SowCommands, check_topic
+from penstock.core.topology.topology import Topology
 from penstock.records.chunks import Now
 
 
-class TopologyCommands(Parts):
+class TopologyCommands(SowCommands):
     """Exchanges, bindings, topics."""
 
     @property
     def topology_version(self) -> int:
         """Changes whenever a `Topic` got from `topic` may be stale."""
         return self._topology.version
+
+    @property
+    def topology(self) -> Topology:
+        """Exchanges, bindings and declared topics as they are now; to be read."""
+        return self._topology
+
+    def keeps(self, vhost: str, exchange: str, key: str) -> bool:
+        """Whether messages of this topic are stored: a queue takes them, or may, or a declared topic keeps them."""
+        plan = self._router.plan(vhost, exchange, (key,), None)
+        return bool(plan.queues) or plan.keep or plan.by_headers
 
     def declare_exchange(
         self,
@@ -78,11 +90,22 @@ class TopologyCommands(Parts):
             self._admin.queue(vhost, name, by)
 
     def declare_topic(
-        self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object] = NO_TABLE
+        self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object] | None = None
     ) -> None:
-        """Declare a topic: it keeps what no queue takes."""
+        """Declare a topic: it keeps what no queue takes.
+
+        settings: `key` or `key_from` make it a SOW topic (`records.sow`); None: those that it has, if it is there.
+        InvalidArgument for what cannot be.
+        """
+        if settings is None:
+            settings = self._topology.topics.get((vhost, exchange, key), NO_TABLE)
+        check_topic((vhost, exchange, key), settings)
+        lsn = self._out.next_lsn
         self._admin.declare_topic(self._at(now), vhost, exchange, key, settings)
+        if self._out.next_lsn > lsn:
+            self._sow_declared(lsn, (vhost, exchange, key), settings)
 
     def delete_topic(self, now: Now, vhost: str, exchange: str, key: str) -> None:
         """A topic keeps nothing more."""
         self._admin.delete_topic(self._at(now), vhost, exchange, key)
+        self._sow_deleted((vhost, exchange, key))

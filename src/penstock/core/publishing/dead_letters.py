@@ -7,12 +7,15 @@ not.  Letters of letters come about in later turns, when their bodies have been 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.core.effects import Effect
+from penstock.core.actions.hops import Hops
+from penstock.core.actions.leading import lead
+from penstock.core.actions.rules import Rules
+from penstock.core.actions.templates import Happening
+from penstock.core.effects import Act, Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.actions import Actions, Expired
 from penstock.core.publishing.deaths import REJECTED, Death, after_death, amqp_reason, is_cycle
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
@@ -54,6 +57,8 @@ class Prepared:
     causes: list[int]  # by row
     banned: dict[int, frozenset[str]]
     carbon: bool  # CC and BCC count
+    acts: list[Act] = field(default_factory=list[Act])  # what actions do beyond publishing
+    hops: bool = False  # the rows are those of actions
 
 
 Buried: TypeAlias = "tuple[Letter, list[Prepared]]"
@@ -67,14 +72,16 @@ class DeadLetters:
         self,
         outbox: Outbox[Effect],
         publisher: Publisher,
-        actions: Actions,
+        rules: Rules,
+        hops: Hops,
         find_topic: Find,
         origin: int,
         instance: str,
     ) -> None:
         self._outbox = outbox
         self._publisher = publisher
-        self._actions = actions
+        self._rules = rules
+        self._hops = hops
         self._find_topic = find_topic
         self._origin = origin
         self._instance = instance
@@ -91,7 +98,7 @@ class DeadLetters:
             out.append(self._to_exchange(queue, rows, order, letter.reason))
         if queue.actions:
             out.append(self._to_actions(queue, rows, order, letter.reason))
-        return [one for one in out if one.causes]
+        return [one for one in out if one.causes or one.acts]
 
     def unjudged(self, prepared: Sequence[Prepared]) -> list[tuple[Publishes, list[Question]]]:
         """What content filters have to judge of them off the loop, before they are written."""
@@ -116,7 +123,11 @@ class DeadLetters:
             header["dead"] = dead
             reason = amqp_reason(letter.reason.split(",")[0])
             self.counts[reason] = self.counts.get(reason, 0) + len({cause for cause, _ in dead})
-        self._outbox.record(Kind.EXPIRE, queue.name, header, pack_pairs(queue.id, letter.pairs))
+        lsn = self._outbox.record(Kind.EXPIRE, queue.name, header, pack_pairs(queue.id, letter.pairs))
+        for one in prepared:
+            for act in one.acts:
+                act.after = lsn
+                self._outbox.effect(act)
 
     def _to_exchange(self, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> Prepared:
         settings = queue.settings
@@ -141,31 +152,40 @@ class DeadLetters:
         return letters.prepared(carbon=key is None)
 
     def _to_actions(self, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> Prepared:
-        letters = _Letters([], [], [], [], {})
-        reasons = tuple(why.split(","))
-        actions = self._actions.of(queue.vhost, queue.name, reasons)
-        for i in order:
-            lsn = rows.lsns[i]
-            for action, template in actions:
-                topic = self._find_topic(action.vhost, action.exchange, action.topic)
-                if topic is None:
-                    continue
-                bookmark = f"{self._origin}|{lsn}|"
-                expired = Expired(queue.name, rows.bodies[i], why, bookmark, self._outbox.time, self._instance)
-                letters.causes.append(lsn)
-                letters.topics.append(topic)
-                letters.properties.append(_PERSISTENT_HEADER)
-                letters.bodies.append(template.render(expired))
-        return letters.prepared(carbon=False)
+        happenings = [
+            Happening(
+                self._outbox.time,
+                self._instance,
+                queue.name,
+                rows.bodies[i],
+                rows.properties[i],
+                why,
+                f"{self._origin}|{rows.lsns[i]}|",
+                stamp=rows.times[i],
+                lsn=rows.lsns[i],
+            )
+            for i in order
+        ]
+        rules = self._rules.expiring(queue.vhost, queue.name, why.split(","))
+        led = lead(rules, happenings, self._find_topic, self._hops)
+        count = len(led.causes)
+        letters = _Letters(led.causes, led.topics, [_PERSISTENT_HEADER] * count, led.bodies, {})
+        prepared = letters.prepared(carbon=False)
+        return Prepared(prepared.batch, prepared.causes, prepared.banned, carbon=False, acts=led.acts, hops=True)
 
     def _publish(self, now: Now, one: Prepared) -> list[tuple[int, int]]:
         """Write the rows that some queue or topic wants; returns (cause, new) pairs."""
+        if not one.causes:
+            return []
         published = self._publisher.publish(now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned)
         if not published.stored:
             return []
         unwanted = {*published.unroutable, *(row for row, _ in published.refused)}
         causes = [cause for row, cause in enumerate(one.causes) if row not in unwanted]
         first = published.first
+        if one.hops:
+            for i, cause in enumerate(causes):
+                self._hops.add(first + i, first + i + 1, self._hops.of(cause) + 1)
         self.letters.part()
         self.letters.add(first, first + len(causes))
         return [(cause, first + i) for i, cause in enumerate(causes)]

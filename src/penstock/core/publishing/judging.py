@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.core.topology.routing import Plan
-from penstock.expr import Filter
+from penstock.expr import Filter, Value
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
 from penstock.records.bodies import listed
 from penstock.records.entries import Publishes, Topic
@@ -25,9 +25,9 @@ LOOP_US = 20_000
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A filter that has to be evaluated off the loop for some rows of a batch."""
+    """A filter, or a priority expression, that has to be evaluated off the loop for some rows of a batch."""
 
-    filter: Filter
+    filter: Filter | Value
     rows: list[int]
 
 
@@ -51,7 +51,7 @@ class Asking:
                 self.questions.setdefault(one.text, Question(one, [])).rows.extend(asked)
 
 
-def answers_of(batch: Publishes, one: Filter) -> dict[int, bool]:
+def answers_of(batch: Publishes, one: Filter) -> dict[int, int]:
     """What a filter said of rows of the batch before."""
     return {} if batch.judged is None else batch.judged.get(one.text, {})
 

@@ -49,6 +49,14 @@ class Marks:
             else:
                 self._bridge = False
 
+    def add_older(self, lsns: Ints) -> None:
+        """These have it, ascending, older than what was published last; they may be known or forgotten already."""
+        new = lsns[~self.among(lsns)]
+        if len(new):
+            spans = np.concatenate((ints(self.pairs).reshape(-1, 2), np.stack((new, new + 1), axis=1)))
+            self._bridge = self._bridge and len(self.pairs) > 0 and int(new[-1]) < self.pairs[-1]
+            self.pairs = to_array(spans[np.argsort(spans[:, 0], kind="stable")].reshape(-1))
+
     def has(self, lsn: int) -> bool:
         """Whether this message has it."""
         return bisect_right(self.pairs, lsn) % 2 == 1
@@ -64,6 +72,7 @@ class Marks:
         if not used[:count].all():
             keep = np.ones(len(held), dtype=bool)
             keep[:count] = used[:count]
+            self._bridge = self._bridge and bool(keep[-1])  # the last span left is not the last published
             self.pairs = to_array(held[keep].reshape(-1))
 
     def reset(self, lsns: Ints) -> None:

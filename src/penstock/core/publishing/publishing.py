@@ -8,26 +8,34 @@ consumer and no limit of a queue: a queue gets its rows as one chunk and does th
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.judging import Asking, Question, takers
 from penstock.core.publishing.marks import Marks
+from penstock.core.publishing.publishers import Publishers
+from penstock.core.publishing.rating import ranks_of, unrated
 from penstock.core.publishing.shared_credit import Share, share_out
 from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.bodies import listed, size_of
-from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.entries import Publishes, Topic
-from penstock.records.kinds import NO_ROUTE
+from penstock.records.kinds import NO_ROUTE, Kind
+
+if TYPE_CHECKING:
+    from penstock.core.sow.keyed import Keyed
 
 _SHARING = attrgetter("sharing")
+
+NO_BARRIERS: Mapping[Queue, Sequence[int]] = {}
 
 QUIET_BYTES = 8_192
 """A batch of no more bytes than this is evaluated as it is published: it cannot take long."""
@@ -48,13 +56,14 @@ class Published:
 class _Mixed:
     """A batch whose rows differ: what each row becomes, gathered before anything is written."""
 
-    __slots__ = ("asking", "kept", "refused", "routes", "takers", "unroutable")
+    __slots__ = ("asking", "barriers", "kept", "refused", "routes", "takers", "unroutable")
 
     def __init__(self, size: int, asking: Asking | None = None) -> None:
         self.asking = asking  # whether, and what, may be asked instead of evaluated
         self.routes = [NO_ROUTE] * size
         self.kept = [False] * size
         self.takers: dict[Queue, list[int]] = {}  # rows that each queue takes
+        self.barriers: dict[Queue, list[int]] = {}  # of those the rows that are barriers in it
         self.unroutable: list[int] = []
         self.refused: list[tuple[int, Refusal]] = []
 
@@ -67,7 +76,9 @@ class Publisher:
         self._interning = interning
         self._outbox = outbox
         self.traits = TraitsMemo()
+        self.publishers = Publishers(outbox)
         self.transient = Marks()
+        self.keyed: Keyed | None = None  # once there are SOW topics
         self.touched: set[Queue] = set()  # queues that took something since the core looked
         self._plans: dict[tuple[Topic, bytes, bool], Plan] = {}  # topics whose way depends on headers or extra keys
         self._plans_version = -1
@@ -82,6 +93,7 @@ class Publisher:
         trusted: bool = False,
         carbon: bool = True,
         banned: Mapping[int, frozenset[str]] | None = None,
+        numbered: bool = False,
     ) -> Published:
         """Store what somebody wants of a batch and let it arrive.
 
@@ -89,7 +101,30 @@ class Publisher:
         trusted: the server's own rows, whose headers are not judged and whose times have had their effect.
         carbon: CC and BCC count.
         banned: by row, names of queues that must not take it.
+        numbered: what is a duplicate is known: publisher and sequence in headers have had their effect.
         """
+        judged = numbered or trusted or skip > 0
+        if self.keyed is None:
+            return self._publish(now, batch, skip, persistent, trusted, carbon, banned, judged)
+        if not judged and (named := self._named(batch)) is not None:
+            return self._numbered(now, batch, named, persistent, carbon, banned)
+
+        def store(some: Publishes, skipped: int) -> Published:
+            return self._publish(now, some, skipped, persistent, trusted, carbon, banned, True)
+
+        return self.keyed.publish(now, batch, skip, trusted, store)
+
+    def _publish(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        persistent: bool | None,
+        trusted: bool,
+        carbon: bool,
+        banned: Mapping[int, frozenset[str]] | None,
+        numbered: bool,
+    ) -> Published:
         size = len(batch.bodies)
         topics, properties = batch.topics, batch.properties
         if skip == 0 and not banned and isinstance(topics, Topic) and isinstance(properties, bytes):
@@ -100,7 +135,7 @@ class Publisher:
                 plan = self._plan(topics)
                 if not (plan.filtered or plan.by_headers) and (plan.queues or plan.keep):
                     return self._uniform(now, batch, plan, traits, persistent, trusted)
-        return self._mixed(now, batch, skip, persistent, trusted, carbon, banned)
+        return self._mixed(now, batch, skip, persistent, trusted, carbon, banned, numbered)
 
     def unjudged(
         self,
@@ -116,7 +151,33 @@ class Publisher:
         Parameters as in `publish`.  When nothing has to, the work that was done is kept on the batch.
         """
         batch.routed = None
-        if not self._router.filtering or size_of(batch.bodies) <= QUIET_BYTES:
+        if not (self._router.filtering or self._router.rating) or size_of(batch.bodies) <= QUIET_BYTES:
+            return []
+        return self._unrated(batch, skip) + self._unjudged(batch, skip, trusted, carbon, banned)
+
+    def _unrated(self, batch: Publishes, skip: int) -> list[Question]:
+        """Priorities that have to be worked out off the loop."""
+        if not self._router.rating:
+            return []
+        asked = list[tuple[str, Sequence[int]]]()
+        whole = range(skip, len(batch.bodies))
+        for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
+            texts = {one.settings.priority_expression for one in self._plan(topic).queues}
+            for text in [text for text in texts if text is not None]:
+                rows = [row for row in whole if batch.topics[row] is topic] if isinstance(batch.topics, list) else whole
+                asked.append((text, rows))
+        return unrated(batch, asked) if asked else []
+
+    def _unjudged(
+        self,
+        batch: Publishes,
+        skip: int,
+        trusted: bool,
+        carbon: bool,
+        banned: Mapping[int, frozenset[str]] | None,
+    ) -> list[Question]:
+        """Filters that have to be asked off the loop."""
+        if not self._router.filtering:
             return []
         topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
         if not any(plan.filtered or plan.by_headers or carbon for plan in map(self._plan, topics)):
@@ -242,6 +303,7 @@ class Publisher:
         trusted: bool,
         carbon: bool,
         banned: Mapping[int, frozenset[str]] | None,
+        numbered: bool,
     ) -> Published:
         size = len(batch.bodies)
         memo = self.traits
@@ -253,6 +315,8 @@ class Publisher:
             published = self._by_topic(now, batch, traits, persistent)
             if published is not None:
                 return published
+        if not numbered and any(one.publisher is not None for one in set(traits)):
+            return self._numbered(now, batch, traits, persistent, carbon, banned)
         mixed = None if banned else self._taken_up(batch, skip, trusted, carbon)
         if mixed is None:
             mixed = _Mixed(size)
@@ -272,7 +336,7 @@ class Publisher:
         if not rows:
             return Published(0, self._outbox.last_lsn, *outcome)
         stored, place = (
-            (batch, None) if len(rows) == size else (_select(batch, rows), {r: i for i, r in enumerate(rows)})
+            (batch, None) if len(rows) == size else (select_rows(batch, rows), {r: i for i, r in enumerate(rows)})
         )
         takers = list[tuple[Queue, "list[int]"]]()
         for queue, taken in mixed.takers.items():
@@ -288,7 +352,11 @@ class Publisher:
         unnamed = list[tuple[Queue, "list[int] | None"]]()
         if self._interning.full and NO_ROUTE in routes:
             unnamed = [(queue, [row for row in taken if routes[row] == NO_ROUTE]) for queue, taken in takers]
-        first = self._store(stored, unnamed)
+        barriers = {
+            queue: sorted(marked if place is None else [place[row] for row in marked])
+            for queue, marked in mixed.barriers.items()
+        }
+        first = self._store(stored, unnamed, barriers)
         apart = list[Share]() if len(takers) > 1 and any(queue.sharing for queue, _ in takers) else None
         for queue, taken in takers:
             chunk: Chunk
@@ -297,12 +365,40 @@ class Publisher:
             else:
                 chunk = as_chunk(array("q", [first + row for row in taken]))
             if apart is None:
-                self._arrive(now, queue, chunk, stored, taken)
+                self._arrive(now, queue, chunk, stored, taken, barriers.get(queue))
             else:
                 apart.append(Share(queue, chunk, taken))
         if apart is not None:
-            self._share_out(now, apart, stored)
+            self._share_out(now, apart, stored, barriers)
         return Published(first, first + len(rows) - 1, *outcome, stored=len(rows))
+
+    def _named(self, batch: Publishes) -> list[Traits] | None:
+        """The traits of the rows, if some header names a publisher."""
+        memo, properties = self.traits, batch.properties
+        if isinstance(properties, bytes):
+            one = memo[properties]
+            return None if one.publisher is None else [one] * len(batch.bodies)
+        traits = [memo[data] for data in properties]
+        return traits if any(one.publisher is not None for one in set(traits)) else None
+
+    def _numbered(
+        self,
+        now: Now,
+        batch: Publishes,
+        traits: list[Traits],
+        persistent: bool | None,
+        carbon: bool,
+        banned: Mapping[int, frozenset[str]] | None,
+    ) -> Published:
+        """Headers name publishers and sequences."""
+
+        def store(part: Publishes) -> Published:
+            return self.publish(now, part, persistent=persistent, carbon=carbon, banned=banned, numbered=True)
+
+        self._outbox.begin()
+        published = self.publishers.publish(batch, traits, select_rows, store)
+        self._outbox.end()
+        return published
 
     def _route_rows(
         self,
@@ -366,6 +462,9 @@ class Publisher:
             queues = tuple(queue for i, queue in enumerate(plan.queues) if bits >> i & 1)
             if queues:
                 self._note(same, queues, self._interning.route(tuple(queue.id for queue in queues)), mixed)
+                for bit, i in enumerate(plan.fenced, len(plan.queues)):
+                    if bits >> bit & 1 and bits >> i & 1:
+                        mixed.barriers.setdefault(plan.queues[i], []).extend(same)
             elif plan.keep:
                 self._note(same, (), NO_ROUTE, mixed)
             else:
@@ -415,9 +514,17 @@ class Publisher:
         if batch.not_before is None and any(one.delay is not None or one.deliver_at is not None for one in traits):
             batch.not_before = [_not_before(one, time) for one in traits]
 
-    def _store(self, batch: Publishes, unnamed: Sequence[tuple[Queue, list[int] | None]]) -> int:
-        """Write the rows; where the table of routes is full, the queues that took them are named beside the rows."""
-        if not unnamed:
+    def _store(
+        self,
+        batch: Publishes,
+        unnamed: Sequence[tuple[Queue, list[int] | None]],
+        barriers: Mapping[Queue, Sequence[int]] = NO_BARRIERS,
+    ) -> int:
+        """Write the rows; where the table of routes is full, the queues that took them are named beside the rows.
+
+        barriers: rows that are barriers in a queue, ascending; a record of the same group says so.
+        """
+        if not unnamed and not barriers:
             first = self._outbox.publish(batch)
         else:
             self._outbox.begin()
@@ -427,6 +534,9 @@ class Publisher:
                     continue
                 rows = range(first, first + len(batch.bodies)) if taken is None else [first + row for row in taken]
                 self._interning.took(queue, as_chunk(array("q", rows)))
+            for queue, marked in barriers.items():
+                pairs = pairs_of(as_chunk([first + row for row in marked]), False)
+                self._outbox.record(Kind.BARRIER, queue.name, body=pack_pairs(queue.id, pairs))
             self._outbox.end()
         if batch.transient is True:
             self.transient.add(first, first + len(batch.bodies))
@@ -436,13 +546,27 @@ class Publisher:
             self.transient.add_rows(first, batch.transient)
         return first
 
-    def _share_out(self, now: Now, shares: list[Share], batch: Publishes) -> None:
+    def _share_out(
+        self,
+        now: Now,
+        shares: list[Share],
+        batch: Publishes,
+        barriers: Mapping[Queue, Sequence[int]] = NO_BARRIERS,
+    ) -> None:
         def give(queue: Queue, chunk: Chunk, rows: Sequence[int]) -> None:
-            self._arrive(now, queue, chunk, batch, rows)
+            self._arrive(now, queue, chunk, batch, rows, barriers.get(queue))
 
         share_out(now, shares, self._outbox, self._outbox.effects, give)
 
-    def _arrive(self, now: Now, queue: Queue, chunk: Chunk, batch: Publishes, rows: Sequence[int]) -> None:
+    def _arrive(
+        self,
+        now: Now,
+        queue: Queue,
+        chunk: Chunk,
+        batch: Publishes,
+        rows: Sequence[int],
+        marked: Sequence[int] | None = None,
+    ) -> None:
         expires_at, not_before, priority = batch.expires_at, batch.not_before, batch.priority
         if len(rows) < len(batch.bodies):
             expires_at = None if expires_at is None else [expires_at[row] for row in rows]
@@ -450,10 +574,20 @@ class Publisher:
             priority = None if priority is None else [priority[row] for row in rows]
         queue.arrived += len(rows)
         self.touched.add(queue)
+        ranks = None
+        if queue.settings.priority_expression is not None:
+            ranks = ranks_of(queue.settings.priority_expression, batch, rows, chunk, now.wall)
         queue.arrive(
             now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before,
-            priority=priority,
+            priority=priority, barriers=None if marked is None else _within(chunk, marked, batch.first),
+            ranks=ranks,
         )  # fmt: skip
+
+
+def _within(chunk: Chunk, marked: Sequence[int], first: int) -> list[int]:
+    """The LSNs of marked rows, ascending, that are in the chunk, a stretch of what the queue takes."""
+    low, high = bisect_left(marked, chunk[0] - first), bisect_right(marked, chunk[-1] - first)
+    return [first + row for row in marked[low:high]]
 
 
 def _row(item: tuple[int, Refusal]) -> int:
@@ -466,12 +600,17 @@ def _not_before(traits: Traits, time: int) -> int:
     return time + traits.delay if traits.delay is not None and traits.delay > 0 else 0
 
 
-def _select(batch: Publishes, rows: list[int]) -> Publishes:
+def select_rows(batch: Publishes, rows: list[int]) -> Publishes:
     """Some rows of a batch, as a batch of their own."""
 
     def some(column: list[int] | None) -> list[int] | None:
         return None if column is None else [column[row] for row in rows]
 
+    judged = None
+    if batch.judged is not None:
+        judged = {
+            text: {i: said[row] for i, row in enumerate(rows) if row in said} for text, said in batch.judged.items()
+        }
     whole = listed(batch.bodies)
     bodies = [whole[row] for row in rows]
     properties = batch.properties if isinstance(batch.properties, bytes) else [batch.properties[row] for row in rows]
@@ -483,6 +622,7 @@ def _select(batch: Publishes, rows: list[int]) -> Publishes:
         expires_at=some(batch.expires_at),
         not_before=some(batch.not_before),
         priority=some(batch.priority),
+        judged=judged,
         transient=batch.transient if isinstance(batch.transient, bool) else [batch.transient[row] for row in rows],
         size=sum(map(len, bodies))
         + (len(properties) * len(bodies) if isinstance(properties, bytes) else sum(map(len, properties))),

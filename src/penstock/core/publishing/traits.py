@@ -19,6 +19,13 @@ Refusal: TypeAlias = "Refused | ProtocolError"
 HEADER_KEPT = 1024
 """Bytes of a header beyond which nothing is remembered under it: the bound is on headers, and they are strangers'."""
 
+PUBLISHER, SEQUENCE = "x-publisher", "x-sequence"
+
+PRIVATE = frozenset({"BCC", PUBLISHER, SEQUENCE})
+"""Headers between publisher and server.  They are not stored: who publishes a message anew says so anew."""
+
+PUBLISHER_LIMIT = 255
+
 LONGEST_EXPIRATION_MS = 315_360_000_000
 """Ten years, RabbitMQ's limit."""
 
@@ -33,6 +40,8 @@ class Traits:
     delay: int | None = None  # from the publish on; 0 or less is at once
     deliver_at: int | None = None  # since the epoch
     keys: tuple[str, ...] = ()  # extra routing keys: CC, then BCC
+    publisher: str | None = None  # whose number `sequence` is
+    sequence: int | None = None
     cleaned: bytes | None = None  # the header to store, where it is not the publisher's own
     headers: Mapping[str, FieldValue] | None = None
     refusal: Refusal | None = None
@@ -90,17 +99,32 @@ def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]
         deliver_at = _whole(headers, "_AMQ_SCHED_DELIVERY")
     keys = (*_keys(headers, "CC"), *_keys(headers, "BCC"))
     cleaned = None
-    if "BCC" in headers:
+    if not PRIVATE.isdisjoint(headers):
         properties = header_codec.decode(data)
-        properties.headers = {name: value for name, value in headers.items() if name != "BCC"}
+        properties.headers = {name: value for name, value in headers.items() if name not in PRIVATE} or None
         cleaned = header_codec.encode(properties)
+    publisher, sequence = _identity(headers)
     return replace(
         traits,
         delay=None if delay is None else delay * 1000,
         deliver_at=None if deliver_at is None else deliver_at * 1000,
         keys=keys,
+        publisher=publisher,
+        sequence=sequence,
         cleaned=cleaned,
     )
+
+
+def _identity(headers: Mapping[str, FieldValue]) -> tuple[str | None, int | None]:
+    """Publisher and sequence.  Both or none, and of a sensible size."""
+    publisher, sequence = headers.get(PUBLISHER), headers.get(SEQUENCE)
+    if publisher is None and sequence is None:
+        return None, None
+    if not isinstance(publisher, str) or not 0 < len(publisher) <= PUBLISHER_LIMIT:
+        raise PreconditionFailed(f"invalid header '{PUBLISHER}': text of 1 to {PUBLISHER_LIMIT} characters is needed")
+    if isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 < sequence < 2**53:
+        raise PreconditionFailed(f"invalid header '{SEQUENCE}': a whole number from 1 on is needed, not {sequence!r}")
+    return publisher, int(sequence)
 
 
 def _whole(headers: Mapping[str, FieldValue], name: str) -> int | None:

@@ -18,6 +18,7 @@ from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
+    from penstock.core.queue.main_order import Main
     from penstock.core.queue.view import Queue
 
 
@@ -69,9 +70,15 @@ def append_rest(
                 out = set(gone)
                 rows = [row for lsn, row in zip(chunk, every, strict=True) if lsn not in out]
             queue.targets.arrive(left, batch, rows, queue.main)
+        queue.ready += len(left)
+    append_around(queue.main, left, gone)
+
+
+def append_around(main: Main, left: Chunk, gone: Chunk) -> None:
+    """Append what is left of a chunk without those that are gone, ascending and at least one."""
+    if len(left):
         before = bisect_left(gone, left[0])
         if before:
-            queue.main.seal(gone[before - 1])
-        queue.main.append(left, solid=isinstance(left, range) or gone[-1] < left[0] or gone[0] > left[-1])
-        queue.ready += len(left)
-    queue.main.seal(gone[-1])
+            main.seal(gone[before - 1])
+        main.append(left, solid=isinstance(left, range) or gone[-1] < left[0] or gone[0] > left[-1])
+    main.seal(gone[-1])

@@ -21,11 +21,12 @@ UNLIMITED = 1 << 40
 class Credit:
     """One counter for several consumers: `qos global` of a channel, or one subscription over several queues."""
 
-    __slots__ = ("consumers", "limit", "used")
+    __slots__ = ("consumers", "limit", "used", "whole")
 
-    def __init__(self, limit: int = UNLIMITED) -> None:
+    def __init__(self, limit: int = UNLIMITED, *, whole: bool = False) -> None:
         self.limit = limit
         self.used = 0
+        self.whole = whole  # one subscription: the fairness models look at all of it, not at each consumer alone
         self.consumers: list[Consumer] = []  # the next to be served stands first
 
     @property
@@ -114,7 +115,14 @@ class Consumer:
     @property
     def weight(self) -> int:
         """The backlog by which the `proportional` model divides."""
-        return 1_000_000 if self.limit >= UNLIMITED else self.limit
+        limit = self.shared.limit if self.shared is not None and self.shared.whole else self.limit
+        return 1_000_000 if limit >= UNLIMITED else limit
+
+    @property
+    def load(self) -> int:
+        """What the `proportional` model divides."""
+        shared = self.shared
+        return shared.used if shared is not None and shared.whole and not self.no_ack else self.leases.count
 
     def __repr__(self) -> str:
         return f"Consumer({self.tag!r} of {self.queue.name!r}, {self.outstanding} outstanding)"
@@ -144,6 +152,10 @@ class Roster:
         if consumer.targets is None:
             self.plain.remove(consumer)
         self._sort()
+
+    def sift(self) -> None:
+        """A subscription has got a filter, or lost it."""
+        self.plain = [consumer for consumer in self.all if consumer.targets is None]
 
     def _sort(self) -> None:
         priorities = sorted({consumer.priority for consumer in self.all}, reverse=True)

@@ -8,21 +8,32 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.core.queue import lasting
+from penstock.core.queue.barriers import Barriers, hold_back, join_front
 from penstock.core.queue.consumers import Consumer, Credit, Roster
 from penstock.core.queue.delays import Delays
 from penstock.core.queue.dispatch import DISPATCH_MOST
 from penstock.core.queue.expiry import Expiry
+from penstock.core.queue.figures import Figures
 from penstock.core.queue.filtering import Targets
 from penstock.core.queue.leases import SLOT
 from penstock.core.queue.letters import Letters
 from penstock.core.queue.main_order import Main
+from penstock.core.queue.priority_returned import PriorityReturned
+from penstock.core.queue.priority_targets import PriorityTargets
+from penstock.core.queue.ranking import Ranking, begin_ranks
+from penstock.core.queue.ranks import Ranks
 from penstock.core.queue.returned import Returned
-from penstock.core.queue.runs import NEVER, Key, Run
+from penstock.core.queue.runs import END, NEVER, Key, Run
 from penstock.core.state.capture import Contained
+from penstock.records.actions import OnDelete, OnExpire
 from penstock.records.chunks import Chunk
-from penstock.records.settings import Action, QueueSettings
+from penstock.records.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from penstock.core.queue.older import Older
 
 _NO_ARGUMENTS: dict[str, object] = {}
 _RETURNED = Returned()
@@ -31,6 +42,8 @@ _EXPIRY = Expiry()
 _LETTERS = Letters(0)
 _TARGETS = Targets(0)
 _ROSTER = Roster()
+_BARRIERS = Barriers()
+_TAIL = Main()
 _CONSUMERS: dict[Consumer, None] = {}
 NO_CREDIT = list[Credit]()
 """Empty parts that all queues share until they have something to put there; nobody adds to these."""
@@ -40,10 +53,11 @@ class Contents:
     """The messages of one queue by state and place, and its consumers.  Parts are made when they are first needed."""
 
     __slots__ = (
-        "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "auto_delete", "delayed",
-        "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry", "hungry", "id",
-        "lease_due", "leased", "leases_in_order", "leaving", "letters", "main", "name", "outstanding", "overspent",
-        "ready", "redelivered_below", "returned", "roster", "settings", "sharing", "stale", "targets", "vhost",
+        "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "auto_delete", "barriers",
+        "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
+        "figures", "hungry", "id", "lease_due", "leased", "leases_in_order", "leaving", "letters", "main", "name",
+        "older", "outstanding", "overspent", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster",
+        "settings", "sharing", "stale", "tail", "targets", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +70,7 @@ class Contents:
         exclusive_to: object | None = None,
         auto_delete: bool = False,
         arguments: Mapping[str, object] | None = None,
-        actions: Sequence[Action] = (),
+        actions: Sequence[OnExpire | OnDelete] = (),
     ) -> None:
         self.id = id
         self.vhost = vhost
@@ -66,14 +80,19 @@ class Contents:
         self.exclusive_to = exclusive_to
         self.auto_delete = auto_delete
         self.arguments: dict[str, object] = dict(arguments) if arguments else _NO_ARGUMENTS
-        self.actions = tuple(actions)  # those on this queue's expired messages
+        self.actions = tuple(actions)  # what actions want to know of its messages
         self.redelivered_below = 0  # what is older may have been seen before an unclean stop
         # positions
+        self.ranks: Ranks | None = None  # priorities; with them main order, what came back and target lists are others
+        self.ranking: Ranking | None = None  # some of them are not known, so nothing is delivered
         self.main = Main()
+        self.tail = _TAIL  # inactive: beyond the target depth
         self.returned = _RETURNED
         self.delays = _DELAYS
         self.expiry = _EXPIRY
         self.letters = _LETTERS
+        self.barriers = _BARRIERS
+        self.older: Older | None = None  # a pass over the log finds messages, and they wait for its end
         # consumers
         self.roster = _ROSTER  # open ones that are pushed to
         self._consumers = _CONSUMERS  # open ones, and closed ones that still hold something
@@ -97,17 +116,20 @@ class Contents:
         self.acked = 0
         self.stale = 0
         self.expired_leases = 0
+        self.figures: Figures | None = None  # what else it counts, from its first delivery on
+        if settings.priority_expression is not None:
+            begin_ranks(self)
 
     def __repr__(self) -> str:
-        counts = f"ready={self.ready}, leased={self.leased}, delayed={self.delayed}, dying={self.dying}"
-        return f"Queue({self.name!r}, {counts})"
+        counts = f"ready={self.ready}, held={self.held}, leased={self.leased}"
+        return f"Queue({self.name!r}, {counts}, delayed={self.delayed}, dying={self.dying})"
 
     # -- parts, to put something there
 
     def coming_back(self) -> Returned:
         """Ready messages beside the main order."""
         if self.returned is _RETURNED:
-            self.returned = Returned()
+            self.returned = Returned() if self.ranks is None else PriorityReturned(self.ranks)
         return self.returned
 
     def late(self) -> Delays:
@@ -115,6 +137,12 @@ class Contents:
         if self.delays is _DELAYS:
             self.delays = Delays()
         return self.delays
+
+    def inactive_order(self) -> Main:
+        """Messages beyond the target depth."""
+        if self.tail is _TAIL:
+            self.tail = Main()
+        return self.tail
 
     def timed(self) -> Expiry:
         """Deadlines."""
@@ -128,11 +156,29 @@ class Contents:
             self.letters = Letters(self.id)
         return self.letters
 
+    def fenced(self) -> Barriers:
+        """Barriers, and what they hold back."""
+        if self.barriers is _BARRIERS:
+            self.barriers = Barriers()
+        return self.barriers
+
     def sieved(self) -> Targets:
         """Target lists of filters."""
         if self.targets is _TARGETS:
-            self.targets = Targets(self.id)
+            self.targets = Targets(self.id) if self.ranks is None else PriorityTargets(self.id)
         return self.targets
+
+    def renew_targets(self) -> None:
+        """All target lists anew, for the order is another."""
+        old, self.targets = self.targets, _TARGETS
+        if old is _TARGETS:
+            return
+        new = self.sieved()
+        new.go_on_from(old)
+        for consumer in self._consumers:
+            if consumer.targets is not None and not consumer.closed:
+                consumer.targets = new.join(consumer, consumer.targets.filter, self.main, self.returned)
+                consumer.targets.wake(consumer)
 
     def enlist(self, consumer: Consumer) -> None:
         """A new consumer."""
@@ -146,17 +192,34 @@ class Contents:
 
     def _bury(self) -> None:
         """Forget all messages and what is known of them; no consumer holds any."""
-        self.main = Main()
+        self.main, self.tail, self.ranking = self.main.emptied(), _TAIL, None
         self.returned, self.delays, self.expiry, self.letters = _RETURNED, _DELAYS, _EXPIRY, _LETTERS
+        self.barriers, self.older = _BARRIERS, None
         self.ready = self.leased = self.delayed = 0
 
     def _drop_ready(self) -> None:
-        """Forget what is ready."""
-        self.main = Main()
+        """Forget what is ready, and what barriers hold back."""
+        self.main, self.tail = self.main.emptied(), _TAIL
         self.returned = _RETURNED
         self.ready = 0
+        self.barriers.clear()
+        if self.older is not None:
+            self.older.clear()
+
+    def begin_anew(self) -> None:
+        """Nothing is ready or held for a moment: the caller has it all, and puts it in order."""
+        self._drop_ready()
+
+    def clear_returned(self) -> None:
+        """Nothing stands beside the main order."""
+        self.returned = _RETURNED
 
     # -- ready messages
+
+    @property
+    def held(self) -> int:
+        """Messages that nobody may be given yet: barriers that wait, what they hold back, what a pass has found."""
+        return self.barriers.held + (self.older.count if self.older is not None else 0)
 
     @property
     def room(self) -> int:
@@ -168,8 +231,8 @@ class Contents:
         """Where the oldest ready message stands."""
         if not self.main.count:
             return self.returned.head() if self.returned.count else None
-        first = self.main.head()
-        return min((first, first), self.returned.head()) if self.returned.count else (first, first)
+        first = self.main.key()
+        return min(first, self.returned.head()) if self.returned.count else first
 
     def take_ready(self, count: int) -> list[Run]:
         """Up to `count` of the oldest ready messages, in order."""
@@ -179,11 +242,12 @@ class Contents:
             return main.take(count)
         out = list[Run]()
         while count and (main.count or returned.count):
-            first = main.head() if main.count else NEVER
-            if returned.count and returned.head() < (first, first):
-                part = returned.take(count, (first, first))
+            first = main.key() if main.count else END
+            if returned.count and returned.head() < first:
+                part = returned.take(count, first)
                 if self.targets.lists:
-                    self.targets.left(part[0].chunk)
+                    for run in part:
+                        self.targets.left(run.chunk)
             else:
                 part = main.take(count, returned.head()[0] if returned.count else NEVER)
             taken = sum(len(run.chunk) for run in part)
@@ -195,8 +259,8 @@ class Contents:
     def take_one(self, key: Key) -> Run:
         """The ready message that stands there."""
         self.ready -= 1
-        place, lsn = key
-        if place == lsn and self.main.has(lsn):
+        lsn = key[1]
+        if self.main.stands(key):
             return self.main.punch(lsn)
         one = range(lsn, lsn + 1)
         self.targets.left(one)
@@ -212,14 +276,33 @@ class Contents:
                     self.targets.left(run.chunk)
             out += back
         self.ready -= sum(len(run.chunk) for run in out)
+        if self.tail.count:
+            out += self.tail.extract(wanted)
+        if self.barriers is not _BARRIERS:
+            held, freed = self.barriers.extract(wanted)
+            out += held
+            if freed:
+                join_front(self, freed)
+                self.hungry = True
+        if self.older is not None:
+            out += self.older.extract(wanted)
         if self.delayed:
             late = self.delays.extract(wanted)
             self.delayed -= sum(len(run.chunk) for run in late)
             out += late
+            if self.barriers is not _BARRIERS:
+                self.barriers.forget_delayed(late)
         return out
 
     def put_back(self, run: Run) -> None:
         """A run is ready again, at its place."""
+        if self.barriers is _BARRIERS:
+            self._put_back(run)
+        else:
+            for part in hold_back(self, run):
+                self._put_back(part)
+
+    def _put_back(self, run: Run) -> None:
         self.coming_back().push(run)
         self.ready += len(run.chunk)
         if self.targets.lists:
@@ -279,17 +362,23 @@ class Contents:
 
     def floor(self) -> int:
         """No living message is older than this."""
-        floor = self.main.head() if self.main.count else NEVER
+        floor = self.main.lowest() if self.main.count else NEVER
+        if self.tail.count:
+            floor = min(floor, self.tail.head())
+        if self.returned.count:
+            floor = min(floor, self.returned.lowest())
         for consumer in self._consumers:
             floor = min(floor, consumer.leases.lowest())
-        for runs in (self.returned.runs(), self.delays.retries.runs(), self.letters.runs()):
+        for runs in (self.delays.retries.runs(), self.letters.runs()):
             floor = min(floor, min((run.chunk[0] for run in runs), default=NEVER))
         for block in self.delays.scheduled.blocks:
             floor = min(floor, block.lsns[0])
-        return floor
+        if self.barriers is not _BARRIERS:
+            floor = min(floor, self.barriers.floor())
+        return floor if self.older is None or not self.older.count else min(floor, self.older.floor())
 
     def runs(self) -> Iterator[Run]:
-        """All runs of living messages, but the main order and what is scheduled."""
+        """All runs of living messages, but the main order, what is scheduled, and what barriers hold."""
         yield from self.runs_held()
         yield from self.delays.retries.runs()
 
@@ -308,7 +397,7 @@ class Contents:
 
     def capture(self) -> Contained | None:
         """What lasts of it, as references; None for an empty queue."""
-        if self.ready or self.leased or self.delayed or self.dying:
+        if self.ready or self.leased or self.delayed or self.dying or self.held or self.tail.count:
             return lasting.capture(self)
         return None
 

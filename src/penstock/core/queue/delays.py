@@ -64,11 +64,12 @@ class Block:
 class Timetable:
     """A time for each of many messages, in blocks by LSN."""
 
-    __slots__ = ("blocks", "count")
+    __slots__ = ("blocks", "count", "mixed")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.count = 0
+        self.mixed = False  # blocks do not follow each other by LSN
 
     def add(self, lsns: Sequence[int], times: Sequence[int]) -> None:
         """New messages; all newer than those here."""
@@ -77,6 +78,12 @@ class Timetable:
             self.blocks[-1].extend(lsns, times)
         else:
             self.blocks.append(Block(array("q", lsns), array("q", times)))
+
+    def add_older(self, lsns: Ints, times: Ints) -> None:
+        """Messages, ascending, that may be older than those here."""
+        self.count += len(lsns)
+        self.blocks.append(Block(to_array(lsns), to_array(times)))
+        self.mixed = True
 
     def next_after(self, moment: int) -> int:
         """The earliest time later than `moment`; `NEVER` without one."""
@@ -94,7 +101,13 @@ class Timetable:
             if chosen.any():
                 lsns.append(held[chosen])
                 moments.append(times[chosen])
-        return np.concatenate(lsns), np.concatenate(moments)
+        return self._in_order(np.concatenate(lsns), np.concatenate(moments))
+
+    def _in_order(self, lsns: Ints, times: Ints) -> tuple[Ints, Ints]:
+        if not self.mixed:
+            return lsns, times
+        order = np.argsort(lsns, kind="stable")
+        return lsns[order], times[order]
 
     def take(self, wall: int, most: int, ties: int) -> tuple[Ints, Ints]:
         """Take what has a time at or before `wall`, by time and then LSN, and the times.
@@ -171,7 +184,7 @@ class Timetable:
         self.blocks = kept
         gone = np.concatenate(lsns)
         self.count -= len(gone)
-        return gone, np.concatenate(moments)
+        return self._in_order(gone, np.concatenate(moments))
 
     def items(self) -> Iterator[tuple[array[int], array[int]]]:
         """LSNs and times, block by block; they will not change."""
@@ -180,7 +193,7 @@ class Timetable:
     def copy(self) -> Timetable:
         """As it is now; blocks that are full are shared, for only the last one grows."""
         out = Timetable()
-        out.blocks, out.count = self.blocks[:-1], self.count
+        out.blocks, out.count, out.mixed = self.blocks[:-1], self.count, self.mixed
         out.blocks += (Block(block.lsns[:], block.times[:]) for block in self.blocks[-1:])
         return out
 
@@ -219,6 +232,11 @@ class Delays:
         """New messages with a time each."""
         self.scheduled.add(lsns, times)
         self.due = min(self.due, min(times))
+
+    def schedule_older(self, lsns: Ints, times: Ints) -> None:
+        """The same for messages that may be older than those here."""
+        self.scheduled.add_older(lsns, times)
+        self.due = min(self.due, int(times.min()))
 
     def _reckon(self) -> None:
         self.due = self.scheduled.next_after(0) if self.scheduled.count else NEVER

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.attempts import delivered
 from penstock.core.queue.fairness import deal, pick
+from penstock.core.queue.figures import Figures
+from penstock.core.queue.heeding import gone
 from penstock.core.queue.leases import SLOT
 from penstock.core.queue.matched import dispatch_matched
 from penstock.core.queue.runs import Key, Run, packed, view
@@ -38,6 +40,8 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     roster = queue.roster
     if not queue.ready or not roster.all or queue.expiry.busy:
         return
+    if queue.ranking is not None or queue.older is not None:
+        return
     budget = queue.dispatch_most
     if queue.sharing or (queue.settings.max_backlog and any(consumer.no_ack for consumer in roster.all)):
         if queue.targets.lists or _tangled(queue):
@@ -47,7 +51,8 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         dispatch_matched(queue, now, sink, budget, grant)
         return
     for level in roster.levels:
-        free = [consumer for consumer in level if not consumer.paused and consumer.room > 0]
+        # the first test alone answers for most of many: `room` is a call
+        free = [one for one in level if one.leases.count < one.limit and not one.paused and one.room > 0]
         if not free:
             continue
         limit = min(queue.ready, queue.room)
@@ -90,7 +95,7 @@ def _deal(queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], runs: li
         grant(queue, now, sink, consumer, runs)
         queue.roster.turn = consumer.serial
         return
-    held = [consumer.leases.count for consumer in free]
+    held = [consumer.load if consumer.shared is not None else consumer.leases.count for consumer in free]
     rooms = [consumer.room for consumer in free]
     weights = [math.inf if consumer.no_ack else consumer.weight for consumer in free]  # it never holds anything
     who = deal(model, rooms, held, weights, first, count)
@@ -157,6 +162,8 @@ def _one_by_one(queue: Queue, now: Now, sink: Sink, budget: int) -> None:
                 if consumer.shared is not None:
                     consumer.shared.used -= len(share)
             grant(queue, now, sink, consumer, share)
+            if consumer.targets is not None:
+                consumer.targets.takers.served(consumer)
 
 
 def gathered(runs: list[Run]) -> list[Run]:
@@ -185,16 +192,19 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
     if len(runs) > PIECES_MOST or (len(runs) > 1 and len(runs[0].chunk) == 1):
         runs = gathered(runs)
     settled = 0
-    deadline = 0
+    deadline = until = 0
     if once or not keep:
         pairs = list[int]()
         for run in runs:
             pairs += run.pairs()
         header = {"by": consumer.client or consumer.tag}
         settled = sink.record(Kind.SETTLE, queue.name, header, pack_pairs(queue.id, pairs))
+        if queue.actions:
+            gone(queue, runs, settled, sink)
     else:
         if settings.lease_period:
             deadline = now.mono + settings.lease_period
+            until = now.wall + settings.lease_period
             queue.leased_until(deadline)
         if len(runs) == 1:
             _log_grant(queue, sink, consumer, runs[0].tally.deliveries + 1, runs[0].pairs())
@@ -205,6 +215,9 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
             for attempt, pairs in attempts.items():
                 _log_grant(queue, sink, consumer, attempt, pairs)
     early = settings.deliver == "early"
+    figures = queue.figures
+    if figures is None:
+        figures = queue.figures = Figures(now.mono)
     count = 0
     for run in runs:
         chunk, tally = run.chunk, run.tally
@@ -215,16 +228,18 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
             else:
                 run.tally = delivered(tally)
                 run.deadline = deadline
+                run.granted = now.mono
             consumer.leases.add(run)
         again = len(chunk) if tally.deliveries else 0
         if not again and chunk[0] < queue.redelivered_below:
             again = bisect_left(chunk, queue.redelivered_below)
+        figures.redelivered += again
         if 0 < again < len(chunk):
             after = settled if once else 0 if early else chunk[again - 1]
-            sink.effect(Deliver(consumer, queue, chunk[:again], tally.deliveries + 1, True, after))
+            sink.effect(Deliver(consumer, queue, chunk[:again], tally.deliveries + 1, True, after, until=until))
             chunk, again = chunk[again:], 0
         after = settled if once else 0 if early else chunk[-1]
-        sink.effect(Deliver(consumer, queue, chunk, tally.deliveries + 1, again > 0, after))
+        sink.effect(Deliver(consumer, queue, chunk, tally.deliveries + 1, again > 0, after, until=until))
     queue.delivered += count
     if keep:
         queue.outstanding += count

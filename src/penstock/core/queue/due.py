@@ -41,12 +41,14 @@ def end_delays(queue: Queue, now: Now, sink: Sink) -> None:
         sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
         for run in runs:
             queue.delayed -= len(run.chunk)
+            queue.barriers.delay(run.chunk, -1)
             run.deadline = 0
             queue.put_back(run)
     for chunk in queue.delays.pop_scheduled(now.wall):
         run = Run(chunk, False)
         run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
         queue.delayed -= len(chunk)
+        queue.barriers.delay(chunk, -1)
         queue.put_back(run)
 
 

@@ -118,6 +118,13 @@ class Expiry:
         if not timed.all():
             self._parted = True
 
+    def add_older(self, lsns: Ints, times: Ints) -> None:
+        """Messages, ascending, that may be older than those known, with a deadline each (0: never)."""
+        self.own.add_older(lsns, times)
+        timed = times[times > 0]
+        if len(timed):
+            self._expect(int(timed.min()))
+
     def _expect(self, deadline: int) -> None:
         self.due = min(self.due, deadline)
         self.past = min(self.past, deadline - 1)  # the clock may have stepped back
@@ -185,6 +192,8 @@ class Expiry:
         holes = array("q")
         for block in self.own.blocks:
             holes.extend(block.lsns[bisect_left(block.lsns, span[0]) : bisect_right(block.lsns, span[-1])])
+        if self.own.mixed:
+            holes = array("q", sorted(holes))
         return list(gaps(span, holes)) if holes and isinstance(span, range) else [span]
 
     def overdue(self, chunk: Chunk, wall: int) -> Chunk | None:

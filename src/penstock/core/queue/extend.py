@@ -16,10 +16,7 @@ def extend(queue: Queue, consumer: Consumer, chunk: Chunk, deadline: int) -> int
 
     Returns how many messages it holds of them; a lease that does not end by time stays so.
     """
-    runs, _ = consumer.leases.take(chunk)
-    for run in runs:
-        if run.deadline:
-            run.deadline = max(run.deadline, deadline)
-            queue.leases_in_order = False
-        consumer.leases.add(run)
-    return sum(len(run.chunk) for run in runs)
+    count = consumer.leases.extend(chunk, deadline)
+    if count:
+        queue.leases_in_order = False
+    return count

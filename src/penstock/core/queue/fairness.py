@@ -35,6 +35,8 @@ def pick(model: FairnessModel, candidates: Sequence[Consumer], turn: int) -> Con
 
 
 def _ratio(consumer: Consumer) -> float:
+    if consumer.shared is not None:
+        return consumer.load / consumer.weight
     return consumer.leases.count / consumer.weight
 
 

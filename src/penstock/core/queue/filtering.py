@@ -148,6 +148,10 @@ class Targets:
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
         self._recalling: dict[TargetList, None] = {}  # those with something in `recalled`
 
+    def go_on_from(self, others: Targets) -> None:
+        """Take the place of others: no answer to what they asked is taken for one to these."""
+        self._serial, self.most = others._serial, others.most
+
     # -- lists
 
     def join(self, consumer: Consumer, filter: Matcher, main: Main, returned: Returned) -> TargetList:
@@ -244,6 +248,11 @@ class Targets:
         except HandOver:
             return None
 
+    def matches(self, chunk: Chunk, batch: Publishes, rows: Sequence[int]) -> list[tuple[TargetList, list[int]]] | None:
+        """For each list that has a filter here the places in the chunk that match; None: not on the loop."""
+        found = self._evaluate(chunk, batch, rows)
+        return None if found is None else [(self._by_slot[slot], places) for slot, places in found.items()]
+
     def came_back(self, chunk: Chunk) -> None:
         """Messages returned to the queue: each list has to look again."""
         self._recheck.append(chunk)
@@ -256,6 +265,19 @@ class Targets:
                 recalled.pop(lsn, None)
             if not recalled:
                 del self._recalling[targets]
+
+    def rewind(self, lsn: int) -> None:
+        """What stands after `lsn` in the main order has to be looked at anew, by all lists."""
+        for serial, look in list(self.asked.items()):
+            if not look.recheck and look.chunk[-1] > lsn:
+                del self.asked[serial]
+                for targets in look.lists:
+                    targets.busy = False
+        for targets in self.lists.values():
+            if targets.walked > lsn:
+                while targets.found and targets.found[-1] > lsn:
+                    targets.found.pop()
+                self._fall_behind(targets, lsn)
 
     def forget(self) -> None:
         """The queue was emptied of what is ready."""

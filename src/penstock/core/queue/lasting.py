@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.queue.attempts import FRESH, Tally
+from penstock.core.queue.barriers import split
+from penstock.core.queue.depth import draw_bound
 from penstock.core.queue.leases import SLOT
-from penstock.core.queue.runs import Run, tidy
+from penstock.core.queue.priority_order import PriorityOrder
+from penstock.core.queue.ranking import load_ranks
+from penstock.core.queue.runs import NEVER, Run, packed, sorted_chunk, tidy
 from penstock.core.state.capture import Contained
-from penstock.core.state.durable import flat, spread
-from penstock.records.chunks import Chunk
+from penstock.core.state.durable import Ints, flat, spread
+from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
@@ -22,12 +26,26 @@ if TYPE_CHECKING:
 
 def capture(queue: Contents) -> Contained:
     """What waits, in any state, and what is remembered of it.  Costs a reference a chunk; nothing of it will change."""
-    out = Contained(list(queue.main.chunks()))
+    main = queue.main
+    loose = main.copies() if isinstance(main, PriorityOrder) else []
+    out = Contained([] if loose else list(main.chunks()), loose=loose)
+    if queue.tail.count:
+        out.inactive = list(queue.tail.chunks())
+    if queue.ranks is not None:
+        out.ranks = queue.ranks.copy()
+        out.unranked = queue.ranking.left if queue.ranking is not None else None
     out.retries = [_copy(run) for run in queue.delays.retries.runs()]
     out.runs = [_copy(run) for run in queue.runs_held() if len(run.chunk)] + out.retries
     out.scheduled = list(queue.delays.scheduled.items())
     if not queue.expiry.empty:
         out.expiry = queue.expiry.copy()
+    if len(queue.barriers) or queue.barriers.dormant:
+        out.main += queue.barriers.chunks()
+        out.runs += [_copy(run) for run in queue.barriers.runs()]
+        out.barriers = queue.barriers.marked()
+    if queue.older is not None:
+        out.main += queue.older.chunks
+        out.barriers = sorted_chunk([out.barriers, as_chunk(sorted(queue.older.barriers))])
     return out
 
 
@@ -37,7 +55,13 @@ def _copy(run: Run) -> Run:
 
 def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
-    if not columns and all(a[-1] < b[0] for a, b in pairwise(waiting)):
+    _load(queue, waiting, columns)
+    if queue.settings.target_queue_depth:
+        draw_bound(queue)
+
+
+def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
+    if not columns and queue.ranks is None and all(a[-1] < b[0] for a, b in pairwise(waiting)):
         for chunk in waiting:
             queue.main.append(chunk)
         queue.ready = queue.main.count
@@ -45,21 +69,29 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
     lsns = flat(waiting)
     if not len(lsns):
         return
-    queue.ready = len(lsns)
+    if queue.ranks is not None:
+        load_ranks(queue, lsns, spread(lsns, columns.get("rank", array("q"))))
     if "expires_at" in columns:
         queue.timed().load(lsns, spread(lsns, columns["expires_at"]))
+    keys = list[tuple[int, int]]()
+    if "barrier" in columns:
+        lsns, keys = _without_barriers(queue, lsns, columns)
+    queue.ready = len(lsns)
     told = [
         spread(lsns, columns.get(name, array("q")))
         for name in ("deliveries", "failures", "cancels", "place", "not_before")
     ]
     aside = np.logical_or.reduce([column > 0 for column in told])
     apart = lsns[aside]
-    for chunk, _ in tidy(lsns[~aside]):
+    if queue.ranks is not None:
+        queue.main.append(packed(lsns[~aside]))
+    for chunk, _ in tidy(lsns[~aside]) if queue.ranks is None else ():
         before, within = np.searchsorted(apart, (queue.main.last(), chunk[0]))
         if before != within:
             queue.main.seal(int(apart[within - 1]))
         queue.main.append(chunk, solid=bool(np.searchsorted(apart, chunk[-1]) == within))
     if not len(apart):
+        split(queue, keys)
         return
     queue.main.seal(int(apart[-1]))
     queue.overspent = True
@@ -87,6 +119,21 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
     if fresh:
         fresh.sort()
         queue.late().schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
+    split(queue, keys)
+
+
+def _without_barriers(
+    queue: Contents, lsns: Ints, columns: Mapping[str, array[int]]
+) -> tuple[Ints, list[tuple[int, int]]]:
+    """All but the barriers that wait, and those as (place, LSN), ascending; of the delayed ones note what they are."""
+    barrier = spread(lsns, columns["barrier"]) > 0
+    delayed = spread(lsns, columns.get("not_before", array("q"))) > 0
+    queue.fenced().dormant.update(lsns[barrier & delayed].tolist())
+    waiting = barrier & ~delayed
+    place = spread(lsns, columns.get("place", array("q")))[waiting]
+    own = lsns[waiting]
+    keys = sorted(zip(np.where(place > 0, place, own).tolist(), own.tolist(), strict=True))
+    return lsns[~waiting], keys
 
 
 def check(queue: Contents) -> None:
@@ -96,7 +143,13 @@ def check(queue: Contents) -> None:
     returned = sum(len(run.chunk) for run in queue.returned.runs())
     assert returned == queue.returned.count, f"{queue!r}: returned {returned}, counted {queue.returned.count}"
     assert main + returned == queue.ready, f"{queue!r}: {main + returned} are ready"
+    inactive = sum(map(len, queue.tail.chunks()))
+    assert inactive == queue.tail.count, f"{queue!r}: {inactive} are inactive, counted {queue.tail.count}"
     assert queue.delays.count == queue.delayed, f"{queue!r}: {queue.delays.count} are delayed"
+    kept = sum(map(len, queue.barriers.chunks())) + sum(len(run.chunk) for run in queue.barriers.runs())
+    kept += sum(map(len, queue.older.chunks)) if queue.older is not None else 0
+    assert kept == queue.held, f"{queue!r}: {kept} are held back, counted {queue.held}"
+    _check_barriers(queue)
     dying = sum(len(run.chunk) for run in queue.letters.runs())
     assert dying == queue.dying, f"{queue!r}: {dying} are dying"
     leased = outstanding = 0
@@ -112,6 +165,32 @@ def check(queue: Contents) -> None:
     assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
     solid = [(segment.chunk, "main") for segment in queue.main.segments if segment.solid]
     solid += ((run.chunk, "a run") for run in queue.runs() if run.solid and len(run.chunk))
+    for barrier in queue.barriers.waiting():
+        if barrier.main is not None:
+            solid += ((segment.chunk, "a part") for segment in barrier.main.segments if segment.solid)
     for chunk, where in solid:
         low, high = np.searchsorted(everything, (chunk[0], chunk[-1] + 1)).tolist()
         assert high - low <= len(chunk), f"{queue!r}: {where} calls {chunk} solid, strangers to it lie between"
+
+
+def _check_barriers(queue: Contents) -> None:
+    """Each barrier stands before what it holds back and behind everything else; delayed messages are counted."""
+    barriers = queue.barriers
+    if not len(barriers):
+        return
+    late = [run.chunk for run in queue.delays.retries.runs()] + [block.lsns for block in queue.delays.scheduled.blocks]
+    delayed = np.array([lsn for chunk in late for lsn in chunk if lsn not in barriers.dormant], dtype=np.int64)
+    before, count = 0, barriers.delayed
+    parts: list[tuple[Chunk, ...]] = [(*queue.main.chunks(), *(run.chunk for run in queue.returned.runs()))]
+    for barrier in (*barriers.waiting(), None):
+        edge = NEVER if barrier is None else barrier.place
+        for chunk in parts[-1]:
+            assert before < chunk[0], f"{queue!r}: {chunk} is not behind {before}"
+            assert chunk[-1] < edge, f"{queue!r}: {chunk} is not before {edge}"
+        here = int(np.count_nonzero((delayed > before) & (delayed < edge)))
+        assert here == count, f"{queue!r}: {here} delayed between {before} and {edge}, counted {count}"
+        if barrier is not None:
+            main = () if barrier.main is None else barrier.main.chunks()
+            back = () if barrier.back is None else barrier.back.runs()
+            parts.append((*main, *(run.chunk for run in back)))
+            before, count = edge, barrier.delayed

@@ -13,8 +13,11 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 
-from penstock.core.queue.runs import NEVER, SMALL, Run, sift, sorted_chunk
+import numpy as np
+
+from penstock.core.queue.runs import NEVER, SMALL, Run, sift, sorted_chunk, view
 from penstock.core.queue.scattered import DEAD_MOST, Lanes, Lease
 from penstock.records.chunks import Chunk
 
@@ -104,6 +107,9 @@ class Leases:
         scattered = self._lanes is not None
         while runs:
             front = runs[0]
+            if scattered and isinstance(front, Lease) and not front.left:
+                runs.popleft()  # a shell: what it names may be held again, behind it
+                continue
             held = front.chunk
             n, m = len(chunk), len(held)
             if scattered and isinstance(front, Lease) and (front.gone is not None or n < m):
@@ -112,7 +118,7 @@ class Leases:
                 if chunk != held[:n]:
                     break
                 front.chunk = held[n:]
-                out.append(Run(chunk, front.solid, front.tally, front.place, front.deadline))
+                out.append(front.part(chunk, True))
                 self.count -= n
                 return None
             if chunk[:m] != held:
@@ -157,6 +163,32 @@ class Leases:
             if any(isinstance(run, Lease) and not run.left for run in runs):
                 self.runs = deque([run for run in runs if not isinstance(run, Lease) or run.left])
             self._lanes.sweep()
+
+    def extend(self, chunk: Chunk, deadline: int) -> int:
+        """Let what is held of the chunk (ascending) end at `deadline` at the earliest, if it ends by time at all.
+
+        Returns how many messages that are.  They stay in the order of their grants.
+        """
+        count = 0
+        kept: deque[Run] = deque()
+        wanted = view(chunk)
+        for run in list(self.held()):
+            lsns = view(run.chunk)
+            inside = np.isin(lsns, wanted, assume_unique=True)
+            if run.place == SLOT or not inside.any():
+                kept.append(run)
+                continue
+            cuts = [0, *(np.flatnonzero(inside[1:] != inside[:-1]) + 1).tolist(), len(lsns)]
+            for start, stop in pairwise(cuts):
+                part = run.part(run.chunk[start:stop], True)
+                if inside[start]:
+                    count += stop - start
+                    part.deadline = max(part.deadline, deadline) if part.deadline else 0
+                kept.append(part)
+        if count:
+            self.runs = kept
+            self._lanes, self._gathering, self._dead = None, None, 0
+        return count
 
     def holding(self, chunk: Chunk, deliveries: int) -> Chunk:
         """Those of the chunk that are held here since the delivery with this number."""

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.core.queue.runs import NEVER, PIECE, SMALL, Run, sift
+from penstock.core.queue.runs import NEVER, PIECE, SMALL, Key, Run, sift
 from penstock.records.chunks import Chunk, as_chunk
 
 HOLES_MOST = 4096
@@ -85,6 +85,25 @@ class Main:
         if self.holes:
             self._skip()
         return self.segments[0].chunk[self.cursor]
+
+    def key(self) -> Key:
+        """The key of the oldest; only when there is one."""
+        first = self.head()
+        return first, first
+
+    def lowest(self) -> int:
+        """The oldest LSN; only when there is one."""
+        return self.head()
+
+    def stands(self, key: Key) -> bool:
+        """Whether this message is here, at this place."""
+        return key[0] == key[1] and self.has(key[1])
+
+    def emptied(self) -> Main:
+        """A new one for the same queue: what went elsewhere is still there."""
+        new = Main()
+        new.seal(self._barrier)
+        return new
 
     def last(self) -> int:
         """The newest LSN of the segments, a hole or not; 0 when there is none."""
@@ -234,6 +253,29 @@ class Main:
             else:
                 kept.extend(Segment(part, segment.solid and slices) for part in outside)
         self.segments = _joined(kept)
+
+    def absorb(self, other: Main) -> None:
+        """Add all of another order, whose messages are newer, at the tail; the other is not to be used any more."""
+        self.seal(other.sealed)
+        other.compact()
+        if not other.count:
+            return
+        if not self.segments:
+            self.segments = deque()
+        for chunk, segment in zip(list(other.whole()), list(other.segments), strict=True):
+            segment.chunk = chunk
+            self.segments.append(segment)
+        self.count += other.count
+
+    def loosen(self) -> None:
+        """Messages of the queue may lie between those of an array from now on."""
+        for segment in self.segments:
+            segment.solid = False
+
+    @property
+    def sealed(self) -> int:
+        """The newest message that is known to have gone elsewhere; 0: none is."""
+        return self._barrier
 
     def after(self, lsn: int, count: int) -> Chunk:
         """Up to `count` messages that stand after `lsn`, ascending; they stay."""

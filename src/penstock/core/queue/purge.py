@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 
 
 def ready_pairs(queue: Contents) -> list[int]:
-    """Flat pairs, ascending, that hold what is ready and nothing else that lives."""
+    """Flat pairs, ascending, that hold what is ready or held back, and nothing else that lives."""
     ready: list[Chunk] = [*queue.main.whole(), *(run.chunk for run in queue.returned.runs())]
+    ready += queue.tail.whole()
+    if len(queue.barriers):
+        ready += [*queue.barriers.chunks(), *(run.chunk for run in queue.barriers.runs())]
+    if queue.older is not None:
+        ready += queue.older.chunks
     if not ready:
         return []
     low, high = min(chunk[0] for chunk in ready), max(chunk[-1] for chunk in ready)

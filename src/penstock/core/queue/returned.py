@@ -109,6 +109,10 @@ class RunHeap:
         """The lowest key; only when there is a run."""
         return self._heap[0][0], self._heap[0][1]
 
+    def lowest(self) -> int:
+        """The oldest LSN; only when there is one."""
+        return min(entry[3].chunk[0] for entry in self._heap)
+
     def pop(self) -> Run:
         """Take the run with the lowest key."""
         run = heappop(self._heap)[3]

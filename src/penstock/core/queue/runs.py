@@ -30,12 +30,14 @@ PIECE = 8192
 """LSNs in an array of the main order, about."""
 NEVER = 1 << 62
 """Later than every LSN and every time."""
+END: Key = (1 << 128, 0)
+"""Behind every place, with priorities or without."""
 
 
 class Run:
     """Messages that share tally, place and fate."""
 
-    __slots__ = ("chunk", "deadline", "place", "solid", "tally")
+    __slots__ = ("chunk", "deadline", "granted", "place", "solid", "tally")
 
     def __init__(self, chunk: Chunk, solid: bool, tally: Tally = FRESH, place: int = 0, deadline: int = 0) -> None:
         self.chunk = chunk
@@ -43,10 +45,13 @@ class Run:
         self.tally = tally
         self.place = place  # 0: each at its own LSN
         self.deadline = deadline  # end of a lease, or of a delay; 0 is none
+        self.granted = 0  # when it was leased, on the monotonic clock; 0: it is not, or was by an earlier process
 
     def part(self, chunk: Chunk, solid: bool) -> Run:
         """Some of the messages; `solid` says that they are a slice."""
-        return Run(chunk, solid and self.solid, self.tally, self.place, self.deadline)
+        run = Run(chunk, solid and self.solid, self.tally, self.place, self.deadline)
+        run.granted = self.granted
+        return run
 
     def pairs(self) -> list[int]:
         """Its LSN pairs for the log."""

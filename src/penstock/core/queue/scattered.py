@@ -25,6 +25,7 @@ class Lease(Run):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run.chunk, run.solid, run.tally, run.place, run.deadline)
+        self.granted = run.granted
         self.gone: bytearray | None = None  # 1 for each that is not held any more; None: all are held
         self.left = len(run.chunk)  # 0: an empty shell that waits to be swept away
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink, Verb
 from penstock.core.queue.attempts import Tally, spent
+from penstock.core.queue.heeding import gone
 from penstock.core.queue.leases import SLOT
 from penstock.core.queue.retry import back_off
 from penstock.core.queue.runs import Run, pairs_body, sift, sorted_chunk
@@ -44,6 +45,8 @@ def settle(
 
     What `by` holds comes first.  What it does not hold: ACK and EXPIRE reach the message wherever it waits, unless the
     queue's leasing is `strict` and somebody else holds it; CANCEL and RELEASE from a former holder do nothing.
+    Without `by` the deliveries of the `client` are its own.  What was delivered at most once is no longer in the queue:
+    whatever its receiver says frees a place in its backlog, and nothing but an ack reaches what was not delivered yet.
     """
     runs = list[Run]()
     stale = list[Chunk]()
@@ -64,9 +67,9 @@ def settle(
     if stale:
         queue.stale += sum(map(len, stale))
         if verb in (Verb.ACK, Verb.EXPIRE) or by is None:
-            found = _elsewhere(queue, stale, verb, by, client)
+            found, freed = _elsewhere(queue, stale, verb, by, client)
             runs += found
-            elsewhere = sum(len(run.chunk) for run in found)
+            elsewhere = sum(len(run.chunk) for run in found) + freed
             affected += elsewhere
             queue.stale -= elsewhere
     if not runs:
@@ -74,8 +77,14 @@ def settle(
     named = client or (by.tag if by is not None else "")
     if verb is Verb.ACK:
         header = {"by": named} if named else None
-        sink.record(Kind.SETTLE, queue.name, header, pairs_body(queue.id, runs))
+        settled = sink.record(Kind.SETTLE, queue.name, header, pairs_body(queue.id, runs))
+        if queue.actions:
+            gone(queue, runs, settled, sink)
         queue.acked += affected
+        if (figures := queue.figures) is not None:
+            figures.unsampled += affected
+            if figures.unsampled >= figures.step:
+                figures.sample(now.mono, runs[0])
     elif verb is Verb.EXPIRE:
         queue.expire(runs, reason or "forced_expire", sink, by=named)
     else:
@@ -86,10 +95,14 @@ def settle(
     return affected
 
 
-def _elsewhere(queue: Queue, chunks: list[Chunk], verb: Verb, by: Consumer | None, client: str) -> list[Run]:
-    """Take these from other holders if that is allowed, and from among ready and delayed."""
+def _elsewhere(
+    queue: Queue, chunks: list[Chunk], verb: Verb, by: Consumer | None, client: str
+) -> tuple[list[Run], int]:
+    """Take these from other holders if that is allowed, and from ready and delayed; and how many slots that freed."""
     out = list[Run]()
+    slots = 0
     strict = queue.settings.leasing == "strict"
+    once = queue.settings.semantics == "at-most-once"
     for chunk in chunks:
         left = [chunk]
         for holder in list(queue.holders()):
@@ -97,16 +110,21 @@ def _elsewhere(queue: Queue, chunks: list[Chunk], verb: Verb, by: Consumer | Non
                 continue
             rest = list[Chunk]()
             for part in left:
-                held, missing = _unless_slots(holder, part)
-                out += held
+                if once and by is None and client and holder.client == client:
+                    held, missing = holder.leases.take(part)
+                    slots += sum(len(run.chunk) for run in held if run.place == SLOT)
+                    out += [run for run in held if run.place != SLOT]
+                else:
+                    held, missing = _unless_slots(holder, part)
+                    out += held
                 rest += missing
                 if held:
                     queue.freed(holder, held)
             left = rest
-        if verb in (Verb.ACK, Verb.EXPIRE):
+        if verb is Verb.ACK or (verb is Verb.EXPIRE and not once):
             for part in left:
                 out += queue.extract(part)
-    return out
+    return out, slots
 
 
 def _unless_slots(holder: Consumer, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
@@ -184,6 +202,7 @@ def give_back(
                 part.deadline = due
                 queue.late().retry(part)
                 queue.delayed += len(part.chunk)
+                queue.barriers.delay(part.chunk, 1)
             else:
                 part.deadline = 0
                 queue.put_back(part)

@@ -14,10 +14,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.main_order import Main, Segment
+from penstock.core.queue.priority_order import PriorityOrder
+from penstock.core.queue.priority_targets import among_by_priority, lowest, next_by_priority
 from penstock.core.queue.runs import NEVER, Run
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
+    from penstock.core.queue.barriers import Barriers
     from penstock.core.queue.filtering import TargetList
     from penstock.core.queue.view import Queue
 
@@ -62,6 +65,8 @@ class Upcoming:
     def head(self) -> int | None:
         """The lowest position that would be dispatched; None: nothing is ready."""
         queue, targets = self._queue, self._targets
+        if queue.ranks is not None:
+            return lowest(queue)
         if targets is not None:
             key = targets.head(queue.main)
             return None if key is None else min(key[1], targets.found[0]) if targets.found else key[1]
@@ -69,10 +74,17 @@ class Upcoming:
         if queue.returned.count:
             back = min(run.chunk[0] for run in queue.returned.runs())
             first = back if first is None else min(first, back)
+        if first is None and (barrier := queue.barriers.first) is not None:
+            first = barrier.lsn
         return first
 
     def after(self, lsn: int, count: int) -> Chunk:
-        """Up to `count` positions that follow `lsn`, ascending, of those never delivered."""
+        """Up to `count` positions that follow `lsn`, ascending, of those never delivered.
+
+        None where priorities say what is next: that is what `returned` tells then.
+        """
+        if self._queue.ranks is not None:
+            return range(0)
         return self._some(lsn + 1, NEVER, count)
 
     def between(self, first: int, stop: int) -> Chunk:
@@ -80,8 +92,10 @@ class Upcoming:
         return self._some(first, stop, max(stop - first, 0))
 
     def returned(self, count: int) -> Chunk:
-        """Up to `count` positions that came back and are ready again, ascending."""
+        """Up to `count` positions that came back and are ready again, ascending; with priorities the next of all."""
         queue, targets = self._queue, self._targets
+        if queue.ranks is not None:
+            return next_by_priority(queue, targets, count)
         if targets is not None:
             return as_chunk(sorted(islice(targets.recalled, count)))
         if not queue.returned.count:
@@ -95,17 +109,22 @@ class Upcoming:
 
     def _some(self, first: int, stop: int, count: int) -> Chunk:
         main, targets = self._queue.main, self._targets
+        if isinstance(main, PriorityOrder):
+            return among_by_priority(main, targets, first, stop)
         if targets is None:
-            return main_between(main, first, stop, count)
+            some = main_between(main, first, stop, count)
+            if len(self._queue.barriers) and len(some) < count:
+                return _with_held(self._queue.barriers, some, first, stop, count)
+            return some
         found = targets.found
         start = bisect_left(found, first)
-        some = list[int]()
+        matching = list[int]()
         for lsn in islice(found, start, start + min(count, FOUND_MOST)):
             if lsn >= stop:
                 break
             if main.has(lsn):
-                some.append(lsn)
-        return as_chunk(some)
+                matching.append(lsn)
+        return as_chunk(matching)
 
 
 def main_between(main: Main, first: int, stop: int, count: int) -> Chunk:
@@ -127,6 +146,19 @@ def main_between(main: Main, first: int, stop: int, count: int) -> Chunk:
         out.extend(lsn for lsn in part if lsn not in holes) if holes else out.extend(part)
         if len(out) >= count:
             break
+    return as_chunk(out)
+
+
+def _with_held(barriers: Barriers, some: Chunk, first: int, stop: int, count: int) -> Chunk:
+    """What is ready, then the barriers and what they hold back, in the order in which they would go."""
+    out = array("q", some)
+    for barrier in barriers.since(first):
+        if barrier.place >= stop or len(out) >= count:
+            break
+        if barrier.lsn == barrier.place >= first:
+            out.append(barrier.lsn)
+        if barrier.main is not None:
+            out.extend(main_between(barrier.main, first, stop, count - len(out)))
     return as_chunk(out)
 
 

@@ -15,17 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.effects import Cancelled, Sink, Token, Verb
+from penstock.core.effects import Cancelled, Purpose, Sink, Token, Verb
 from penstock.core.queue.arrival import append_rest, divert, set_deadlines
 from penstock.core.queue.aside import set_aside
+from penstock.core.queue.barrier_arrival import arrive_behind
+from penstock.core.queue.barrier_release import looked, release
+from penstock.core.queue.barriers import dissolve
 from penstock.core.queue.consumers import Consumer, Credit
 from penstock.core.queue.contents import NO_CREDIT, Contents
+from penstock.core.queue.depth import activate, arrive_behind_depth
 from penstock.core.queue.dispatch import dispatch, grant
 from penstock.core.queue.due import end_delays, end_leases, expire_due, expire_overspent
+from penstock.core.queue.figures import Figures
 from penstock.core.queue.filtering import Matcher
+from penstock.core.queue.heeding import wants
 from penstock.core.queue.leases import SLOT, STEP_MOST
 from penstock.core.queue.letters import Letter
+from penstock.core.queue.priority_arrival import arrive_by_priority, note_ranks
 from penstock.core.queue.purge import ready_pairs
+from penstock.core.queue.ranking import ask, change_ranks, rated
 from penstock.core.queue.runs import NEVER, Run, pairs_body
 from penstock.core.queue.settle import give_back, settle
 from penstock.errors import AccessRefused
@@ -53,17 +61,23 @@ class Queue(Contents):
         expires_at: Sequence[int] | None = None,
         not_before: Sequence[int] | None = None,
         priority: Sequence[int] | None = None,
+        barriers: Sequence[int] | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         """Take messages (ascending, newer than all before), then dispatch.
 
         batch, rows    their bodies, for filters: rows of the batch in the order of the chunk; None: all of it
         expires_at, not_before    as on `Publishes`, one value for each message of the chunk
         priority       of each message; queues of this version serve in order of arrival whatever it says
+        ranks          of each message, what its priority expression gave (`core.queue.ranks`)
+        barriers       those of the chunk that are barriers, ascending; their BARRIER record is written
         """
         if not len(chunk):
             return
         if self.is_due(now):
             self.tick(now, sink)
+        if self.ranks is not None:
+            note_ranks(self, chunk, ranks)
         elsewhere = None
         if not_before is not None:
             elsewhere = divert(self, now, chunk, not_before)
@@ -73,7 +87,19 @@ class Queue(Contents):
             dead = None
             if not self.expiry.empty:
                 self.expiry.part()
-        if elsewhere is None and dead is None:
+        if barriers is not None or self.barriers.held:
+            arrive_behind(self, chunk, batch, rows, barriers or (), elsewhere, dead)
+            if dead is not None:
+                self.expire([Run(dead, False)], "time_limit", sink)
+        elif self.ranks is not None or self.settings.target_queue_depth or self.tail.count:
+            gone = [part for part in (elsewhere, dead) if part is not None]
+            if self.ranks is not None:
+                arrive_by_priority(self, now, chunk, batch, rows, gone, sink)
+            else:
+                arrive_behind_depth(self, chunk, batch, rows, gone)
+            if dead is not None:
+                self.expire([Run(dead, False)], "time_limit", sink)
+        elif elsewhere is None and dead is None:
             if self.targets.lists:
                 self.targets.arrive(chunk, batch, rows, self.main)
             self.main.append(chunk)
@@ -84,12 +110,18 @@ class Queue(Contents):
                 self.expire([Run(dead, False)], "time_limit", sink)
         if self.ready and self.roster.all:
             dispatch(self, now, sink)
+        if self.tail.count:
+            activate(self, now, sink)
+        if self.barriers.held:
+            release(self, now, sink)
         if self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
         if self.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone
             while self.hungry:
                 self.serve(now, sink)
             expire_due(self, now, sink)
+            if self.barriers.held:  # one may have waited for those alone
+                self.serve(now, sink)
 
     # -- consumers
 
@@ -190,11 +222,11 @@ class Queue(Contents):
 
     def resume(self, now: Now, consumer: Consumer, sink: Sink) -> None:
         """Its connection takes bytes again."""
+        if self.is_due(now):
+            self.tick(now, sink)
         consumer.paused = False
         if consumer.targets is not None:
             consumer.targets.wake(consumer)
-        if self.is_due(now):
-            self.tick(now, sink)
         self._go_on(now, sink)
 
     def pull(self, now: Now, consumer: Consumer, count: int, sink: Sink) -> int:
@@ -202,6 +234,8 @@ class Queue(Contents):
         if self.is_due(now):
             self.tick(now, sink)
         if min(self.room, consumer.room) <= 0 or not self.ready or self.expiry.busy:
+            return 0
+        if self.ranking is not None or self.older is not None:
             return 0
         count = min(count, self.ready, consumer.room)
         if not consumer.no_ack:
@@ -215,11 +249,14 @@ class Queue(Contents):
                 if key is None:
                     break
                 runs.append(self.take_one(key))
+        granted = sum(len(run.chunk) for run in runs)  # a lease may join them, and they grow
         if runs:
             grant(self, now, sink, consumer, runs)
+        if self.tail.count:
+            activate(self, now, sink)
         if self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
-        return sum(len(run.chunk) for run in runs)
+        return granted
 
     # -- settlement
 
@@ -244,7 +281,7 @@ class Queue(Contents):
         if self.is_due(now):
             self.tick(now, sink)
         affected = settle(self, now, chunks, verb, sink, by, client, delay, reason)
-        if self.ready or self._free_credit or self.targets.lists:
+        if self.ready or self._free_credit or self.targets.lists or self.barriers.held or self.tail.count:
             self._go_on(now, sink)
         return affected
 
@@ -303,8 +340,14 @@ class Queue(Contents):
     def serve(self, now: Now, sink: Sink) -> None:
         """Dispatch what is ready, and let filters look on."""
         self.hungry = False
+        if self.ranking is not None:
+            ask(self, sink)
         if self.ready and self.roster.all:
             dispatch(self, now, sink)
+        if self.tail.count:
+            activate(self, now, sink)
+        if self.barriers.held:
+            release(self, now, sink)
         if self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
 
@@ -316,7 +359,11 @@ class Queue(Contents):
             self.tick(now, sink)
         if settings.lease_period != self.settings.lease_period and self.outstanding:
             self.leases_in_order = False
-        self.settings = settings
+        before, self.settings = self.settings, settings
+        if settings.barrier_expression is None and (len(self.barriers) or self.barriers.dormant):
+            dissolve(self)
+        if settings.priority_expression != before.priority_expression:
+            change_ranks(self, sink)
         for consumer in self._consumers:
             consumer.set_limit()
             if consumer.targets is not None:
@@ -324,10 +371,10 @@ class Queue(Contents):
         self._go_on(now, sink)
 
     def purge(self, now: Now, sink: Sink) -> int:
-        """Drop everything that is ready; returns how much that was."""
+        """Drop everything that is ready or held back; returns how much that was."""
         if self.is_due(now):
             self.tick(now, sink)
-        count = self.ready
+        count = self.ready + self.held + self.tail.count
         if count:
             sink.record(Kind.PURGE, self.name, None, pack_pairs(self.id, ready_pairs(self)))
             self._drop_ready()
@@ -345,7 +392,7 @@ class Queue(Contents):
                 self._close(consumer)
             self.freed(consumer, consumer.leases.clear())
             self._drop_if_done(consumer)
-        count = self.ready
+        count = self.ready + self.held + self.tail.count
         self._bury()
         self.lease_due = NEVER
         self.hungry = self.overspent = self.leaving = False
@@ -363,7 +410,17 @@ class Queue(Contents):
         """The answer to a `Scan`: for each of its filters the LSNs that match, of those up to `upto`."""
         if self.is_due(now):
             self.tick(now, sink)
-        self.targets.scanned(token, found, upto, self.main, self.returned)
+        if token.purpose is Purpose.BARRIER:
+            looked(self, token, found, upto)
+        else:
+            self.targets.scanned(token, found, upto, self.main, self.returned)
+        self._go_on(now, sink)
+
+    def rated(self, now: Now, token: Token, chunk: Chunk, ranks: Sequence[int], sink: Sink) -> None:
+        """The answer to a `Rate`: ranks of the messages of the chunk, the first part of what was asked."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        rated(self, token, chunk, ranks, sink)
         self._go_on(now, sink)
 
     def letter(self, token: Token, upto: int = LSN_LIMIT) -> Letter | None:
@@ -376,18 +433,22 @@ class Queue(Contents):
     def buried(self, token: Token, sink: Sink) -> None:
         """The letter and the EXPIRE record are written (by the caller, in one group): the messages are gone."""
         self.letters.close(token.serial, sink)
+        self.hungry = self.hungry or self.barriers.held > 0  # one may be free now
 
     def wants_letter(self, reason: str) -> bool:
         """Whether messages that expire for this reason have somewhere to go."""
         if self.settings.dead_letter_exchange is not None:
             return True
         reasons = reason.split(",")
-        return any(not action.reasons or any(r in action.reasons for r in reasons) for action in self.actions)
+        return wants(self.actions, reasons)
 
     def expire(self, runs: Sequence[Run], reason: str, sink: Sink, by: str = "") -> None:
         """Let messages leave without success; they are counted in no state any more when this is called."""
         if not runs:
             return
+        if self.figures is None:
+            self.figures = Figures()
+        self.figures.expired(reason, sum(len(run.chunk) for run in runs))
         if self.wants_letter(reason):
             self.mourned().add(runs, reason, by, sink)
             return

@@ -8,15 +8,17 @@ capture refers to never changes, so `Snapshot.encode` may run in another thread.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.core.queue.expiry import Expiry
+from penstock.core.queue.ranks import UNKNOWN, Ranks
 from penstock.core.queue.runs import Run, packed
-from penstock.core.state.durable import DurableState, Ints, QueueState, flat, ints, runs_of
+from penstock.core.sow.holding import SowState
+from penstock.core.state.durable import DurableState, Ints, QueueState, chunked, flat, ints, runs_of
 from penstock.records.chunks import Chunk
 
 
@@ -29,9 +31,21 @@ class Contained:
     retries: list[Run] = field(default_factory=list[Run])  # those of `runs` that wait for their `deadline`
     scheduled: list[tuple[array[int], array[int]]] = field(default_factory=list[tuple["array[int]", "array[int]"]])
     expiry: Expiry | None = None
+    barriers: Chunk = range(0)  # which of all these are barriers
+    loose: list[array[int]] = field(default_factory=list["array[int]"])  # more LSNs, in any order
+    inactive: list[Chunk] = field(default_factory=list["Chunk"])  # beyond the target depth
+    ranks: Ranks | None = None  # of all these, and some that are gone
+    unranked: Ints | None = None  # those whose rank there is not known yet
 
     def waiting(self) -> list[Chunk]:
         """What waits, in any state."""
+        return [*self.active(), *self.inactive]
+
+    def active(self) -> list[Chunk]:
+        """The same without what is inactive."""
+        if self.loose:
+            self.main += chunked(np.sort(np.concatenate([ints(part) for part in self.loose])))
+            self.loose = []
         return [*self.main, *(run.chunk for run in self.runs), *(lsns for lsns, _ in self.scheduled)]
 
     def columns(self) -> dict[str, array[int]]:
@@ -52,7 +66,18 @@ class Contained:
         if self.expiry is not None:
             everything = flat(self.waiting())
             columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
+        if self.ranks is not None and len(ranks := self._ranks(self.ranks)):
+            columns["rank"] = ranks
+        if len(self.barriers):
+            columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
         return columns
+
+    def _ranks(self, known: Ranks) -> array[int]:
+        everything = flat(self.waiting())
+        ranks = known.each(packed(everything)) if len(everything) else everything
+        if self.unranked is not None:
+            ranks[np.isin(everything, self.unranked, assume_unique=True)] = UNKNOWN
+        return runs_of(everything, ranks)
 
 
 def _triples(pairs: Ints, value: int) -> Ints:
@@ -111,12 +136,13 @@ class Captured:
 class Snapshot:
     """A durable state on its way: everything but the queues as of the cut, and the queues captured so far."""
 
-    def __init__(self, state: DurableState) -> None:
-        """state: as of the cut, without queues."""
+    def __init__(self, state: DurableState, sows: Callable[[], Mapping[int, SowState]] = dict) -> None:
+        """state: as of the cut, without queues and SOW topics.  sows: those as of the cut; any thread may ask."""
         self.cut = state.last_lsn
         self.captured: list[Captured] = []  # by id
         self.marks: list[Marked] = []
         self._state = state
+        self._sows = sows
 
     def queues(self) -> Iterator[QueueState]:
         """One after the other, so that no two need the room to unfold at once.  To be asked once."""
@@ -126,12 +152,14 @@ class Snapshot:
     def state(self) -> DurableState:
         """All of it."""
         self._state.queues = {queue.id: queue for queue in self.queues()}
+        self._state.sows = dict(self._sows())
         return self._state
 
     def encode(self) -> bytes:
         """For a checkpoint."""
         from penstock.core.state.codec import encode
 
+        self._state.sows = dict(self._sows())
         return encode(self._state, self.queues())
 
 

@@ -23,7 +23,9 @@ from typing import cast
 import numpy as np
 import orjson
 
+from penstock.core.state import passing
 from penstock.core.state.decided import dump_decided, load_decided
+from penstock.core.state.deferred import dump_deferred, load_deferred
 from penstock.core.state.durable import (
     CHUNK,
     COLUMNS,
@@ -42,6 +44,7 @@ from penstock.core.state.durable import (
     to_array,
 )
 from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
+from penstock.core.state.sows import dump_sows, load_sows
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.settings import QueueSettings
 
@@ -57,7 +60,8 @@ def canonical(state: DurableState) -> DurableState:
     queues = {number: canonical_queue(queue) for number, queue in sorted(state.queues.items())}
     return DurableState(
         state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.routes,
-        state.next_route, state.publishers, state.streams, state.sinks, state.decided,
+        state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
+        state.deferred,
     )  # fmt: skip
 
 
@@ -76,6 +80,7 @@ def canonical_queue(queue: QueueState) -> QueueState:
     return QueueState(
         queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive, queue.auto_delete,
         queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)}, queue.since,
+        queue.reviewed, queue.passing,
     )  # fmt: skip
 
 
@@ -107,6 +112,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
                 "chunks": len(packed),
                 "columns": {name: len(values) for name, values in queue.columns.items()},
                 **({"since": queue.since} if queue.since else {}),
+                **passing.dump(queue.reviewed, queue.passing),
             }
         )
     head = {
@@ -138,6 +144,8 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         },
         "sinks": dict(sorted(state.sinks.items())),
         "decided": dump_decided(state.decided),
+        **({"sows": dump_sows(state.sows, blobs)} if state.sows else {}),
+        "deferred": dump_deferred(state.deferred),
     }
     text = orjson.dumps(head)
     return b"".join((_HEAD.pack(MAGIC, VERSION, len(text)), text, *blobs))
@@ -174,6 +182,7 @@ def _decode(data: bytes) -> DurableState:
     state.publishers = dict(cast("dict[str, int]", head["publishers"]))
     state.sinks = dict(cast("dict[str, int]", head["sinks"]))
     state.decided = load_decided(head.get("decided", {}))  # absent in states written before there were any
+    state.deferred = load_deferred(head.get("deferred", []))
     for name, s in cast("dict[str, dict[str, object]]", head["streams"]).items():
         plans = {batch: array("q", pairs) for batch, pairs in cast("list[tuple[int, list[int]]]", s["plans"])}
         numbers = cast("dict[str, int]", s)
@@ -185,6 +194,7 @@ def _decode(data: bytes) -> DurableState:
             cast(int, q["id"]), str(q["vhost"]), str(q["name"]), load_settings(q["settings"]), bool(q["durable"]),
             bool(q["exclusive"]), bool(q["auto_delete"]), as_table(q["arguments"]), since=cast(int, q.get("since", 0)),
         )  # fmt: skip
+        queue.reviewed, queue.passing = passing.read(q)
         for _ in range(cast(int, q["chunks"])):
             chunk, place = _unpack(data, place)
             queue.waiting.append(chunk)
@@ -199,6 +209,7 @@ def _decode(data: bytes) -> DurableState:
             queue.columns[column] = values
             place += 8 * count
         state.queues[queue.id] = queue
+    place = load_sows(state.sows, head.get("sows", []), data, place)
     if place != len(data):
         raise ValueError(f"the encoded state has {len(data) - place} bytes too many")
     return state

@@ -14,13 +14,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.sow.holding import SowState
 from penstock.core.state.decided import DecidedState
+from penstock.core.state.deferred import DeferredAck, DeferredAcks
+from penstock.core.state.passing import Passing, Spans
 from penstock.records.chunks import Chunk
 from penstock.records.settings import QueueSettings
 
 Ints = npt.NDArray[np.int64]
 
-COLUMNS = ("deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter")
+COLUMNS = (
+    "deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter", "barrier", "rank",
+)  # fmt: skip
 """What a queue may remember of a waiting message besides its position; 0 is the rest value of each.
 
 deliveries, failures, cancels   how often it was granted, failed, was cancelled
@@ -29,6 +34,8 @@ place                           the LSN whose place in the queue it took when it
 expires_at                      microseconds: its deadline in this queue
 transient                       1: the next start of the server drops it
 letter                          1: the server wrote it as a dead letter, so the history in its header counts
+barrier                         1: it waits for all before it and holds back all after it
+rank                            its priority (`core.queue.ranks`); 0 is not known: worked out before it is delivered
 """
 
 
@@ -141,6 +148,8 @@ class QueueState:
         default_factory=dict[str, "array[int]"]
     )  # name of COLUMNS -> runs; none empty
     since: int = 0  # it knows what the log says of it up to this LSN, where that is beyond the state's `last_lsn`
+    reviewed: Spans = ()  # passes have been over these rows
+    passing: Passing | None = None  # a pass that is under way
 
     @property
     def count(self) -> int:
@@ -223,6 +232,8 @@ class DurableState:
     streams: dict[str, StreamState] = field(default_factory=dict[str, StreamState])
     sinks: dict[str, int] = field(default_factory=dict[str, int])  # query id -> highest committed batch
     decided: dict[str, DecidedState] = field(default_factory=dict[str, DecidedState])  # query id -> what is unfinished
+    sows: dict[int, SowState] = field(default_factory=dict[int, SowState])  # by id
+    deferred: DeferredAcks = field(default_factory=dict[int, list[DeferredAck]])  # by queue id
 
     def encode(self) -> bytes:
         """For a checkpoint or a `BASE` group."""

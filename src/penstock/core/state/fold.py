@@ -4,8 +4,8 @@ What makes it order-free inside a table, so that numpy can do it:
 
 - a queue's id is the LSN of its declare and a route's number is never used again, so the members of a queue are all
   rows whose route names its id, whenever the queue was declared or deleted;
-- nothing is ever put into a queue at an old LSN, so what is removed stays removed: what waits is the members without
-  the union of all removed pairs;
+- nothing is put into a queue at an old LSN but by RECOVERED records, at which tables are cut, so what is removed stays
+  removed: what waits is the members without the union of all removed pairs;
 - counts (failures, cancels) add up, and the attempt of a grant only rises.
 
 What depends on order (delays, the topology, streams) is folded record by record; these are few.  The fold runs no
@@ -15,6 +15,7 @@ the settings of that moment.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -65,13 +66,19 @@ class Fold:
             if not len(lsns):
                 return
         kinds = numbers(table, "kind")
+        cuts = np.flatnonzero(kinds == int(Kind.RECOVERED)).tolist()
+        for start, stop in pairwise([0, *cuts, len(lsns)]):
+            if stop > start:  # what was removed before older messages came does not concern them
+                self._feed(table.slice(start, stop - start) if cuts else table, kinds[start:stop], lsns[start:stop])
+        self._last_lsn = int(lsns[-1])
+        self._records += len(lsns)
+
+    def _feed(self, table: pa.Table, kinds: Ints, lsns: Ints) -> None:
         publishes = (kinds == int(Kind.PUBLISH)) | (kinds == int(Kind.PUBLISH_TRANSIENT))
         boot = self._controls(table, ~publishes, kinds, lsns)
         self._members(table, publishes, kinds, lsns, boot)
         for queue in self._objects.queues.values():
             queue.apply()
-        self._last_lsn = int(lsns[-1])
-        self._records += len(lsns)
 
     def finish(self) -> DurableState:
         """The durable state after everything fed.  The fold may be fed further and asked again."""
@@ -146,10 +153,13 @@ class Fold:
         self._objects.took.clear()
         self._objects.letters.clear()
         bulk = controls & np.isin(kinds, _BULK)
-        few = controls & ~bulk
+        keyed = controls & ((kinds == int(Kind.SOW_PUT)) | (kinds == int(Kind.SOW_DROP)))
+        few = controls & ~bulk & ~keyed
         boot = 0
         if few.any():
             boot = self._one_by_one(pick(table, few, _OF_CONTROLS), kinds[few], lsns[few])
+        if keyed.any():
+            self._records_of_topics(pick(table, keyed, ["body"]), kinds[keyed], lsns[keyed])
         if bulk.any():
             self._in_bulk(pick(table, bulk, ["properties", "body"]), kinds[bulk], lsns[bulk])
         return boot
@@ -171,6 +181,17 @@ class Fold:
             if kind is Kind.BOOT:
                 boot = lsn
         return boot
+
+    def _records_of_topics(self, some: pa.Table, kinds: Ints, lsns: Ints) -> None:
+        """Fold what became of the records of SOW topics; an id is never used again, so declares may go first."""
+        values, offsets = packed_integers(some, "body")
+        wrong = np.flatnonzero(np.diff(offsets) % 8)
+        try:
+            if len(wrong):
+                raise ValueError(f"record {int(wrong[0])} has {int(np.diff(offsets)[wrong[0]])} bytes")
+            self._objects.fold_sow(kinds, values, offsets // 8)
+        except (ValueError, IndexError) as error:
+            raise LogDamaged(f"SOW records between LSN {lsns[0]} and {lsns[-1]} cannot be read: {error}") from error
 
     def _in_bulk(self, some: pa.Table, kinds: Ints, lsns: Ints) -> None:
         """Fold removals and grants: what they say does not depend on their order."""

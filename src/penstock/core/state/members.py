@@ -6,13 +6,15 @@ knows no kind of record; the fold tells it what was removed, counted and delayed
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.core.queue.expiry import deadlines
+from penstock.core.state import passing
 from penstock.core.state.durable import Ints, QueueState, flat, spread
+from penstock.records.chunks import LSN_LIMIT
 from penstock.records.settings import QueueSettings
 
 _NO_PAIRS = np.zeros((0, 2), dtype=np.int64)
@@ -24,16 +26,17 @@ Part: TypeAlias = "dict[str, Ints]"
 class FoldedQueue:
     """The messages of each table as one part, and the events of the present table."""
 
-    __slots__ = ("counted", "delayed", "parts", "removed", "settings", "since", "state")
+    __slots__ = ("counted", "delayed", "mixed", "parts", "removed", "settings", "since", "state")
 
     def __init__(self, state: QueueState) -> None:
         """state: what was folded before; it is not changed."""
         self.state = QueueState(
             state.id, state.vhost, state.name, state.settings, state.durable, state.exclusive, state.auto_delete,
-            state.arguments,
+            state.arguments, reviewed=state.reviewed, passing=state.passing,
         )  # fmt: skip
         self.since = state.since  # what the log says up to this LSN is in it already
         self.parts: list[Part] = []
+        self.mixed = False  # they do not follow each other by LSN
         self.removed: list[Ints] = []  # pairs, shape (n, 2)
         self.counted: list[tuple[str, int, Ints]] = []  # column, value, pairs
         self.delayed: list[tuple[str, int, Ints]] = []  # column, value, pairs; in order, the last wins
@@ -44,8 +47,13 @@ class FoldedQueue:
 
     def alter(self, lsn: int, settings: QueueSettings) -> None:
         """Other settings, from this LSN on."""
+        if settings.priority_expression != self.state.settings.priority_expression:
+            for part in self.parts:
+                part.pop("rank", None)
         self.state.settings = settings
         self.settings.append((lsn, settings))
+        if settings.barrier_expression is None and lsn > self.since:
+            self.delayed.append(("barrier", 0, np.array([[0, LSN_LIMIT]])))
 
     def drop_transient(self) -> None:
         """A start of the server: transient messages end."""
@@ -103,6 +111,7 @@ class FoldedQueue:
         s = self.state
         blank = QueueState(s.id, s.vhost, s.name, s.settings, s.durable, s.exclusive, s.auto_delete, s.arguments)
         blank.since = self.since if self.since > last_lsn else 0
+        blank.reviewed, blank.passing = s.reviewed, s.passing
         parts = [part for part in self.parts if len(part["lsn"])]
         if not parts:
             return blank
@@ -111,7 +120,27 @@ class FoldedQueue:
             name: np.concatenate([part.get(name, np.zeros(len(part["lsn"]), dtype=np.int64)) for part in parts])
             for name in {name for part in parts for name in part if name != "lsn"}
         }
+        if self.mixed:
+            order = np.argsort(lsns, kind="stable")
+            lsns, columns = lsns[order], {name: values[order] for name, values in columns.items()}
         return QueueState.fill(blank, lsns, columns)
+
+    def begin_pass(self, lsn: int, header: dict[str, object]) -> None:
+        """A pass over older rows begins."""
+        state = self.state
+        state.reviewed, state.passing = passing.begin(state.reviewed, state.passing, header, lsn)
+
+    def recovered(self, lsn: int, pairs: Ints, header: dict[str, object]) -> None:
+        """What a pass over older rows found."""
+        if lsn <= self.since:
+            return
+        state = self.state
+        state.reviewed, state.passing = passing.go_on(state.reviewed, state.passing, cast(int, header["upto"]))
+        if len(pairs):
+            lsns = expand(pairs[:, 0], pairs[:, 1])
+            columns = cast("dict[str, list[int]]", header.get("columns") or {})
+            self.parts.append({"lsn": lsns, **{name: spread(lsns, runs) for name, runs in columns.items()}})
+            self.mixed = True
 
     def _count(self) -> None:
         grouped: dict[tuple[str, int], list[Ints]] = {}

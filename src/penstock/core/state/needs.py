@@ -1,4 +1,6 @@
-"""Which rows of the log a durable state still needs: what waits in a queue, and what a stream may be asked for again.
+"""Which rows of the log a durable state still needs.
+
+That is what waits in a queue, what is the present record of a key, and what a stream may be asked for again.
 
 Nothing is ever put into a queue at an old LSN, so what a state does not need no later state will.  It answers for the
 bodies alone: what the fold needs is another question, and a base answers it.
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penstock.core.state.durable import DurableState, Ints, ints
+from penstock.core.state.durable import DurableState, Ints, ints, to_array
 from penstock.records.chunks import LSN_LIMIT, Chunk
 
 _NONE = np.zeros((0, 2), dtype=np.int64)
@@ -42,6 +44,11 @@ def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:
         for chunk in queue.waiting:
             if len(chunk) and chunk[0] < b and chunk[-1] >= a:
                 yield _within(chunk, a, b)
+    for sow in state.sows.values():
+        lsns = ints(sow.lsns)
+        lsns = np.sort(lsns[(lsns >= a) & (lsns < b)])
+        if len(lsns):
+            yield _within(to_array(lsns), a, b)
     for stream in state.streams.values():
         for plan in stream.plans.values():
             pairs = ints(plan).reshape(-1, 2)

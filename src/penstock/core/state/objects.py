@@ -10,6 +10,9 @@ from typing import cast
 
 import numpy as np
 
+from penstock.core.sow.folding import fold
+from penstock.core.sow.holding import Sows
+from penstock.core.state import deferred as deferred_acks
 from penstock.core.state.decided import copies, decided_of
 from penstock.core.state.durable import (
     Binding,
@@ -50,6 +53,9 @@ class Objects:
         self._streams = _copies(start.streams)
         self._sinks = dict(start.sinks)
         self._decided = copies(start.decided)
+        self._sows = Sows()
+        self._sows.load(start.sows, start.topics)
+        self._deferred = deferred_acks.copies(start.deferred)
 
     def save(self, state: DurableState) -> None:
         """Write it into a durable state, the queues' messages too."""
@@ -66,6 +72,8 @@ class Objects:
         state.streams = _copies(self._streams)
         state.sinks = dict(self._sinks)
         state.decided = copies(self._decided)
+        state.sows = self._sows.capture()()
+        state.deferred = deferred_acks.copies(self._deferred)
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
@@ -95,9 +103,24 @@ class Objects:
                     queue.delayed.append(("not_before", 0, pairs))
                     if load(header).get("place"):
                         queue.delayed.append(("place", lsn, pairs))
+            case Kind.BARRIER:
+                queue, pairs = self._queue_and_pairs(body)
+                if queue is not None and lsn > queue.since:
+                    queue.delayed.append(("barrier", 1, pairs))
+            case Kind.RECOVER:
+                queue, _ = self._queue_and_pairs(body)
+                if queue is not None and lsn > queue.since:
+                    queue.begin_pass(lsn, load(header))
+            case Kind.RECOVERED:
+                queue, pairs = self._queue_and_pairs(body)
+                if queue is not None:
+                    queue.recovered(lsn, pairs, load(header))
             case Kind.PUBLISHERS:
                 for publisher, sequence in cast("dict[str, int]", load(header)).items():
                     self._publishers[publisher] = max(sequence, self._publishers.get(publisher, sequence))
+            case Kind.PUBLISHERS_GONE:
+                for publisher in cast("list[str]", load(header)["publishers"]):
+                    self._publishers.pop(publisher, None)
             case Kind.SINK_COMMIT:
                 self._sinks[name] = cast(int, load(header)["batch"])
             case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:
@@ -110,10 +133,24 @@ class Objects:
                 state.copied(load(header))
                 if state.complete:
                     del self._decided[name]
+            case Kind.DEFER | Kind.UNDEFER:
+                values = np.frombuffer(body, dtype="<i8").tolist()
+                self._defer(kind, values[0], load(header), values[1:])
             case Kind.MARK | Kind.BASE:
                 pass  # the log's own business: the state it repeats has been folded or was given at the start
             case _:
                 self._shape(kind, lsn, name, load(header), body)
+
+    def _defer(self, kind: Kind, number: int, header: dict[str, object], pairs: list[int]) -> None:
+        if kind is Kind.DEFER:
+            if number in self.queues:
+                self._deferred.setdefault(number, []).append(deferred_acks.deferred_of(header, pairs))
+        else:
+            deferred_acks.forget(self._deferred, number, int(str(header["origin"])), deferred_acks.spread(pairs))
+
+    def fold_sow(self, kinds: Ints, values: Ints, offsets: Ints) -> None:
+        """SOW_PUT and SOW_DROP records in order, their bodies end to end.  ValueError for one that cannot be read."""
+        fold(self._sows, kinds == int(Kind.SOW_PUT), values, offsets)
 
     def _queue_and_pairs(self, body: bytes) -> tuple[FoldedQueue | None, Ints]:
         values = np.frombuffer(body, dtype="<i8")
@@ -146,9 +183,12 @@ class Objects:
             case Kind.UNBIND:
                 self._topology.unbind(read_binding(header))
             case Kind.TOPIC_DECLARE:
-                self._topology.declare_topic(vhost, str(header["exchange"]), name, as_table(header["settings"]))
+                settings = as_table(header["settings"])
+                self._topology.declare_topic(vhost, str(header["exchange"]), name, settings)
+                self._sows.declared(lsn, (vhost, str(header["exchange"]), name), settings)
             case Kind.TOPIC_DELETE:
                 self._topology.delete_topic(vhost, str(header["exchange"]), name)
+                self._sows.deleted((vhost, str(header["exchange"]), name))
             case Kind.QUEUE_DECLARE:
                 self._add_queue(
                     QueueState(
@@ -213,6 +253,7 @@ class Objects:
         queue = self.queues.pop(number, None)
         if queue is None:
             return
+        self._deferred.pop(number, None)
         if self._ids.get((queue.state.vhost, queue.state.name)) == number:
             del self._ids[queue.state.vhost, queue.state.name]
             self._topology.queue_gone(queue.state.vhost, queue.state.name)

@@ -5,8 +5,9 @@ It keeps the register of queues.  Texts of refusals are the ones that AMQP clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
+from penstock.core.actions.rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
@@ -16,10 +17,10 @@ from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, TYPES, Topology, canonical_table
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, ResourceLocked
-from penstock.expr import TopicPattern, compile_filter
+from penstock.expr import TopicPattern, compile_filter, compile_value
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.kinds import Kind
-from penstock.records.settings import Action, QueueSettings
+from penstock.records.settings import QueueSettings
 from penstock.records.tables import Timestamp
 
 _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
@@ -39,14 +40,14 @@ class Admin:
         router: Router,
         interning: Interning,
         on_delete: Callable[[Now, Queue], int],
-        actions: Sequence[Action],
+        rules: Rules,
     ) -> None:
         self._outbox = outbox
         self._topology = topology
         self._router = router
         self._interning = interning
         self._on_delete = on_delete  # ends its consumers, streams and timers; returns how much was ready
-        self._actions = actions
+        self._rules = rules
         self.queues = router.queues  # the one register by (vhost, name)
         self.by_id: dict[int, Queue] = {}  # ascending
         self.exclusive: dict[object, dict[int, Queue]] = {}  # by connection
@@ -56,7 +57,7 @@ class Admin:
 
     def make(self, state: QueueState, exclusive_to: object | None) -> Queue:
         """The queue of a state, without messages, in the register; its record is written already."""
-        actions = [a for a in self._actions if a.queue == state.name and a.vhost == state.vhost]
+        actions = self._rules.on_queue(state.vhost, state.name)
         if len(self._settings) >= SETTINGS_MOST:
             self._settings.clear()
         queue = Queue(
@@ -347,6 +348,10 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
         raise _bad_argument("fairness_model", where, "at-most-once queues know round-robin alone")
     if settings.filter and not compile_filter(settings.filter).deterministic:
         raise _bad_argument("filter", where, "a queue's filter must say the same of a message at any time")
+    if settings.priority_expression is not None:
+        compile_value(settings.priority_expression).require_deterministic("a priority expression")
+    if settings.barrier_expression:
+        compile_filter(settings.barrier_expression).require_deterministic("a barrier expression")
 
 
 def no_exchange(vhost: str, name: str) -> NotFound:

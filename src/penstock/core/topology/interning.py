@@ -54,6 +54,12 @@ class Interning:
         """The ids of the queues that a route names; none for `NO_ROUTE`, and for one that is not in use any more."""
         return self._queues.get(number, ())
 
+    def without(self, queue: int) -> frozenset[int]:
+        """Routes of rows that this queue has not taken, `NO_ROUTE` among them: as far as the rows can tell."""
+        if self.full:
+            return frozenset()  # who took a row may stand beside it
+        return frozenset([NO_ROUTE, *(number for number, queues in self._queues.items() if queue not in queues)])
+
     def _add_route(self, queues: tuple[int, ...], number: int) -> None:
         self._routes[queues] = number
         self._queues[number] = queues

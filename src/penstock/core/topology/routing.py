@@ -28,10 +28,11 @@ class Plan:
 
     version: int
     queues: tuple[Queue, ...]  # in order of their ids
-    filters: tuple[Filter | None, ...]  # beside `queues`: the content filter of each
+    filters: tuple[Filter | None, ...]  # beside `queues`: the content filter of each; then the barrier expressions
     keep: bool  # a declared topic keeps what no queue takes
     by_headers: bool  # a headers exchange is on the way: `queues` holds for messages without headers only
     filtered: bool
+    fenced: tuple[int, ...] = ()  # places in `queues` of those with a barrier expression, as these follow in `filters`
     route: int = -1  # interned id of `queues`; -1 until the first message is stored
     _together: FilterSet | None = None
 
@@ -45,9 +46,13 @@ class Plan:
     def without(self, names: frozenset[str]) -> Plan:
         """The same plan without the queues of these names."""
         kept = [i for i, queue in enumerate(self.queues) if queue.name not in names]
-        filters = tuple(self.filters[i] for i in kept)
+        fenced = [(kept.index(i), place) for place, i in enumerate(self.fenced, len(self.queues)) if i in kept]
+        filters = tuple(self.filters[i] for i in (*kept, *(place for _, place in fenced)))
         queues = tuple(self.queues[i] for i in kept)
-        return Plan(self.version, queues, filters, self.keep, self.by_headers, any(one is not None for one in filters))
+        return Plan(
+            self.version, queues, filters, self.keep, self.by_headers, any(one is not None for one in filters),
+            tuple(i for i, _ in fenced),
+        )  # fmt: skip
 
 
 class KeyTrie:
@@ -177,6 +182,8 @@ class Router:
         self._views: dict[tuple[str, str], Views] = {}
         self._indexes: dict[tuple[str, str], ExchangeIndex] = {}
         self._filters: dict[int, Filter] = {}
+        self._barriers: dict[int, Filter] = {}
+        self.rating: set[int] = set()  # ids of queues with priorities
 
     @property
     def version(self) -> int:
@@ -197,12 +204,18 @@ class Router:
                 views.patterns[queue] = pattern
         if settings.filter:
             self._filters[queue.id] = compile_filter(settings.filter)
+        if settings.barrier_expression:
+            self._barriers[queue.id] = compile_filter(settings.barrier_expression)
+        if settings.priority_expression is not None:
+            self.rating.add(queue.id)
 
     def remove(self, queue: Queue) -> None:
         """A queue is gone, or its settings are about to change."""
         settings = queue.settings
         self.queues.pop((queue.vhost, queue.name), None)
         self._filters.pop(queue.id, None)
+        self._barriers.pop(queue.id, None)
+        self.rating.discard(queue.id)
         name = settings.underlying_topic
         if not name:
             return
@@ -294,13 +307,15 @@ class Router:
             keep |= (vhost, exchange, key) in self._topology.topics
         queues = tuple(sorted(found, key=_by_id))
         filters = tuple(self._filters.get(queue.id) for queue in queues)
+        fenced = tuple(i for i, queue in enumerate(queues) if queue.id in self._barriers) if self._barriers else ()
+        filters += tuple(self._barriers[queues[i].id] for i in fenced)
         filtered = any(one is not None for one in filters)
-        return Plan(self._topology.version, queues, filters, keep, by_headers, filtered)
+        return Plan(self._topology.version, queues, filters, keep, by_headers, filtered, fenced)
 
     @property
     def filtering(self) -> bool:
-        """Whether any queue has a content filter."""
-        return bool(self._filters)
+        """Whether any queue has a content filter, or tells barriers by one."""
+        return bool(self._filters or self._barriers)
 
 
 def _by_id(queue: Queue) -> int:

@@ -1,0 +1,172 @@
+"""Commands about what the log had before a queue was there, or before its recovery point was moved.
+
+A RECOVER record says that a pass over the log begins; the shell walks, and each step comes back as `recovered`: a
+RECOVERED record names the messages that the queue takes of it.  So a start in the middle goes on where the last step
+was durable, and folding runs no filter.  Passes of several queues walk together (`server.recovering`).
+
+A queue is offered each message once.  What was published after its declare it was offered then, unless the route says
+that others alone took it; what an earlier pass has been over is not taken again, whatever became of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.commands.parts import Parts
+from penstock.core.effects import Recover
+from penstock.core.queue import older
+from penstock.core.queue.expiry import deadlines
+from penstock.core.queue.runs import packed
+from penstock.core.queue.view import Queue
+from penstock.core.state.durable import runs_of
+from penstock.core.state.passing import Spans, begin, go_on
+from penstock.errors import PreconditionFailed
+from penstock.records.chunks import LSN_LIMIT, Now, pack_pairs, pairs_of
+from penstock.records.kinds import Kind
+from penstock.records.recovery import parse_recovery_point
+from penstock.records.settings import QueueSettings
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """What a pass of one queue asks for from `at` on: to be looked at elsewhere, nothing of it changes."""
+
+    queue: int  # id
+    vhost: str
+    name: str
+    settings: QueueSettings
+    at: int
+    until: int
+    time: int  # microseconds: what was published earlier is left out
+    skip: Spans  # left out too
+    offered: int  # what is not older was offered as it was published, unless
+    others: frozenset[int]  # its route is one of these, which do not name the queue
+    booted: int  # transient messages that are older ended with an earlier process
+
+
+@dataclass(slots=True)
+class Found:
+    """What a queue takes of a stretch: parallel columns, LSNs ascending."""
+
+    lsns: Ints
+    times: Ints
+    expires_at: Ints  # what the messages say themselves; 0: nothing
+    not_before: Ints
+    barriers: list[int] = field(default_factory=list[int])
+    transient: list[int] = field(default_factory=list[int])
+
+
+class RecoveryCommands(Parts):
+    """Passes over the log."""
+
+    def passes(self) -> list[Pass]:
+        """Those that are under way, by queue."""
+        out = list[Pass]()
+        for number, (reviewed, passing) in self._passes.items():
+            queue = self._admin.by_id[number]
+            if passing is not None:
+                others = self._interning.without(number) if passing.until > number + 1 else frozenset[int]()
+                out.append(
+                    Pass(
+                        number, queue.vhost, queue.name, queue.settings, passing.at, passing.until, passing.time,
+                        reviewed, number, others, self._booted,
+                    )
+                )  # fmt: skip
+        return out
+
+    def passing_floor(self) -> int:
+        """No pass asks for what is older."""
+        return min((one.at for _, one in self._passes.values() if one is not None), default=LSN_LIMIT)
+
+    def recovered(self, now: Now, one: Pass, found: Found, upto: int) -> bool:
+        """A step of a pass is done: all below `upto`.  False: it does not count, its queue has changed meanwhile."""
+        queue = self._admin.by_id.get(one.queue)
+        reviewed, passing = self._passes.get(one.queue, ((), None))
+        if queue is None or passing is None or queue.settings is not one.settings or passing.at != one.at:
+            return False
+        now = self._at(now)
+        if queue.is_due(now):
+            queue.tick(now, self._out)
+        upto = min(upto, passing.until)
+        self._out.begin()  # with the acks that came before what is found
+        self._take(now, queue, found, upto)
+        self._out.end()
+        reviewed, passing = self._passes[queue.id] = go_on(reviewed, passing, upto)
+        if passing is None:
+            older.put_in_order(queue, self._out.last_lsn, self._out)
+        queue.hungry = True
+        queue.tick(now, self._out)
+        self._touch(queue)
+        return True
+
+    def _take(self, now: Now, queue: Queue, found: Found, upto: int) -> None:
+        """Write what the queue takes, and let it in; what has expired meanwhile does not come in."""
+        ends = deadlines(queue.settings, found.times, found.expires_at)
+        alive = (ends == 0) | (ends > now.wall)
+        lsns, ends = found.lsns[alive], ends[alive]
+        later = np.where(found.not_before > now.wall, found.not_before, 0)[alive]
+        living = set(lsns.tolist())
+        barriers = [lsn for lsn in found.barriers if lsn in living]
+        columns = {"expires_at": runs_of(lsns, ends), "not_before": runs_of(lsns, later)}
+        if barriers:
+            columns["barrier"] = runs_of(lsns, np.isin(lsns, barriers).astype(np.int64))
+        if len(lsns) and found.transient:
+            self._publisher.transient.add_older(lsns[np.isin(lsns, found.transient)])
+        for name, marks in self._marks():
+            columns[name] = runs_of(lsns, marks.among(lsns).astype(np.int64))
+        header: dict[str, object] = {"upto": upto}
+        if told := {name: runs.tolist() for name, runs in columns.items() if len(runs)}:
+            header["columns"] = told
+        pairs = pairs_of(packed(lsns), False) if len(lsns) else []
+        self._recovered = self._out.record(Kind.RECOVERED, queue.name, header, pack_pairs(queue.id, pairs))
+        if older.waits(queue) and queue.older is None:
+            queue.older = older.Older()
+        if len(lsns):
+            queue.arrived += len(lsns)
+            older.take_older(
+                queue, lsns, ends if ends.any() else None, later if later.any() else None, barriers
+            )  # fmt: skip
+            if queue.id in self._deferred.by_queue:
+                self._deferred.appeared(now, queue, self.origin, packed(lsns), packed(lsns), self._out)
+
+    # -- for declaring and altering
+
+    def _check_point(self, name: str, settings: QueueSettings) -> None:
+        """PreconditionFailed for a recovery point that this log does not know."""
+        try:
+            point = parse_recovery_point(settings.recovery_point)
+        except ValueError as error:
+            raise PreconditionFailed(f"recovery_point of queue '{name}': {error}") from error
+        if point.kind == "lsn" and point.origin != self.origin:
+            raise PreconditionFailed(
+                f"recovery_point of queue '{name}': the bookmark {settings.recovery_point} is of the log "
+                f"{point.origin}, and this is the log {self.origin}"
+            )
+
+    def _begin_pass(self, queue: Queue) -> None:
+        """Write that a pass begins, or that none is wanted any more, by the queue's recovery point."""
+        point = parse_recovery_point(queue.settings.recovery_point)
+        reviewed, passing = self._passes.get(queue.id, ((), None))
+        if point.kind == "now" and passing is None:
+            return
+        start = {"epoch": 0, "time": 0, "now": LSN_LIMIT, "lsn": point.lsn + 1}[point.kind]
+        header: dict[str, object] = {"point": queue.settings.recovery_point, "from": start}
+        if point.time:
+            header["time"] = point.time
+        lsn = self._out.record(Kind.RECOVER, queue.name, header, pack_pairs(queue.id, ()))
+        self._passes[queue.id] = begin(reviewed, passing, header, lsn)
+        self._go_on_passing(queue)
+
+    def _go_on_passing(self, queue: Queue) -> None:
+        """After a start, or as it begins: have the log walked."""
+        if self._passes[queue.id][1] is not None:
+            if older.waits(queue) and queue.older is None:
+                queue.older = older.Older()
+            self._out.effect(Recover())
+        else:
+            older.put_in_order(queue, self._out.last_lsn, self._out)

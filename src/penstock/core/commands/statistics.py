@@ -1,0 +1,71 @@
+"""The figures of a queue, as the documents name them; those that one instance alone cannot have are constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from penstock.core.queue.runs import NEVER
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.core.stamps import Stamps
+    from penstock.records.chunks import Now
+
+RUNS_MOST = 1000
+"""Runs of a queue that are looked at for its oldest message; of a more disordered queue the age is a guess."""
+
+
+def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
+    """Snapshots, counts since the start, and settings."""
+    figures = queue.figures
+    depth = depth_of(queue)
+    settings = queue.settings
+    return {
+        "queue_depth": depth,
+        "inactive_message_count": queue.tail.count,
+        "backlog": queue.outstanding,
+        "age_of_oldest_lease": age_of_oldest_lease(queue, now),
+        "seconds_behind": seconds_behind(queue, now, stamps),
+        "owned": depth + queue.tail.count,
+        "transferred_in": 0,
+        "transferred_out": 0,
+        "proxied_transfer": False,
+        "max_backlog": settings.max_backlog,
+        "target_queue_depth": settings.target_queue_depth,
+        "message_type": "json",
+        "topic": settings.underlying_topic or queue.name,
+        "redelivered": 0 if figures is None else figures.redelivered,
+        "expirations": {} if figures is None else dict(figures.expirations or {}),
+        "ack_rate": 0.0 if figures is None else round(figures.rate(now.mono), 3),
+        "lease_to_ack": {} if figures is None else told(figures.quantiles()),
+    }
+
+
+def told(quantiles: Mapping[float, float]) -> dict[str, float]:
+    """`p50`, `p99`, `p99.9`: seconds."""
+    return {f"p{100 * share:g}": seconds for share, seconds in quantiles.items()}
+
+
+def depth_of(queue: Queue) -> int:
+    """Active messages that are not settled."""
+    return queue.ready + queue.held + queue.leased + queue.delayed + queue.dying
+
+
+def age_of_oldest_lease(queue: Queue, now: Now) -> float:
+    """Seconds since the oldest delivery that nobody has settled; 0 without any."""
+    granted = NEVER
+    for consumer in queue.holders():
+        first = next(consumer.leases.held(), None)
+        if first is not None and first.granted:
+            granted = min(granted, first.granted)
+    return 0.0 if granted == NEVER else max(now.mono - granted, 0) / 1e6
+
+
+def seconds_behind(queue: Queue, now: Now, stamps: Stamps) -> float:
+    """Seconds since the oldest message that is not settled was published, or since the start; 0 for an empty queue."""
+    lowest = queue.main.head() if queue.main.count else NEVER
+    for run in islice(chain(queue.runs_held(), queue.delays.retries.runs()), RUNS_MOST):
+        lowest = min(lowest, run.chunk[0])
+    return 0.0 if lowest == NEVER else max(now.wall - stamps.of(lowest, now.wall), 0) / 1e6

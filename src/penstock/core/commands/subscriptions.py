@@ -1,0 +1,342 @@
+"""Subscriptions: one client's wish for messages of a queue, or of every queue whose name a pattern matches.
+
+A subscription to a pattern has a consumer at each queue that matches, now or later, and one backlog for all of them.
+Replacing one changes its terms in one step: leases stay, and what is outstanding counts in the new backlog.
+
+    effective backlog = min(max_per_subscription_backlog of each queue it matches, its own max_backlog)
+
+It knows no wire; who takes the deliveries is the `holder` of every consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+from penstock.core.commands.acknowledging import AcknowledgeCommands
+from penstock.core.commands.parts import NO_TABLE
+from penstock.core.queue.consumers import UNLIMITED, Consumer, Credit
+from penstock.core.queue.terms import reopen, replace
+from penstock.core.queue.view import Queue
+from penstock.errors import AccessRefused, InvalidArgument, NotFound
+from penstock.expr import Filter, TopicPattern
+from penstock.records.chunks import Now
+from penstock.records.settings import QueueSettings
+
+
+class Stays(Enum):
+    """What is not named in a replacement stays as it is."""
+
+    STAYS = "stays"
+
+
+STAYS: Final = Stays.STAYS
+
+Narrow = Callable[[Queue, "Filter | None"], "Filter | None"]
+"""What of a queue may be read with a filter, as a filter.  AccessRefused: nothing may be."""
+
+
+class Subscription:
+    """One subscription.  `consumers` are those that may get more; `former` those that still hold something."""
+
+    __slots__ = (
+        "by", "client", "closed", "consumers", "credit", "exclusive", "filter", "former", "holder", "max_backlog",
+        "narrow", "no_ack", "pattern", "paused", "priority", "tag", "topic", "vhost",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        vhost: str,
+        topic: str,
+        *,
+        tag: str,
+        holder: object,
+        by: object | None = None,
+        client: str = "",
+        no_ack: bool = False,
+        exclusive: bool = False,
+        filter: Filter | None = None,
+        max_backlog: int | None = None,
+        priority: int = 0,
+        paused: bool = False,
+        narrow: Narrow | None = None,
+    ) -> None:
+        self.vhost = vhost
+        self.topic = topic
+        self.pattern: TopicPattern | None = None  # None: it names one queue
+        self.tag = tag
+        self.holder = holder  # takes the deliveries
+        self.by = by  # the connection that asked
+        self.client = client
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.filter = filter
+        self.max_backlog = max_backlog  # as it was asked for; None: no limit of its own
+        self.priority = priority
+        self.paused = paused
+        self.narrow = narrow
+        self.closed = False
+        self.credit: Credit | None = None  # what several consumers share; None: there is but one
+        self.consumers: dict[int, Consumer] = {}  # by queue id
+        self.former: list[Consumer] = []  # of queues that it no longer names
+
+    @classmethod
+    def around(
+        cls, consumer: Consumer, by: object, filter: Filter | None = None, narrow: Narrow | None = None
+    ) -> Subscription:
+        """What a single consumer is, as a subscription that can be replaced.  filter: as it was asked for."""
+        queue = consumer.queue
+        wish = cls(
+            queue.vhost, queue.name, tag=consumer.tag, holder=consumer.holder, by=by, client=consumer.client,
+            no_ack=consumer.no_ack, exclusive=consumer.exclusive, filter=filter, max_backlog=consumer.max_backlog,
+            priority=consumer.priority, paused=consumer.paused, narrow=narrow,
+        )  # fmt: skip
+        wish.consumers[queue.id] = consumer
+        return wish
+
+    @property
+    def effective_backlog(self) -> int | None:
+        """How many messages may be outstanding at once; None: no limit."""
+        limit = UNLIMITED if self.max_backlog is None else self.max_backlog
+        for consumer in self.consumers.values():
+            limit = min(limit, consumer.queue.settings.max_per_subscription_backlog or UNLIMITED)
+        return None if limit >= UNLIMITED else limit
+
+    @property
+    def outstanding(self) -> int:
+        """Delivered and not settled, in all its queues."""
+        return sum(consumer.outstanding for consumer in self.all())
+
+    def all(self) -> Iterator[Consumer]:
+        """Every consumer that holds something, or may."""
+        yield from self.consumers.values()
+        yield from self.former
+
+    def filter_at(self, queue: Queue) -> Filter | None:
+        """What it may have of one queue.  Raises AccessRefused: nothing."""
+        return self.filter if self.narrow is None else self.narrow(queue, self.filter)
+
+    def at(self, queue: Queue) -> list[Consumer]:
+        """Its consumers at one queue; two when it left the queue, came back, and still holds what it had before."""
+        return [consumer for consumer in self.all() if consumer.queue is queue]
+
+
+class SubscriptionCommands(AcknowledgeCommands):
+    """Subscribing, replacing, closing; and the queues that come and go under a pattern."""
+
+    def open(self, now: Now, subscription: Subscription) -> None:
+        """Begin a subscription, served at once.
+
+        A queue of exactly that name is meant before a pattern is.
+        Errors: NotFound for a name that is neither; AccessRefused when somebody has the queue for himself;
+        InvalidArgument for a pattern that cannot be used.
+        """
+        self._name(subscription, subscription.topic)
+        self._join_all(self._at(now), subscription)
+
+    def close(self, now: Now, subscription: Subscription, *, requeue: bool = True, lost: bool = False) -> None:
+        """End a subscription.  requeue: what it holds goes back; lost: as its connection did."""
+        subscription.closed = True
+        self._patterns.pop(subscription, None)
+        consumers = [*subscription.all()]
+        for consumer in consumers:
+            self.pause(consumer)  # what one gives back is not for the next one that goes
+        for consumer in consumers:
+            self.unsubscribe(now, consumer, requeue=requeue, lost=lost)
+        if requeue:
+            subscription.consumers.clear()
+            subscription.former.clear()
+
+    def replace(
+        self,
+        now: Now,
+        subscription: Subscription,
+        *,
+        filter: Filter | Stays | None = STAYS,
+        max_backlog: int | Stays | None = STAYS,
+        topic: str | Stays = STAYS,
+    ) -> None:
+        """Other terms, in one step: what is granted from now on is granted by them, and what is held stays held.
+
+        Errors: those of `open`, and nothing is changed then.
+        """
+        if subscription.closed:
+            raise InvalidArgument(f"subscription {subscription.tag!r} is closed")
+        now = self._at(now)
+        if topic is not STAYS and topic != subscription.topic:
+            self._move(now, subscription, topic)
+        if filter is not STAYS:
+            subscription.filter = filter
+        if max_backlog is not STAYS:
+            subscription.max_backlog = max_backlog
+        own = None if subscription.credit is not None else subscription.max_backlog
+        self._set_credit(subscription)
+        for consumer in list(subscription.consumers.values()):
+            queue = consumer.queue
+            replace(queue, now, consumer, self._out, filter=subscription.filter_at(queue), max_backlog=own)
+            self._touch(queue, consumer.shared)
+        self._join_all(now, subscription)
+
+    def hold(self, subscription: Subscription) -> None:
+        """Its connection takes no more bytes now."""
+        subscription.paused = True
+        for consumer in subscription.consumers.values():
+            self.pause(consumer)
+
+    def go_on(self, now: Now, subscription: Subscription) -> None:
+        """Its connection takes bytes again."""
+        subscription.paused = False
+        for consumer in list(subscription.consumers.values()):
+            self.resume(now, consumer)
+
+    # -- which queues
+
+    def _name(self, subscription: Subscription, topic: str) -> None:
+        """Set what the subscription names; raises, and changes nothing, for what cannot be named."""
+        pattern: TopicPattern | None = None
+        if (subscription.vhost, topic) in self._admin.queues:
+            queue = self._admin.queue(subscription.vhost, topic, subscription.by)
+            others = [one for one in queue.consumers if subscription.consumers.get(queue.id) is not one]
+            if any(one.exclusive or subscription.exclusive for one in others):
+                raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
+            subscription.filter_at(queue)
+        else:
+            try:
+                pattern = TopicPattern(topic)
+            except ValueError as error:
+                raise InvalidArgument(f"the pattern {topic!r} of queues cannot be used: {error}") from error
+            if pattern.literal:
+                raise NotFound(f"no queue '{topic}' in vhost '{subscription.vhost}'")
+        subscription.topic = topic
+        subscription.pattern = pattern
+        if pattern is not None and subscription.credit is None:
+            self._share(subscription)
+
+    def _share(self, subscription: Subscription) -> None:
+        """Give it a counter for several queues; what is outstanding counts."""
+        credit = subscription.credit = Credit(whole=True)
+        for consumer in subscription.consumers.values():
+            consumer.shared = credit
+            consumer.queue.sharing += 1
+            credit.consumers.append(consumer)
+            credit.used += 0 if consumer.no_ack else consumer.outstanding
+            consumer.max_backlog = None
+            consumer.set_limit()
+        self._patterns[subscription] = None
+
+    def _set_credit(self, subscription: Subscription, joining: Sequence[Queue] = ()) -> None:
+        """The backlog of all its queues, with those that it is about to join."""
+        if subscription.credit is not None:
+            own = subscription.effective_backlog
+            limits = [queue.settings.max_per_subscription_backlog or UNLIMITED for queue in joining]
+            subscription.credit.limit = min([UNLIMITED if own is None else own, *limits])
+
+    def _matches(self, subscription: Subscription, queue: Queue) -> bool:
+        if queue.vhost != subscription.vhost:
+            return False
+        if queue.exclusive_to is not None and queue.exclusive_to is not subscription.by:
+            return False
+        pattern = subscription.pattern
+        return queue.name == subscription.topic if pattern is None else pattern.matches(queue.name)
+
+    def _join_all(self, now: Now, subscription: Subscription) -> None:
+        """A consumer at each queue that the subscription names and has none at."""
+        if subscription.pattern is None:
+            queues = [self._admin.queue(subscription.vhost, subscription.topic, subscription.by)]
+        else:
+            queues = [queue for queue in self.queues() if self._matches(subscription, queue)]
+        missing = [queue for queue in queues if queue.id not in subscription.consumers]
+        self._set_credit(subscription, missing)
+        for queue in missing:
+            self._join(now, subscription, queue)
+        self._set_credit(subscription)
+
+    def _join(self, now: Now, subscription: Subscription, queue: Queue) -> None:
+        try:
+            filter = subscription.filter_at(queue)
+        except AccessRefused:
+            if subscription.pattern is None:
+                raise
+            return
+        back = next((one for one in subscription.former if one.queue is queue and one.outstanding), None)
+        if back is not None:
+            subscription.former.remove(back)
+            subscription.consumers[queue.id] = back
+            reopen(queue, now, back, self._out, filter=filter)
+            self._touch(queue, back.shared)
+            return
+        try:
+            subscription.consumers[queue.id] = self.subscribe(
+                now, queue, tag=subscription.tag, holder=subscription.holder, client=subscription.client,
+                no_ack=subscription.no_ack, exclusive=subscription.exclusive, filter=filter,
+                max_backlog=None if subscription.credit is not None else subscription.max_backlog,
+                shared=subscription.credit, priority=subscription.priority, paused=subscription.paused,
+            )  # fmt: skip
+        except AccessRefused:
+            if subscription.pattern is None:
+                raise  # of many it passes over those that somebody has for himself
+
+    def _move(self, now: Now, subscription: Subscription, topic: str) -> None:
+        """Other queues: at those that it leaves it keeps what it holds."""
+        self._name(subscription, topic)
+        if subscription.credit is None:
+            self._share(subscription)
+        for number, consumer in list(subscription.consumers.items()):
+            if not self._matches(subscription, consumer.queue):
+                del subscription.consumers[number]
+                subscription.former = [one for one in subscription.former if one.outstanding]
+                subscription.former.append(consumer)
+                self.unsubscribe(now, consumer, requeue=False)
+
+    # -- queues that come, go and change
+
+    def declare_queue(
+        self, now: Now, vhost: str, name: str, settings: QueueSettings, *, durable: bool = True,
+        exclusive_to: object | None = None, auto_delete: bool = False, arguments: Mapping[str, object] = NO_TABLE,
+        passive: bool = False, by: object | None = None, server_named: bool = False,
+    ) -> Queue:  # fmt: skip
+        """As before; subscriptions whose pattern matches a new queue join it."""
+        last = self._out.next_lsn
+        queue = super().declare_queue(
+            now, vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
+            arguments=arguments, passive=passive, by=by, server_named=server_named,
+        )  # fmt: skip
+        if self._patterns and queue.id >= last:
+            self._look_around(self._at(now), queue)
+        return queue
+
+    def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings) -> None:
+        """As before; the backlog that a subscription has for several queues follows."""
+        super().alter_queue(now, queue, settings)
+        for subscription in self._patterns:
+            if queue.id in subscription.consumers:
+                self._set_credit(subscription)
+                for consumer in list(subscription.consumers.values()):
+                    if not consumer.paused:
+                        self.resume(now, consumer)
+
+    def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
+        """As before; where the queue was its own, those come that its pattern keeps waiting."""
+        super().unsubscribe(now, consumer, requeue=requeue, lost=lost)
+        if consumer.exclusive and self._patterns and self._by_id(consumer.queue.id) is consumer.queue:
+            self._look_around(self._at(now), consumer.queue)
+
+    def _look_around(self, now: Now, queue: Queue) -> None:
+        for subscription in list(self._patterns):
+            joined = queue.id in subscription.consumers
+            if not joined and subscription.pattern is not None and self._matches(subscription, queue):
+                self._set_credit(subscription, [queue])
+                self._join(now, subscription, queue)
+
+    def _ending(self, now: Now, queue: Queue) -> int:
+        left = [one for one in self._patterns if queue.id in one.consumers or any(one.at(queue))]
+        ready = super()._ending(now, queue)
+        for subscription in left:
+            subscription.consumers.pop(queue.id, None)
+            subscription.former = [one for one in subscription.former if one.queue is not queue]
+            self._set_credit(subscription)
+            for consumer in list(subscription.consumers.values()):
+                if not consumer.paused:
+                    self.resume(now, consumer)
+        return ready

@@ -1,0 +1,62 @@
+"""Priorities of a batch of publishes: what a queue's expression makes of each message, once, as it enters the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.core.publishing.judging import LOOP_US, Question
+from penstock.core.queue.ranks import rank_of
+from penstock.expr import compile_value
+from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
+from penstock.records.bodies import listed
+from penstock.records.chunks import Chunk
+from penstock.records.entries import Publishes
+
+EVALUATION_US = 2
+"""About what reading a body and evaluating an expression takes."""
+
+
+def answer_name(expression: str) -> str:
+    """Under what the ranks that an expression gave stand among the answers on a batch; no filter is spelled so."""
+    return f"\0{expression}"
+
+
+def unrated(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) -> list[Question]:
+    """What has to be evaluated off the loop: all rows of an expression where the batch would hold the loop up.
+
+    expressions    each with the rows that its queue may take
+    """
+    out = dict[str, Question]()
+    for text, rows in expressions:
+        value = compile_value(text)
+        if not value.needs_body or not value.needs.isdisjoint(("lsn", "time")):
+            continue  # nothing to read, or something that nobody knows before the rows are written
+        known = {} if batch.judged is None else batch.judged.get(answer_name(text), {})
+        bodies = batch.bodies
+        sizes = [len(bodies[row]) for row in rows if row not in known]
+        if sizes and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(sizes) * EVALUATION_US > LOOP_US):
+            out.setdefault(text, Question(value, [])).rows.extend(row for row in rows if row not in known)
+    return list(out.values())
+
+
+def ranks_of(expression: str, batch: Publishes, rows: Sequence[int], chunk: Chunk, time: int) -> list[int]:
+    """The rank of each of these rows, which have the LSNs of the chunk."""
+    known = None if batch.judged is None else batch.judged.get(answer_name(expression))
+    if known is not None and all(row in known for row in rows):
+        return [known[row] for row in rows]
+    value = compile_value(expression)
+    properties, topics = batch.properties, batch.topics
+    whole = len(rows) == len(batch.bodies)
+    if value.needs_body:
+        batch.bodies = bodies = listed(batch.bodies)  # for good: the next queue asks again
+        bodies = bodies if whole else [bodies[row] for row in rows]
+    else:
+        bodies = [b""] * len(rows)
+    found = value.values(
+        bodies,
+        properties if whole or isinstance(properties, bytes) else [properties[row] for row in rows],
+        topics if whole or not isinstance(topics, list) else [topics[row] for row in rows],
+        lsns=chunk,
+        times=time,
+    )
+    return list(map(rank_of, found))

@@ -1,0 +1,30 @@
+"""What actions want to know of a queue's messages.  A queue that no action watches pays one test of an empty tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Gone, Sink
+from penstock.core.queue.leases import SLOT
+from penstock.core.queue.runs import Run
+from penstock.records.actions import OnDelete, OnExpire
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+
+def wants(watched: Sequence[OnExpire | OnDelete], reasons: Sequence[str]) -> bool:
+    """Whether an action is for messages that expire for these reasons."""
+    return any(
+        isinstance(on, OnExpire) and (not on.reasons or any(reason in on.reasons for reason in reasons))
+        for on in watched
+    )
+
+
+def gone(queue: Queue, runs: Sequence[Run], after: int, sink: Sink) -> None:
+    """These are acknowledged, or were removed as they were sent: tell whoever wants to know."""
+    if any(isinstance(on, OnDelete) for on in queue.actions):
+        chunks = [run.chunk for run in runs if run.place != SLOT]
+        if chunks:
+            sink.effect(Gone(queue, chunks, after))

@@ -1,0 +1,164 @@
+"""Messages older than some that a queue has had: what a pass over the log finds for it.
+
+A queue that serves in order of arrival takes them at once, each at its own place.  Where the order says more than that
+(barriers, priorities, a target depth) nothing goes out before the last of them is there: they wait here, and the queue
+is put in order once, at the end of the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.core.queue import lasting
+from penstock.core.queue.main_order import Main
+from penstock.core.queue.ranking import change_ranks, take_unranked
+from penstock.core.queue.runs import Run, packed, sift, tidy
+from penstock.core.state.capture import Contained
+from penstock.core.state.durable import Ints, flat
+from penstock.records.chunks import Chunk
+
+if TYPE_CHECKING:
+    from penstock.core.effects import Sink
+    from penstock.core.queue.contents import Contents
+
+
+class Older:
+    """What was found and waits for the end of the pass."""
+
+    __slots__ = ("barriers", "chunks", "count")
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []  # in order, disjoint
+        self.barriers = set[int]()  # those of them that are barriers
+        self.count = 0
+
+    def add(self, chunk: Chunk, barriers: Sequence[int]) -> None:
+        """More of them."""
+        self.chunks.append(chunk)
+        self.barriers.update(barriers)
+        self.count += len(chunk)
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here."""
+        out = list[Run]()
+        kept = list[Chunk]()
+        for chunk in self.chunks:
+            inside, outside, _ = sift(chunk, wanted)
+            if inside is not None:
+                out.append(Run(inside, False))
+                self.count -= len(inside)
+                self.barriers.difference_update(inside)
+            kept += outside
+        if out:
+            self.chunks = kept
+        return out
+
+    def clear(self) -> None:
+        """They are gone."""
+        self.chunks, self.count = [], 0
+        self.barriers.clear()
+
+    def floor(self) -> int:
+        """None is older; only when there is one."""
+        return min(chunk[0] for chunk in self.chunks)
+
+
+def waits(queue: Contents) -> bool:
+    """Whether the queue has to be put in order before it may go on."""
+    settings = queue.settings
+    ordered = settings.barrier_expression is not None or settings.priority_expression is not None
+    return ordered or bool(settings.target_queue_depth) or queue.held > 0 or queue.ranks is not None
+
+
+def take_older(
+    queue: Contents, lsns: Ints, deadlines: Ints | None, not_before: Ints | None, barriers: Sequence[int]
+) -> None:
+    """Take messages, ascending, that a record says the queue took.
+
+    deadlines, not_before    microseconds, 0 for never and at once; None: all are 0
+    barriers                 those of them that are barriers
+    """
+    if queue.ranks is not None:
+        take_unranked(queue, lsns)
+    if deadlines is not None or not queue.expiry.empty:
+        queue.timed().add_older(lsns, np.zeros(len(lsns), dtype=np.int64) if deadlines is None else deadlines)
+    if len(lsns) and int(lsns[-1]) >= queue.floor():
+        _mix(queue, int(lsns[-1]))
+    if not_before is not None:
+        late = not_before > 0
+        if late.any():
+            delayed = set(lsns[late].tolist())
+            queue.late().schedule_older(lsns[late], not_before[late])
+            queue.delayed += len(delayed)
+            dormant = delayed.intersection(barriers)
+            if dormant:
+                queue.fenced().dormant.update(dormant)
+            queue.barriers.delay(packed(lsns[late]), 1)
+            queue.main.seal(int(lsns[late][-1]))
+            lsns = lsns[~late]
+    if not len(lsns):
+        return
+    if queue.older is not None:
+        queue.older.add(packed(lsns), [lsn for lsn in barriers if _among(lsns, lsn)])
+        return
+    if queue.main.last() < int(lsns[0]):
+        if queue.targets.lists:
+            queue.targets.arrive(range(int(lsns[0]), int(lsns[0]) + 1), None, None, queue.main)
+        for chunk, _ in tidy(lsns):
+            queue.main.append(chunk, solid=False)
+        queue.ready += len(lsns)
+    else:
+        for chunk, _ in tidy(lsns):
+            queue.put_back(Run(chunk, False))
+
+
+def _mix(queue: Contents, last: int) -> None:
+    """What comes, up to `last`, may lie between others: no array may be called solid any more."""
+    queue.main.loosen()
+    queue.main.seal(last)
+    for run in queue.runs():
+        run.solid = False
+
+
+def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
+    """The pass is over: what was found takes its place among what is ready or held.  `last`: the last LSN given."""
+    older, queue.older = queue.older, None
+    if older is None:
+        return
+    if queue.ranks is not None:
+        main = Main()
+        for chunk, _ in tidy(flat([*older.chunks, *queue.main.chunks()])):
+            main.append(chunk, solid=False)
+        queue.ready += older.count
+        queue.main, queue.ranks = main, None
+        change_ranks(queue, sink)
+        return
+    contained = Contained([*older.chunks])
+    contained.main += _ready(queue)
+    contained.runs = [Run(run.chunk, False, run.tally, run.place) for run in queue.returned.runs()]
+    contained.runs += [Run(run.chunk, False, run.tally, run.place) for run in queue.barriers.runs()]
+    barriers = np.array(sorted({*older.barriers, *queue.barriers.all_lsns()}), dtype=np.int64)
+    contained.barriers = packed(barriers) if len(barriers) else range(0)
+    dormant = queue.barriers.dormant
+    queue.begin_anew()
+    if dormant:
+        queue.fenced().dormant = dormant
+    lasting.load(queue, contained.waiting(), contained.columns())
+    for main in (queue.main, queue.tail, *(barrier.order() for barrier in queue.barriers.waiting())):
+        main.loosen()
+        main.seal(last)
+    queue.renew_targets()
+
+
+def _ready(queue: Contents) -> Iterator[Chunk]:
+    yield from queue.main.chunks()
+    yield from queue.barriers.chunks()
+    yield from queue.tail.chunks()
+
+
+def _among(lsns: Ints, lsn: int) -> bool:
+    at = int(np.searchsorted(lsns, lsn))
+    return at < len(lsns) and int(lsns[at]) == lsn

@@ -1,0 +1,47 @@
+"""Recovery points as people write them: from where a queue takes what the log has already.
+
+`now` and `creation` mean from now on, `epoch` from the beginning of the log; a bookmark `<origin>|<lsn>|` means what
+follows that message, a timestamp what was published at that moment or later.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+_BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPoint:
+    """One point.  `lsn` with its `origin`, or `time` in microseconds since the epoch, or one of the words."""
+
+    kind: Literal["epoch", "now", "lsn", "time"]
+    origin: int = 0
+    lsn: int = 0
+    time: int = 0
+
+
+def parse_recovery_point(text: str) -> RecoveryPoint:
+    """Raises ValueError with the forms there are."""
+    if text in ("now", "creation"):
+        return RecoveryPoint("now")
+    if text == "epoch":
+        return RecoveryPoint("epoch")
+    match = _BOOKMARK.match(text)
+    if match is not None:
+        return RecoveryPoint("lsn", origin=int(match[1]), lsn=int(match[2]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text[:60]!r} is not one of epoch, now, creation, a bookmark <origin>|<lsn>|, "
+            "a timestamp such as 20260131T235959Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since = moment - _EPOCH
+    return RecoveryPoint("time", time=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)

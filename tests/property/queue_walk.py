@@ -1,0 +1,206 @@
+"""Random walks of the queue model's machine: many more steps than hypothesis makes, found again by their seed.
+
+A walk is one queue with settings of its own and some dozens of commands, each compared with the model; what hypothesis
+does better, making a failure small, is left to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Any
+
+from penstock.core.effects import Verb
+from penstock.records.chunks import as_chunk
+from penstock.records.settings import QueueSettings, Retry
+from property.test_settling_model import SettlingMachine
+
+STEPS = 60
+"""Commands of one walk."""
+
+COMPARED = 4
+"""After so many commands the whole state is compared; what each command sends and expires is compared at once."""
+
+FILTERS = (None, None, "1", "2")
+VERBS = (Verb.ACK, Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE)
+
+
+def any_settings(dice: Random) -> QueueSettings:
+    """Of one queue."""
+    few = (0, 0, 1, 2, 3)
+    retry = None
+    if dice.random() < 0.4:
+        retry = Retry(dice.choice((3, 10)), 2.0, 30, 0.0, dice.choice(few))
+    return QueueSettings(
+        semantics=dice.choice(("at-least-once", "at-least-once", "at-least-once", "at-most-once")),
+        lease_period=dice.choice((0, 0, 5, 20)),
+        leasing=dice.choice(("sublet", "strict")),
+        max_backlog=dice.choice((0, 0, 0, 1, 5)),
+        max_per_subscription_backlog=dice.choice((0, 0, 2, 7)),
+        fairness_model=dice.choice(("fast", "round-robin", "proportional")),
+        max_deliveries=dice.choice(few),
+        max_cancels=dice.choice(few),
+        delivery_limit=dice.choice((-1, -1, 0, 1, 2)),
+        retry=retry,
+        expiration=dice.choice((None, None, 0, 8, 25)),
+        expiration_model=dice.choice(("default", "queue", "latest", "earliest")),
+        message_ttl=dice.choice((None, None, None, 0, 12)),
+        dead_letter_exchange=dice.choice((None, "dlx")),
+        deliver=dice.choice(("early", "durable")),
+        barrier_without_subscribers=dice.choice(("hold", "drop")),
+    )
+
+
+class Walk:
+    """One walk; `run` raises AssertionError where queue and model part."""
+
+    FENCED = 0.0
+    """The share of queues with barriers."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = dice = Random(seed)
+        self.machine = SettlingMachine()
+        self.machine.start(
+            any_settings(dice), dice.choice((10_000, 10_000, 3)), dice.random() < 0.3, dice.random() < 0.5,
+            dice.choice((10_000, 10_000, 3)), dice.random() < self.FENCED, dice.choice((3, 10_000)),
+        )  # fmt: skip
+        self.commands: list[Callable[[], object]] = [
+            self.arrive, self.arrive, self.arrive, self.settle, self.settle, self.settle, self.settle,
+            self.settle_as_anybody, self.settle_as_anybody, self.subscribe, self.subscribe, self.unsubscribe,
+            self.advance, self.advance, self.pull, self.pause, self.replace, self.replace, self.extend, self.sweep,
+            self.sweep, self.seldom, self.machine.tick_when_asked,
+        ]  # fmt: skip
+
+    def run(self) -> int:
+        """All its commands; how many they were."""
+        machine = self.machine
+        try:
+            for step in range(1, STEPS + 1):
+                self.dice.choice(self.commands)()
+                if step % COMPARED == 0:
+                    machine.same_state()
+                    machine.the_fold_says_the_same()
+                    machine.everything_ready_is_known_to_the_filters()
+        finally:
+            machine.teardown()
+        return STEPS
+
+    # -- commands
+
+    def arrive(self) -> None:
+        dice = self.dice
+        messages = [
+            (
+                dice.randrange(4), dice.choice((0, 0, 0, 1)), dice.choice((0, 0, 0, 0, -3, 0, 4, 15)),
+                dice.choice((0, 0, 0, 0, 0, 6, 18)), dice.random() < 0.15,
+            )
+            for _ in range(dice.randint(1, 5))
+        ]  # fmt: skip
+        if len(self.machine.model.messages) < 60:
+            self.machine.arrive(messages, dice.choice((1, 1, 1, 1, 6)))
+
+    def subscribe(self) -> None:
+        dice, machine = self.dice, self.machine
+        text = dice.choice(FILTERS)
+        if dice.random() < 0.3:
+            machine.subscribe_as_one(
+                dice.choice((None, 0, 3)), dice.choice((0, 0, 1)), dice.random() < 0.2, text, dice.choice((1, 2, 5))
+            )
+            return
+        machine.subscribe(
+            dice.choice((None, None, 0, 1, 3, 8, 50)), dice.choice((0, 0, 0, 1)), dice.random() < 0.2, text,
+            dice.random() < 0.2, dice.choice((None, None, None, "a")), dice.choice(("x", "y")),
+        )  # fmt: skip
+
+    def unsubscribe(self) -> None:
+        if self.machine.workers:
+            self.machine.unsubscribe(self.dice.randrange(6), self.dice.choice(("cancel", "close", "lose")))
+
+    def settle(self) -> None:
+        dice, machine = self.dice, self.machine
+        if not machine.workers:
+            return
+        worker, consumer = machine.choose(dice.randrange(6))
+        held = sorted(worker.held or worker.slots)
+        if not held or dice.random() < 0.2:
+            chunks: list[Any] = [self._range()]
+        else:
+            chosen = sorted(dice.sample(held, dice.randint(1, len(held))))
+            cut = dice.randrange(len(chosen) + 1)
+            chunks = [as_chunk(part) for part in (chosen[:cut], chosen[cut:]) if part]
+        machine.both_settle(chunks, dice.choice(VERBS), worker, consumer, "", dice.choice((None, None, None, 0, 7)))
+
+    def settle_as_anybody(self) -> None:
+        dice, machine = self.dice, self.machine
+        living = sorted(machine.model.messages)
+        chunk = self._range()
+        if living and dice.random() < 0.6:
+            chunk = as_chunk(sorted(dice.sample(living, min(len(living), dice.randint(1, 9)))))
+        machine.both_settle([chunk], dice.choice(VERBS), None, None, dice.choice(("", "x")), None)
+
+    def _range(self) -> Any:
+        first = self.dice.randint(90, self.machine.sink.next_lsn)
+        return range(first, first + self.dice.randint(1, 30))
+
+    def replace(self) -> None:
+        if self.machine.workers:
+            self.machine.replace(
+                self.dice.randrange(6), self.dice.choice(FILTERS), self.dice.choice((None, 0, 1, 4, 50))
+            )
+
+    def extend(self) -> None:
+        dice = self.dice
+        if self.machine.workers:
+            self.machine.extend(dice.randrange(6), dice.randrange(5), dice.randint(1, 3), dice.choice((1, 10, 40)))
+
+    def sweep(self) -> None:
+        dice = self.dice
+        verb = dice.choice((Verb.ACK, Verb.CANCEL, Verb.EXPIRE))
+        self.machine.settle_matching(dice.choice("123"), verb, dice.choice(("", "x")))
+
+    def advance(self) -> None:
+        command = self.machine.advance if self.dice.random() < 0.5 else self.machine.advance_and_tick
+        command(self.dice.choice((1, 2, 5, 10, 40)))
+
+    def pull(self) -> None:
+        if self.machine.workers:
+            self.machine.pull(self.dice.randrange(6), self.dice.choice((1, 2, 100)))
+
+    def pause(self) -> None:
+        if self.machine.workers:
+            self.machine.pause(self.dice.randrange(6))
+
+    def seldom(self) -> None:
+        dice, machine = self.dice, self.machine
+        match dice.randrange(8):
+            case 0:
+                machine.purge(really=True)
+            case 1:
+                limits = dice.choice((0, 1, 4)), dice.choice((0, 3)), dice.choice((0, 4, 30))
+                machine.alter(*limits, dice.random() < 0.7, really=True)
+            case 2:
+                machine.restart(dice.random() < 0.5, really=True)
+            case 3:
+                if machine.workers:
+                    machine.all_go(True, dice.choice(("close", "lose")))
+            case _:
+                self.settle()
+
+
+def main() -> None:
+    """Walk for ever, from `PENSTOCK_SEED` on; the first difference ends it with its seed."""
+    first = int(os.environ.get("PENSTOCK_SEED", "1000000"))
+    for seed in count(first):
+        try:
+            Walk(seed).run()
+        except Exception:
+            print(f"walk {seed} failed: PENSTOCK_SEED={seed}", flush=True)
+            raise
+        if seed % 1000 == 999:
+            print(f"{(seed + 1 - first) * STEPS:,} commands, up to walk {seed}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
