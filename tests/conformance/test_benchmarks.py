@@ -35,6 +35,39 @@ def test_every_amqp_mode_runs_on_a_real_server(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_fairness_among_a_thousand_runs() -> None:
+    command = [sys.executable, str(FOLDER / "bench_fairness.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(figures) == 12
+    assert {figure["settings"]["waiting"] for figure in figures} == {2_000, 20_000}
+
+
+def test_records_of_a_topic_cost_so_much() -> None:
+    command = [sys.executable, str(FOLDER / "bench_sow.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = {figure["what"]: figure["value"] for figure in map(json.loads, done.stdout.splitlines())}
+    assert len(figures) == 10
+    assert figures["sow: bytes of memory a record"] < 18
+
+
+def test_the_replay_benchmark_runs_on_a_real_server(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(FOLDER / "bench_replay.py"),
+        "--quick",
+        "--messages",
+        "200",
+        "--folder",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 8
+
+
 def test_a_stream_is_the_messages_one_after_another(client: Any) -> None:
     workload = client.Workload.make(["a", "bb"], exchange="x", smallest=50, largest=150, ids=True, count=10)
     cycle = workload.delivered("bench")

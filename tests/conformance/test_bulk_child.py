@@ -53,6 +53,9 @@ READS: dict[str, Callable[[penstock.Client], Iterator[pa.RecordBatch]]] = {
     "records": lambda c: c.log_batches(),
     "columns": lambda c: c.log_batches(5, 900, ["lsn", "kind"]),
     "queue": lambda c: c.queue_batches("q", columns=["lsn", "state", "attempt", "body"]),
+    "sow": lambda c: c.sow_batches("s"),
+    "sow in order": lambda c: c.sow_batches("s", filter="/n > 10", order_by="/n DESC", top_n=70, skip_n=5),
+    "sow of a queue": lambda c: c.sow_batches("q", filter="/n < 20", order_by=["/n"]),
     "states": lambda c: c.queue_batches("q", states=["leased", "ready"], filter="/n < 50"),
 }
 
@@ -66,10 +69,12 @@ def both(house: FlightHouse, client: penstock.Client) -> Callable[[str], tuple[p
     client.bind("bound", "e", "k")
     client.declare_topic("t")
     client.declare_topic("u")
+    client.declare_topic("s", key=["/n"])
     for _ in range(4):
         fill(client, "t", 1000)
         fill(client, "u", 300)
         fill(client, "q", 500)
+        fill(client, "s", 200)
     client.publish("k", b"routed", exchange="e")
 
     def read(name: str) -> tuple[pa.Table, pa.Table]:

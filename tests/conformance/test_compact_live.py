@@ -59,8 +59,7 @@ def test_a_stuck_message_and_a_large_log(tmp_path: Path) -> None:
         assert planned["planned"]
         assert planned["done"] == planned["deleted"] == 0
         assert "sparse" in command("log", "compact", "--dry-run", "--url", url)
-        said = json.loads(command("log", "compact", "--url", url, "--json"))
-        assert said["done"] + said["deleted"] > 0
+        command("log", "compact", "--url", url, "--json")  # what it finds: the server's own upkeep may have been first
         after = json.loads(command("log", "ls", "--data", str(server.data), "--json"))
         assert sum(one["bytes"] for one in after) < sum(one["bytes"] for one in before) / 2
         with penstock.connect(url) as client:

@@ -220,11 +220,18 @@ def test_settles_that_are_wrong_end_the_stream(raw: Raw) -> None:
             read_to_the_end(reader)
 
 
+def subscribed(reader: Any) -> Any:
+    """The first thing that a consumer is told: on which terms it consumes."""
+    return json.loads(reader.read_chunk().app_metadata.to_pybytes())["subscribed"]
+
+
 def test_a_stale_settle_is_counted_and_no_error(house: FlightHouse, raw: Raw) -> None:
     writer, reader = raw.exchange(b'{"consume": {"queue": "q"}}')
     writer.begin(SETTLE)
     batch = pa.record_batch({"lsn": [10**9], "attempt": pa.array([1], pa.int32()), "verb": ["ack"],
-                             "delay": pa.nulls(1, pa.int64()), "reason": pa.nulls(1, pa.string())})  # fmt: skip
+                             "delay": pa.nulls(1, pa.int64()), "reason": pa.nulls(1, pa.string()),
+                             "queue": pa.nulls(1, pa.string())})  # fmt: skip
+    assert subscribed(reader) == {"effective_backlog": None, "queues": ["q"]}
     writer.write_with_metadata(batch, b'{"number": 1}')
     said = json.loads(reader.read_chunk().app_metadata.to_pybytes())
     assert said == {"answer": 1, "affected": 0, "stale": 1}
@@ -250,6 +257,7 @@ def test_a_delivery_that_cannot_be_read_ends_the_stream_with_its_error(
         client.publish("q", b"x")
         writer, reader = raw.exchange(b'{"consume": {"queue": "q"}}')
         writer.begin(SETTLE)
+        subscribed(reader)
         assert json.loads(reader.read_chunk().app_metadata.to_pybytes()) == {"ended": told}
         writer.done_writing()
         with pytest.raises(flight.FlightServerError, match=rf"\[{code}\].*{told[:14]}"):
@@ -262,6 +270,7 @@ def test_a_silent_consumer_loses_its_leases(house: FlightHouse, raw: Raw) -> Non
         client.publish("q", b"x")
         writer, reader = raw.exchange(b'{"consume": {"queue": "q", "heartbeat": "5s"}}')
         writer.begin(SETTLE)
+        subscribed(reader)
         assert reader.read_chunk().data.num_rows == 1
         house.clock.ahead = 4_000_000
         house.beat()

@@ -290,6 +290,12 @@ class Caches:
                 yield missing(part)
             start += len(part)
 
+    def want_more(self, lsn: int, count: int) -> None:
+        """A message goes to so many more consumers than it was counted for when it came."""
+        batch = self.arrivals.peek(lsn)
+        if batch is not None:
+            batch.wanted += count
+
     def peek(self, lsn: int) -> Publishes | None:
         """The arrival that holds a row; not counted as a delivery."""
         return self.arrivals.peek(lsn)

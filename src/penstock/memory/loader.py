@@ -247,7 +247,7 @@ class Loader:
                 break
             sorted_ = sorted_ and (not some or chunk[0] > some[-1])
             _absent(shelf, arrivals.absent(chunk[: rows - len(some)]), some)
-        back = one.line.returned(BACK_MOST) if one not in self._missed else range(0)
+        back = one.line.returned(min(BACK_MOST, rows)) if one not in self._missed else range(0)
         if len(back):
             sorted_ = False
             _absent(shelf, arrivals.absent(back), some)

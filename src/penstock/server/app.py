@@ -27,6 +27,7 @@ from penstock.log.disk import OsDisk
 from penstock.log.settings import CACHE_MOST
 from penstock.memory import Caches
 from penstock.server import allocator
+from penstock.server.actions.ending import end_actions
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.compacting import Compactor
 from penstock.server.bulk.process import Bulk
@@ -41,6 +42,7 @@ from penstock.server.pulse import Pulse
 from penstock.server.scanning import warm_up
 from penstock.server.starting import Starting
 from penstock.server.users import Users
+from penstock.server.views.declaring import declare as declare_views
 from penstock.server.without_pandas import do_without_pandas
 from penstock.wire.amqp.frames import Limits
 
@@ -112,7 +114,7 @@ class Server:
         self.clock = SystemClock()
         self.stopping = asyncio.Event()
         self.counters = Counters()
-        self.users = Users(settings.users)
+        self.users = Users(settings.users, settings.entitlement)
         self.serving = False  # the doors are open
         self.failure: BaseException | None = None  # why the process must stop
         self.recovered_records = 0
@@ -124,6 +126,8 @@ class Server:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="penstock-read")
         self._scan_pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-scan")
         self._judge_pool = ThreadPoolExecutor(2, thread_name_prefix="penstock-judge")
+        self._action_pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-action")
+        self._replay_pool = ThreadPoolExecutor(2, thread_name_prefix="penstock-replay")
         self._tick_timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
@@ -156,11 +160,19 @@ class Server:
                 read_cold=self._read_cold,
             )
             self.engine.scans.off = partial(self._off_the_loop, self._scan_pool)
+            self.engine.rates.off = self.engine.recoveries.off = self.engine.scans.off
+            self.engine.views.run_off(self.engine.scans.off)
             self.engine.judges.off = partial(self._off_the_loop, self._judge_pool)
+            self.engine.replays.off = partial(self._off_the_loop, self._replay_pool)
+            self.engine.acts.steps.off = partial(self._off_the_loop, self._judge_pool)
+            self.engine.acts.steps.aside = partial(self._off_the_loop, self._action_pool)
+            self.engine.acts.steps.say = self.say
+            self.engine.acts.steps.allow_execute = settings.server.allow_execute
             self.log.on_durable = self.engine.durable
             self.log.on_broken = self.engine.break_down
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later)
             apply_settings(recovered.core, settings, self.engine.now)
+            declare_views(self.engine.views, settings)
             self.engine.finish_turn()
             self.progress.watch("finishing", 0, 1)
             await self._boot_durable()
@@ -173,7 +185,8 @@ class Server:
             from penstock.server.flight.door import FlightDoor
 
             self.bulk = Bulk(data)
-            self.engine.scans.ask = self.engine.judges.ask = self.bulk.call
+            engine = self.engine
+            engine.recoveries.ask = engine.scans.ask = engine.judges.ask = engine.replays.ask = self.bulk.call
             elsewhere = Compactor(self.bulk)
             self.keeper = Keeper(self.engine, self._pool, settings.log, loop, elsewhere, allocator.give_back)
             limits = Limits(
@@ -183,7 +196,9 @@ class Server:
                 max_message_size=settings.amqp.message_max,
             )
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
-            self.amqp = AmqpDoor(self.engine, self.users.check, frozenset(settings.vhosts), self.counters, limits)
+            self.amqp = AmqpDoor(
+                self.engine, self.users.check, frozenset(settings.vhosts), self.counters, limits, self.users.rights
+            )
             self.flight = FlightDoor(
                 self.engine,
                 self.users,
@@ -276,7 +291,7 @@ class Server:
 
     def _tick(self) -> None:
         self._tick_timer = None
-        wall, mono = self.engine.core.next_deadline()
+        wall, mono = self.engine.next_deadline()
         waits = [
             deadline - clock
             for deadline, clock in ((wall, self.clock.wall()), (mono, self.clock.mono()))
@@ -320,10 +335,11 @@ class Server:
         self.flight.shut()
         if self.http is not None:
             await self.http.close()
+        await end_actions(self.engine)
         if self.failure is None:
             self.engine.finish_turn()
             await self.keeper.last_checkpoint()
-        for pool in (self._scan_pool, self._judge_pool):
+        for pool in (self._scan_pool, self._judge_pool, self._replay_pool, self._action_pool):
             await self.loop.run_in_executor(None, partial(pool.shutdown, wait=True, cancel_futures=True))
         await self.loop.run_in_executor(None, lambda: self.log.close(clean=self.failure is None))
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Deliver, Effect, Fetch, Judge, Scan
+from penstock.core.effects import Act, Deliver, Effect, Fetch, Gone, Judge, Rate, Recover, Scan, Swept
 from penstock.core.queue.upcoming import Upcoming
 from penstock.errors import PenstockError
 from penstock.memory import Caches, Loader, Piece
@@ -30,10 +30,16 @@ from penstock.memory.rows import merged
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Entry, Group, Publishes, Rows
 from penstock.records.kinds import Kind
+from penstock.server.actions.acts import Acts
 from penstock.server.fetching import Fetches
 from penstock.server.gates import Fence, Gates, at_most_once, receiver_of
 from penstock.server.judging import Judges
+from penstock.server.rating import Rates
+from penstock.server.recovering import Recoveries
+from penstock.server.replaying.replays import Replays
 from penstock.server.scanning import Scans
+from penstock.server.sow.present import Present
+from penstock.server.views.views import Views
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -59,7 +65,7 @@ FILLED_MOST = 256
 REMEMBER = 1000
 """Queues, gone ones among them, of which memory remembers something without being asked to forget."""
 
-LAZY_KINDS = frozenset({Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.DUE, Kind.MARK})
+LAZY_KINDS = frozenset({Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.DUE, Kind.MARK, Kind.RECOVERED})
 """Records nobody waits for: they ride with the next commit, or go after `ack_sync`."""
 
 
@@ -89,7 +95,12 @@ class Engine:
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
         self.judges = Judges(self)
         self.scans = Scans(self)
+        self.recoveries = Recoveries(self)
+        self.rates = Rates(self)
         self.fetches = Fetches(self)
+        self.replays = Replays(self)
+        self.views = Views(self)
+        self.records = Present(self)
         self.delivered = 0
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
         self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
@@ -105,6 +116,7 @@ class Engine:
         self._fences: list[Fence] = []  # of this turn
         self.gates = Gates(self)
         self._remember_most = REMEMBER
+        self.acts = Acts(self)
         bodies.takers = self._takers
         bodies.arrivals.lacking = log.durable
         bodies.budget.watch("commits", self._committing)
@@ -119,7 +131,24 @@ class Engine:
     def tick(self) -> None:
         """Leases that ended, delays that are over, messages that expired."""
         self.core.tick(self.now())
+        self.acts.timing.tick()
+        self.replays.tick()
+        if self.views.alarms:
+            self.views.tick()
         self.arm()
+
+    def next_deadline(self) -> tuple[int | None, int | None]:
+        """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
+        wall, mono = self.core.next_deadline()
+        scheduled = self.acts.timing.next()
+        if scheduled is not None:
+            wall = scheduled if wall is None else min(wall, scheduled)
+        replays = self.replays.next_deadline()
+        if replays is not None:
+            mono = replays if mono is None else min(mono, replays)
+        if self.views.alarms and (told := self.views.next_deadline()) is not None:
+            mono = told if mono is None else min(mono, told)
+        return wall, mono
 
     # -- a turn
 
@@ -134,6 +163,15 @@ class Engine:
         self._armed = False
         core = self.core
         journal = core.take_journal()
+        if self.replays.active and self.broken is None:
+            self.replays.gather(journal)
+        if self.views.active and self.broken is None:
+            self.views.gather(journal)
+        if journal:
+            core.stamps.note(core.last_lsn, self.clock.wall())
+            self.acts.records.look()
+            if self.acts.publishes:
+                self.acts.look(journal)
         urgent = False
         for entry in journal:
             if isinstance(entry, Publishes):
@@ -191,6 +229,8 @@ class Engine:
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
+                if self.acts.delivers:
+                    self.acts.delivered(effect)
                 if effect.after <= self.log.durable:
                     self.gates.deliver(effect)
                 elif self.broken is None:
@@ -204,6 +244,16 @@ class Engine:
                 self.scans.start(effect)
             elif isinstance(effect, Judge):
                 self.judges.start(effect)
+            elif isinstance(effect, Recover):
+                self.recoveries.start()
+            elif isinstance(effect, Rate):
+                self.rates.start(effect)
+            elif isinstance(effect, Act):
+                self.acts.go_on(effect)
+            elif isinstance(effect, Gone):
+                self.acts.gone(effect)
+            elif isinstance(effect, Swept):
+                effect.answer(effect.affected)
             else:
                 receiver_of(effect.consumer).cancelled(effect.consumer)
 
@@ -298,6 +348,10 @@ class Engine:
                 self.gates.pass_on(item)
             else:
                 self.gates.deliver_again(item, item.chunk)
+        if self.replays.active:
+            self.replays.committed(lsn)
+        if self.views.active:
+            self.views.committed(lsn)
         for hooks in (self.on_commit, self.on_room if self.on_room and self._room_again() else None):
             if hooks:
                 run, hooks[:] = hooks[:], []

@@ -87,6 +87,8 @@ class Gates:
             effect.chunk = self._without_lost(effect, effect.chunk)
             if not len(effect.chunk):
                 return
+        if effect.others:
+            self._engine.bodies.want_more(effect.chunk[0], effect.others)
         receiver = receiver_of(effect.consumer)
         gate = self._gates.get(receiver.gate)
         if gate is not None:
@@ -96,7 +98,7 @@ class Gates:
             if rest is not None:
                 self._gates[receiver.gate] = deque([(effect, rest)])
                 self._wait(effect, rest, receiver)
-        if effect.queue.ready:
+        if effect.queue.ready or effect.queue.held:
             self._look_after(effect)
 
     def _send(self, effect: Deliver, chunk: Chunk, receiver: Receiver) -> Chunk | None:
@@ -189,7 +191,10 @@ class Gates:
         if piece is not None and len(held) == len(chunk) and receiver_of(effect.consumer).gate not in self._gates:
             receiver_of(effect.consumer).deliver(effect, piece)
         elif len(held):
-            again = Deliver(effect.consumer, effect.queue, held, effect.attempt, effect.redelivered, 0)
+            again = Deliver(
+                effect.consumer, effect.queue, held, effect.attempt, effect.redelivered, 0, effect.until,
+                barrier=effect.barrier,
+            )  # fmt: skip
             self.deliver(again)
 
     def pass_on(self, fence: Fence) -> None:
@@ -218,7 +223,10 @@ class Gates:
     def _look_after(self, effect: Deliver) -> None:
         """More is ready than was granted: have the loader see that its bodies are there in time."""
         queue = effect.queue
-        if not queue.main.count or queue.main.head() <= self._engine.bodies.arrivals.lacking or queue.returned.count:
+        lacking = self._engine.bodies.arrivals.lacking
+        if not queue.ready and queue.barriers.floor() > lacking:
+            return
+        if queue.ranks is not None or not queue.main.count or queue.main.head() <= lacking or queue.returned.count:
             self._engine.loader.look_after(self._list_of(effect))
 
 
@@ -236,6 +244,6 @@ def still_held(effect: Deliver, chunk: Chunk) -> Chunk:
 
     What was settled when it was granted has no lease, and is sent for sure.
     """
-    if effect.consumer.no_ack or at_most_once(effect):
+    if effect.consumer.no_ack or effect.barrier or at_most_once(effect):
         return chunk
     return effect.consumer.leases.holding(chunk, effect.attempt)

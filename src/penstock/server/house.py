@@ -81,6 +81,13 @@ def _check_front(log: Log, state: DurableState) -> None:
                 f"segments before {segment_name(log.first_lsn)} are missing: LSN {oldest} waits in queue "
                 f"{queue.name!r} of vhost {queue.vhost!r}"
             )
+    for sow in state.sows.values():
+        oldest = min(sow.lsns, default=log.first_lsn)
+        if oldest < log.first_lsn:
+            raise LogDamaged(
+                f"segments before {segment_name(log.first_lsn)} are missing: LSN {oldest} is the present record of a "
+                f"key of topic {sow.name!r} in vhost {sow.vhost!r}"
+            )
 
 
 def finish_decided(engine: Engine, disk: Disk) -> int:
@@ -104,6 +111,7 @@ def finishing_decided(engine: Engine, disk: Disk) -> Iterator[tuple[int, int]]:
 
 def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> None:
     """Declare what the settings name; what exists already takes the settings' values."""
+    core.expire_publishers(now(), settings.log.publisher_expiration)
     for exchange in settings.exchange:
         core.declare_exchange(
             now(),
@@ -117,7 +125,7 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
             passive=False,
         )
     for topic in settings.topic:
-        core.declare_topic(now(), topic.vhost, topic.exchange, topic.name)
+        core.declare_topic(now(), topic.vhost, topic.exchange, topic.name, topic.declared())
     present_queues = {(queue.vhost, queue.name): queue for queue in core.queues()}
     for queue in settings.queue:
         present = present_queues.get((queue.vhost, queue.name))

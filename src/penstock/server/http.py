@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behind
 from penstock.errors import Unavailable
 from penstock.server.allocator import resident_bytes
 from penstock.server.pulse import BOUNDS
@@ -20,7 +21,9 @@ from penstock.wire.http.facts import Metrics, QueueMetrics
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
+    from penstock.records.chunks import Now
     from penstock.server.app import Server
     from penstock.server.progress import Progress
 
@@ -89,18 +92,26 @@ class Facts:
             "settings": {place: {"value": _value(settings, place), "from": settings.origin(place)} for place in places},
         }
 
-    def queues(self) -> Iterator[Mapping[str, object]]:
-        """Every queue."""
+    def queues(self, user: str) -> Iterator[Mapping[str, object]]:
+        """Every queue that the user may see."""
         self._refuse_early()
-        return map(self._queue, self._server.engine.core.queues())
+        rights = self._server.users.rights(user)
+        queues = self._server.engine.core.queues()
+        return (self._queue(one) for one in queues if rights is None or rights.sees_queue(one.vhost, one.name))
 
     def queue_metrics(self) -> Iterator[QueueMetrics]:
         """Their numbers; none before the start is over."""
-        return map(_numbers, self._server.engine.core.queues() if self._recovering() is None else ())
+        if self._recovering() is not None:
+            return iter(())
+        core, now = self._server.engine.core, self._server.engine.now()
+        return (_numbers(core, queue, now) for queue in core.queues())
 
-    def queue(self, vhost: str, name: str) -> Mapping[str, object] | None:
-        """One queue."""
+    def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
+        """One queue; None also where the user may not see it."""
         self._refuse_early()
+        rights = self._server.users.rights(user)
+        if rights is not None and not rights.sees_queue(vhost, name):
+            return None
         for queue in self._server.engine.core.queues():
             if queue.name == name and queue.vhost == vhost:
                 return self._queue(queue)
@@ -161,6 +172,7 @@ class Facts:
             redelivered=counters.redelivered,
             acknowledged=counters.acknowledged,
             dead_lettered=dict(engine.core.dead_lettered),
+            actions={name: (one.runs, one.failures) for name, one in engine.acts.counts.by_name.items()},
             durable_lsn=log.durable,
             last_lsn=engine.core.last_lsn,
             bulk_running=server.bulk.running,
@@ -180,6 +192,8 @@ class Facts:
             resident_bytes=resident_bytes(),
             disk_free_bytes=log.disk.free(),
             disk_alarm=log.full,
+            sow_records=sum(sow.index.count for sow in engine.core.sows),
+            sow_index_bytes=sum(sow.index.nbytes for sow in engine.core.sows),
             broken=engine.broken is not None,
             pause_longest=pauses.longest,
             pause_longest_cpu=pauses.longest_cpu,
@@ -199,13 +213,33 @@ class Facts:
             "auto_delete": queue.auto_delete,
             "exclusive": queue.exclusive_to is not None,
             "arguments": queue.arguments,
-            **self._server.engine.core.stats(queue),
+            **self._server.engine.core.stats(queue, self._server.engine.now()),
         }
 
 
-def _numbers(queue: Queue) -> QueueMetrics:
+def _numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
+    figures = queue.figures
     return QueueMetrics(
-        queue.vhost, queue.name, queue.ready, queue.leased, queue.delayed, consumers=len(queue.consumers)
+        queue.vhost,
+        queue.name,
+        queue.ready + queue.held,
+        queue.leased,
+        queue.delayed,
+        consumers=len(queue.consumers),
+        inactive=queue.tail.count,
+        backlog=queue.outstanding,
+        deferred_acks=core.deferred_acks(queue),
+        oldest_lease=age_of_oldest_lease(queue, now),
+        behind=seconds_behind(queue, now, core.stamps),
+        published=queue.arrived,
+        delivered=queue.delivered,
+        acked=queue.acked,
+        cancelled=core.cancelled(queue),
+        expired_leases=queue.expired_leases,
+        redelivered=0 if figures is None else figures.redelivered,
+        expirations={} if figures is None else dict(figures.expirations or {}),
+        ack_rate=0.0 if figures is None else figures.rate(now.mono),
+        lease_to_ack={} if figures is None else figures.quantiles(),
     )
 
 

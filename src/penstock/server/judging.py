@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from penstock.core.effects import Judge
+from penstock.core.publishing.rating import answer_name
+from penstock.core.queue.ranks import rank_of
 from penstock.errors import PenstockError
-from penstock.expr import FilterSet, Matcher, compile_filter
+from penstock.expr import FilterSet, Matcher, Value, compile_filter
 from penstock.records.bodies import listed
 from penstock.records.entries import Publishes, Topic
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.judging")
 
 T = TypeVar("T")
+Answer: TypeAlias = "list[bool] | list[int]"
 
 CHILD_BODY = 1 << 20
 """Bytes of a body beyond which another process parses it: 1 MiB of JSON takes 4 ms."""
@@ -75,6 +78,8 @@ class Judges:
         If not, `then` is called once the answers are on the batches, and asks again: queues may have come meanwhile.
         Where nothing runs off the loop the answer is yes, and publishing evaluates in place.
         """
+        if not self.engine.records.ready(batches, then):
+            return False
         if self.off is None:
             return True
         core = self.engine.core
@@ -87,6 +92,10 @@ class Judges:
             return True
         self._judge(asked, then)
         return False
+
+    def evaluate(self, batch: Publishes, questions: Sequence[Question], then: Callable[[], None]) -> None:
+        """Put the answers of some filters on a batch, then call `then`; perhaps before this returns."""
+        self._judge([(batch, questions)], then)
 
     def start(self, effect: Judge) -> None:
         """Judge what the core has asked about; it is told."""
@@ -102,7 +111,7 @@ class Judges:
         waiting = self.engine.bodies.partial
         waiting.add(size)
 
-        def done(answers: list[list[list[bool]]]) -> None:
+        def done(answers: list[list[Answer]]) -> None:
             waiting.add(-size)
             for (batch, questions), of_batch in zip(asked, answers, strict=True):
                 note(batch, questions, of_batch)
@@ -115,24 +124,29 @@ class Judges:
             self.off(work, done)
 
 
-def note(batch: Publishes, questions: Sequence[Question], answers: Sequence[Sequence[bool]]) -> None:
+def note(batch: Publishes, questions: Sequence[Question], answers: Sequence[Sequence[int]]) -> None:
     """Put answers on a batch."""
     judged = batch.judged = {} if batch.judged is None else batch.judged
     for question, passed in zip(questions, answers, strict=True):
-        judged.setdefault(question.filter.text, {}).update(zip(question.rows, passed, strict=True))
+        if isinstance(question.filter, Value):
+            judged.setdefault(answer_name(question.filter.text), {}).update(zip(question.rows, passed, strict=True))
+        else:
+            judged.setdefault(question.filter.text, {}).update(zip(question.rows, passed, strict=True))
 
 
-def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | None) -> list[list[list[bool]]]:
-    """For each batch and question one answer a row.  Any thread."""
-    out: list[list[list[bool]]] = []
+def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | None) -> list[list[Answer]]:
+    """For each batch and question one answer a row, of a priority expression the rank.  Any thread."""
+    out: list[list[Answer]] = []
     for batch, questions in asked:
         bodies = listed(batch.bodies)
         out.append([_passed(batch, bodies, question, ask) for question in questions])
     return out
 
 
-def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> list[bool]:
+def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> Answer:
     rows, properties = question.rows, batch.properties
+    if isinstance(question.filter, Value):
+        return _rated(batch, bodies, question.filter, rows)
     hits = look(
         [question.filter],
         [bodies[row] for row in rows],
@@ -144,6 +158,33 @@ def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: 
     for hit in hits:
         passed[hit] = True
     return passed
+
+
+def _rated(batch: Publishes, bodies: Sequence[bytes], value: Value, rows: Sequence[int]) -> list[int]:
+    """The rank of each row, a slice between two breaths."""
+    properties, topics = batch.properties, batch.topics
+    out = list[int]()
+    for some in slices(rows, [len(bodies[row]) for row in rows]):
+        found = value.values(
+            [bodies[row] for row in some],
+            properties if isinstance(properties, bytes) else [properties[row] for row in some],
+            [topics[row] for row in some] if isinstance(topics, list) else topics,
+        )
+        out += map(rank_of, found)
+        breathe()
+    return out
+
+
+def slices(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Rows in pieces that are evaluated between two breaths."""
+    start, n = 0, len(rows)
+    while start < n:
+        size, stop = sizes[start], start + 1
+        while stop < n and stop - start < SLICE_ROWS and size + sizes[stop] <= SLICE_BYTES:
+            size += sizes[stop]
+            stop += 1
+        yield rows[start:stop]
+        start = stop
 
 
 def look(

@@ -61,6 +61,7 @@ class Scans:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.after: list[Callable[[], None]] = []  # each run once, soon after the core was told of a scan
         self.off: Off | None = None
         self.ask: Ask | None = None  # the bulk child, if there is one
         self._running: dict[int, int] = {}  # serial -> the lowest LSN it may still read
@@ -95,6 +96,9 @@ class Scans:
 
     def _tell(self, effect: Scan, seen: Seen) -> None:
         self.engine.core.scanned(self.engine.now(), effect.token, seen.found, seen.upto)
+        after, self.after = self.after, []
+        for hook in after:
+            self.engine.call_soon(hook)
         self.engine.arm()
 
     def _in_place(self, effect: Scan) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import SettingsError
+from penstock.server.entitlements import Entitlements, Rights
 
 if TYPE_CHECKING:
+    from penstock.config.entitlements import EntitlementSection
     from penstock.config.settings import User
 
 
@@ -23,9 +25,12 @@ def is_loopback(host: str) -> bool:
 
 
 class Users:
-    """Names, passwords, and from where they may be used.  Raises SettingsError for a password file it cannot read."""
+    """Names, passwords, from where they may be used, and what for.
 
-    def __init__(self, users: Iterable[User]) -> None:
+    Raises SettingsError for a password file it cannot read, and for an entitlement that cannot be.
+    """
+
+    def __init__(self, users: Iterable[User], entitlements: Iterable[EntitlementSection] = ()) -> None:
         self._passwords: dict[str, bytes] = {}
         self._loopback_only: set[str] = set()
         self._tags: dict[str, tuple[str, ...]] = {}
@@ -34,12 +39,17 @@ class Users:
             self._tags[user.name] = user.tags
             if user.loopback_only:
                 self._loopback_only.add(user.name)
+        self._entitlements = Entitlements(entitlements, self.tags)
 
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether this user may log in with this password from this host."""
         known = self._passwords.get(user)
         right = hmac.compare_digest(known if known is not None else b"\0absent", password.encode())
         return known is not None and right and (user not in self._loopback_only or is_loopback(host))
+
+    def rights(self, user: str) -> Rights | None:
+        """What a user may read and write; None where nothing is limited."""
+        return self._entitlements.rights(user)
 
     def tags(self, user: str) -> tuple[str, ...]:
         """What else a user may do; nothing for one that is unknown."""

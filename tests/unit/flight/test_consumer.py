@@ -61,7 +61,7 @@ class EndedLink:
 class Taken:
     """A message that was taken before."""
 
-    lsn, attempt = 7, 1
+    lsn, attempt, queue = 7, 1, None
 
 
 def test_settling_after_the_server_ended_the_stream_is_worth_a_retry() -> None:

@@ -16,6 +16,7 @@ from penstock.server.engine import Engine
 from penstock.server.flight import stages
 from penstock.server.flight.copier import Copier
 from penstock.server.flight.decided import Chunk, GroupLimits, chunks_of
+from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.handover import Answer, Handover
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.stage_files import StageInfo
@@ -114,11 +115,11 @@ def test_a_publisher_that_waited_for_room_waits_for_nobody_else(monkeypatch: pyt
     """Its batch is decided when a commit has ended, and must not lie there until something else begins a turn."""
     house = House()
     life = house.life
-    publishing = Publishing(house.handover, Bounds())
+    publishing = Publishing(house.handover, Bounds(), Gatekeeper(house.handover))
     upload = read_upload(pa.record_batch({"body": [b"x"]}), "out", Bounds(), "publish")
     answer: Answer[Published] = Answer()
     house.room(monkeypatch, False)
-    publishing._decide(Publish("out"), upload, None, None, answer)
+    publishing._decide(Publish("out"), upload, None, None, None, answer)
     life.run()
     assert not answer.given
     house.room(monkeypatch, True)

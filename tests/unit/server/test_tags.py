@@ -114,3 +114,21 @@ def test_a_million_single_deliveries_cost_bytes_and_acks_in_any_order_are_quick(
     assert used / 50_000 < 12
     assert more / 50_000 < 14
     assert tags.count == 50_000 - 24_999
+
+
+def test_skipped_tags_are_settled_without_effect_and_without_mistake() -> None:
+    tags = Tags()
+    tags.give(A, range(10, 12), True)
+    assert tags.skip(3) == 3
+    tags.give(B, range(20, 22), True)
+    assert tags.next == 8
+    assert tags.count == 4
+    assert tags.settle(4, 4) == []
+    assert plain(tags.settle(2, 6)) == [(A, 11), (B, 20)]
+    assert tags.settle(6, 6) == [], "twice is no mistake on such a channel"
+    assert plain(tags.settle(0, 5)) == [(A, 10)]
+    for low, high in ((0, 8), (8, 8)):
+        with pytest.raises(UnknownTag):
+            tags.settle(low, high)
+    assert plain(tags.settle(0, 0)) == [(B, 21)]
+    assert tags.settle(0, 0) == []

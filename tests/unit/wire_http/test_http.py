@@ -36,10 +36,10 @@ class Facts:
     def overview(self) -> Mapping[str, object]:
         return {"settings": {"server.sync": {"value": "commit", "from": "default"}}}
 
-    def queues(self) -> Sequence[Mapping[str, object]]:
+    def queues(self, user: str) -> Sequence[Mapping[str, object]]:
         return self.present
 
-    def queue(self, vhost: str, name: str) -> Mapping[str, object] | None:
+    def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         return next((one for one in self.present if (one["vhost"], one["name"]) == (vhost, name)), None)
 
     def vhosts(self) -> Sequence[str]:

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver
 from penstock.memory import Piece
+from penstock.server.amqp.subscribing import encoder_of, informed
 from penstock.server.amqp.tags import Tags
 from penstock.wire.amqp.deliver import DeliveryEncoder
 from penstock.wire.amqp.methods import Method
 
 if TYPE_CHECKING:
+    from penstock.core.commands.subscriptions import Subscription
     from penstock.core.queue.consumers import Consumer, Credit
+    from penstock.expr import Filter
+    from penstock.server.amqp.following import Following
     from penstock.server.amqp.session import Session
 
 
@@ -37,6 +41,10 @@ class Channel:
         self.open = True
         self.tags = Tags()
         self.consumers: dict[str, Consumer] = {}  # by consumer tag
+        self.followings: dict[str, Following] = {}  # those with a bookmark
+        self.subscriptions: dict[str, Subscription] = {}  # by consumer tag: of several queues, or replaced
+        self.filters: dict[str, Filter] = {}  # by consumer tag: as they were asked for
+        self.informed = set[str]()  # tags of consumers that want to know of their leases
         self.encoders: dict[Consumer, DeliveryEncoder] = {}
         self.getters: dict[object, Consumer] = {}  # by queue: the passive consumer of basic.get
         self.cancelled_consumers: list[Consumer] = []  # cancelled by the client, still holding leases
@@ -65,6 +73,8 @@ class Channel:
         if not self.open:
             return
         encoder = self.encoders.get(effect.consumer)
+        if encoder is None and self.subscriptions:
+            encoder = encoder_of(self, effect.consumer)
         if encoder is None:
             if self.getting.get(effect.consumer):
                 self.session.answer_get(self, effect, piece)
@@ -75,7 +85,10 @@ class Channel:
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
         self.session.unsent += piece.size
-        self.session.out += encoder.encode(first, effect.redelivered, piece.topics, piece.properties, piece.bodies)
+        properties = piece.properties
+        if effect.consumer.tag in self.informed:
+            properties = informed(effect, piece, self.session.engine.log.origin)
+        self.session.out += encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
         counters, count = self.session.counters, len(piece.chunk)
         if effect.consumer.no_ack:
             counters.delivered_consume_auto_ack += count
@@ -94,6 +107,10 @@ class Channel:
         for queue, getter in list(self.getters.items()):
             if getter is consumer:
                 del self.getters[queue]
+        wish = self.subscriptions.get(consumer.tag)
+        if wish is not None and wish.pattern is None:
+            del self.subscriptions[consumer.tag]
+            self.session.notify_cancel(self, consumer.tag)
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             self.session.notify_cancel(self, consumer.tag)

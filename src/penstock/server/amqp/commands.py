@@ -17,7 +17,11 @@ from penstock.core.queue.consumers import UNLIMITED, Credit
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, ProtocolError
 from penstock.expr import compile_filter
 from penstock.memory import Piece
-from penstock.server.amqp.channel import Channel
+from penstock.server.amqp.channel import Channel, Reply
+from penstock.server.amqp.entitled import consuming, may_configure, may_declare, may_purge
+from penstock.server.amqp.following import BOOKMARK
+from penstock.server.amqp.following import consume as consume_from_bookmark
+from penstock.server.amqp.subscribing import INFO, REPLACE, consume_from_several, flag, is_pattern, replace
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.deliver import DeliveryEncoder, get_ok
 
@@ -57,14 +61,17 @@ def _queue_declare(session: Session, channel: Channel, method: m.QueueDeclare) -
     name = method.queue
     if method.passive:
         queue = _queue(session, channel, name)
+        may_declare(session, queue.name, queue.settings)
     else:
         server_named = not name
         name = name or session.door.generated_name("amq.gen-")
+        settings = queue_settings(method.arguments, queue=name, vhost=session.vhost)
+        may_declare(session, name, settings)
         queue = session.core.declare_queue(
             session.engine.now(),
             session.vhost,
             name,
-            queue_settings(method.arguments, queue=name, vhost=session.vhost),
+            settings,
             durable=method.durable,
             exclusive_to=session if method.exclusive else None,
             auto_delete=method.auto_delete,
@@ -74,11 +81,12 @@ def _queue_declare(session: Session, channel: Channel, method: m.QueueDeclare) -
         )
     channel.last_queue = queue.name
     if not method.nowait:
-        ok = m.QueueDeclareOk(queue.name, queue.ready, len(queue.consumers))
+        ok = m.QueueDeclareOk(queue.name, queue.ready + queue.held, len(queue.consumers))
         session.reply(channel, ok, durable=queue.durable and queue.exclusive_to is None, needs=queue.id)
 
 
 def _queue_bind(session: Session, channel: Channel, method: m.QueueBind) -> None:
+    may_configure(session, "binding a queue")
     name = _queue_name(channel, method.queue)
     key = method.routing_key if method.routing_key or method.queue else name
     queue = session.core.queue(session.vhost, name, by=session)
@@ -88,6 +96,7 @@ def _queue_bind(session: Session, channel: Channel, method: m.QueueBind) -> None
 
 
 def _queue_unbind(session: Session, channel: Channel, method: m.QueueUnbind) -> None:
+    may_configure(session, "unbinding a queue")
     name = _queue_name(channel, method.queue)
     session.core.unbind(
         session.engine.now(), session.vhost, method.exchange, name, "queue", method.routing_key, method.arguments
@@ -97,6 +106,7 @@ def _queue_unbind(session: Session, channel: Channel, method: m.QueueUnbind) -> 
 
 def _queue_purge(session: Session, channel: Channel, method: m.QueuePurge) -> None:
     queue = _queue(session, channel, method.queue)
+    may_purge(session, queue)
     count = session.core.purge_queue(session.engine.now(), queue)
     if not method.nowait:
         session.reply(channel, m.QueuePurgeOk(count), durable=queue.durable)
@@ -109,6 +119,8 @@ def _queue_delete(session: Session, channel: Channel, method: m.QueueDelete) -> 
     except NotFound:
         count = 0  # deleting what is not there is fine
     else:
+        if queue.exclusive_to is not session:
+            may_configure(session, "deleting a queue")
         count = session.core.delete_queue(
             session.engine.now(), queue, if_unused=method.if_unused, if_empty=method.if_empty
         )
@@ -120,6 +132,8 @@ def _queue_delete(session: Session, channel: Channel, method: m.QueueDelete) -> 
 
 
 def _exchange_declare(session: Session, channel: Channel, method: m.ExchangeDeclare) -> None:
+    if not method.passive:
+        may_configure(session, "declaring an exchange")
     session.core.declare_exchange(
         session.engine.now(),
         session.vhost,
@@ -136,12 +150,14 @@ def _exchange_declare(session: Session, channel: Channel, method: m.ExchangeDecl
 
 
 def _exchange_delete(session: Session, channel: Channel, method: m.ExchangeDelete) -> None:
+    may_configure(session, "deleting an exchange")
     session.core.delete_exchange(session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused)
     if not method.nowait:
         session.reply(channel, m.ExchangeDeleteOk(), durable=True)
 
 
 def _exchange_bind(session: Session, channel: Channel, method: m.ExchangeBind) -> None:
+    may_configure(session, "binding an exchange")
     session.core.bind(
         session.engine.now(),
         session.vhost,
@@ -156,6 +172,7 @@ def _exchange_bind(session: Session, channel: Channel, method: m.ExchangeBind) -
 
 
 def _exchange_unbind(session: Session, channel: Channel, method: m.ExchangeUnbind) -> None:
+    may_configure(session, "unbinding an exchange")
     session.core.unbind(
         session.engine.now(),
         session.vhost,
@@ -207,22 +224,30 @@ def _count_argument(arguments: Mapping[str, object], name: str, least: int | Non
     return value
 
 
-_LATER_ARGUMENTS = ("x-bookmark", "x-replace", "x-info")
-
-
 def _consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
-    queue = _queue(session, channel, method.queue)
     tag = method.consumer_tag or session.door.generated_name("amq.ctag-")
-    if tag in channel.consumers:
-        raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
+    if BOOKMARK in method.arguments:
+        if tag in channel.consumers or tag in channel.followings:
+            raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
+        consume_from_bookmark(session, channel, _queue_name(channel, method.queue), tag, method)
+        return
     arguments = cast("Mapping[str, object]", method.arguments)
-    for name in _LATER_ARGUMENTS:
-        if name in arguments:
-            raise ProtocolError(f"consumer argument {name} is not supported in this version", reply_code=540)
     text = _text_argument(arguments, "x-filter")
     backlog = _count_argument(arguments, "x-max-backlog", 0)
+    name = _queue_name(channel, method.queue)
+    if flag(arguments, REPLACE):
+        replace(session, channel, name, tag, method, filter=text, max_backlog=backlog)
+        return
+    if tag in channel.consumers or tag in channel.followings or tag in channel.subscriptions:
+        raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
     if backlog is None and channel.prefetch:
         backlog = channel.prefetch
+    priority = _count_argument(arguments, "x-priority", None) or 0
+    if is_pattern(session, name):
+        consume_from_several(session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority)
+        return
+    queue = _queue(session, channel, name)
+    informs = flag(arguments, INFO)
     consumer = session.core.subscribe(
         session.engine.now(),
         queue,
@@ -231,13 +256,17 @@ def _consume(session: Session, channel: Channel, method: m.BasicConsume) -> None
         client=f"{session.peer}/{channel.number}",
         no_ack=method.no_ack,
         exclusive=method.exclusive,
-        filter=compile_filter(text) if text is not None else None,
+        filter=consuming(session, queue, text),
         max_backlog=backlog,
         shared=channel.shared,
-        priority=_count_argument(arguments, "x-priority", None) or 0,
+        priority=priority,
         paused=session.blocked,
     )
     channel.consumers[tag] = consumer
+    if text is not None:
+        channel.filters[tag] = compile_filter(text)
+    if informs:
+        channel.informed.add(tag)
     channel.encoders[consumer] = DeliveryEncoder(channel.number, tag, session.machine.frame_max)
     if not method.nowait:
         if channel.replies:
@@ -253,18 +282,29 @@ def _announced(session: Session, channel: Channel, consumer: Consumer) -> None:
 
 def _cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
     consumer = channel.consumers.pop(method.consumer_tag, None)
+    wish = channel.subscriptions.pop(method.consumer_tag, None)
+    channel.filters.pop(method.consumer_tag, None)
     ok = m.BasicCancelOk(method.consumer_tag)
-    if consumer is None:
+    if (following := channel.followings.pop(method.consumer_tag, None)) is not None:
+        following.close()
+    if consumer is None and wish is None:
         if not method.nowait:
             session.reply(channel, ok)
         return
-    session.core.unsubscribe(session.engine.now(), consumer, requeue=False)
-    channel.cancelled_consumers = [one for one in (*channel.cancelled_consumers, consumer) if one.outstanding]
+    over = [consumer] if consumer is not None else []
+    if wish is not None:
+        over = list(wish.all())
+        session.core.close(session.engine.now(), wish, requeue=False)
+    elif consumer is not None:
+        session.core.unsubscribe(session.engine.now(), consumer, requeue=False)
+    channel.cancelled_consumers = [one for one in (*channel.cancelled_consumers, *over) if one.outstanding]
     reply = None if method.nowait else session.reply_later(channel, ok)
 
     def delivered() -> None:
         """What it was granted before has gone out, and nothing follows."""
-        channel.encoders.pop(consumer, None)
+        for one in over:
+            channel.encoders.pop(one, None)
+        channel.informed.discard(method.consumer_tag)
         if reply is not None:
             session.ready(channel, reply)
 
@@ -285,15 +325,43 @@ def _get(session: Session, channel: Channel, method: m.BasicGet) -> None:
             holder=channel,
             client=f"{session.peer}/{channel.number}",
             no_ack=method.no_ack,
+            filter=consuming(session, queue, None),
             passive=True,
         )
         channel.getters[(queue.id, method.no_ack)] = getter
     stopped = session.engine.broken is not None and queue.settings.semantics == "at-most-once"
     if stopped or not session.core.pull(now, getter, 1):
-        session.counters.get_empty += 1
-        session.reply(channel, m.BasicGetEmpty())
+        if stopped or not _is_looked_through(getter):
+            session.counters.get_empty += 1
+            session.reply(channel, m.BasicGetEmpty())
+        else:
+            reply = session.reply_later(channel, m.BasicGetEmpty())
+            session.engine.scans.after.append(partial(_look_again, session, channel, getter, reply))
         return
-    reply = session.reply_later(channel, m.BasicGetEmpty())
+    _got(session, channel, getter, session.reply_later(channel, m.BasicGetEmpty()))
+
+
+def _is_looked_through(getter: Consumer) -> bool:
+    """Whether a filter, that of the user's right, has not seen all of the queue yet."""
+    return getter.targets is not None and bool(getter.queue.targets.asked)
+
+
+def _look_again(session: Session, channel: Channel, getter: Consumer, reply: Reply) -> None:
+    """A part of the queue was looked through."""
+    if not channel.open:
+        return
+    if session.core.pull(session.engine.now(), getter, 1):
+        _got(session, channel, getter, reply)
+    elif _is_looked_through(getter):
+        session.engine.scans.after.append(partial(_look_again, session, channel, getter, reply))
+    else:
+        session.counters.get_empty += 1
+        session.ready(channel, reply)
+    session.engine.arm()
+
+
+def _got(session: Session, channel: Channel, getter: Consumer, reply: Reply) -> None:
+    """A message was granted: it answers, when it comes."""
     channel.getting.setdefault(getter, deque()).append(reply)
 
     def delivered() -> None:

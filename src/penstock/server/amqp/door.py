@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
+    from penstock.server.entitlements import Rights
 
 HEADER_TIMEOUT_US = 10_000_000
 LOGIN_TIMEOUT_US = 30_000_000
@@ -33,6 +34,10 @@ CheckLogin = Callable[[str, str, str], bool]
 """(user, password, peer host) -> may log in."""
 
 
+def unlimited(user: str) -> None:
+    """Everybody may do everything."""
+
+
 class AmqpDoor:
     """All AMQP sessions of a server."""
 
@@ -43,7 +48,10 @@ class AmqpDoor:
         vhosts: frozenset[str],
         counters: Counters,
         limits: Limits | None = None,
+        rights: Callable[[str], Rights | None] = unlimited,
     ) -> None:
+        """`rights`: what a user may read and write; None where nothing is limited."""
+        self.rights = rights
         self.engine = engine
         self.check_login = check_login
         self.vhosts = vhosts
@@ -101,6 +109,7 @@ class AmqpDoor:
         host = session.peer.rsplit(":", 1)[0]
         if self.check_login(event.user, event.password, host):
             session.user = event.user
+            session.rights = self.rights(event.user)
             session.machine.accept_login()
             session.mark_dirty()
             return

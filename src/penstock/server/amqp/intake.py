@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.errors import PreconditionFailed, ProtocolError, Refused
+from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, Refused
 from penstock.records.entries import Publishes, Topic
+from penstock.server.amqp.entitled import Entitled
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.deliver import returned
 from penstock.wire.amqp.events import Target
@@ -20,9 +21,17 @@ from penstock.wire.amqp.events import Target
 if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
+    from penstock.server.entitlements import Rights
 
 
-Judged = dict[str, dict[int, bool]]
+Judged = dict[str, dict[int, int]]
+
+
+CLOSING = (PreconditionFailed, ProtocolError)
+"""Refusals that close the channel."""
+
+UNHEARD = (*CLOSING, InvalidArgument)
+"""The same where nobody would hear of a negative confirm: a message without the key of its topic."""
 
 
 class Intake:
@@ -36,6 +45,7 @@ class Intake:
         self.counters = session.counters
         self._topology = -1
         self._targets: list[Target] = []
+        self._judge: Entitled | None = None  # where entitlements are configured
 
     def take(self, run: events.PublishRun, judged: Judged | None = None) -> None:
         """Publish a run, or what of it can be published.  Nothing after a close of its channel or connection.
@@ -44,6 +54,8 @@ class Intake:
         """
         channel = self.session.channels.get(run.channel)
         if channel is None or not channel.open or self.session.closing:
+            return
+        if self.session.rights is not None and not self._entitled(self.session.rights).allows(run, judged):
             return
         if self.core.topology_version != self._topology:
             self._forget_topics()
@@ -58,6 +70,15 @@ class Intake:
             self._publish_known_part(run, refusal)
             return
         self._store(channel, run, topics, judged)
+
+    def _entitled(self, rights: Rights) -> Entitled:
+        if self._judge is None:
+            self._judge = Entitled(self, rights)
+        return self._judge
+
+    def topic_of(self, target: Target) -> Topic:
+        """The topic of a method frame.  Raises NotFound, AccessRefused."""
+        return target.topic or self._resolve(target)
 
     def _publish_known_part(self, run: events.PublishRun, refusal: Refused) -> None:
         """Publish the rows before the first unknown exchange, then close the channel for it."""
@@ -105,7 +126,7 @@ class Intake:
             self._return_unroutable(channel, run, published.unroutable)
             returned_now = self.counters.unroutable_returned - before
             self.counters.unroutable_dropped += len(published.unroutable) - returned_now
-        if published.refused and isinstance(published.refused[0][1], PreconditionFailed | ProtocolError):
+        if published.refused and isinstance(published.refused[0][1], CLOSING if channel.confirming else UNHEARD):
             self.session.fail_channel(channel.number, published.refused[0][1], methods.BasicPublish)
             return
         if channel.confirming:

@@ -26,6 +26,7 @@ from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
     from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.entitlements import Rights
 
 PACED_READ = 16 * 1024
 """Reads shorter than this come from a publisher that sends one message a call: pacing them saves a third of the CPU."""
@@ -87,6 +88,7 @@ class Session:
         self.link = link
         self.peer = peer
         self.user = ""
+        self.rights: Rights | None = None  # None: nothing is limited
         self.vhost = "/"
         self.opened = False
         self.closing = False
@@ -224,6 +226,7 @@ class Session:
             self.unsent = 0
             if not self.blocked:
                 self.engine.reopen(self)
+                self._go_on_following()
         if self.machine.finished and not self.closed:
             self.link.close()
 
@@ -275,12 +278,14 @@ class Session:
     @property
     def consumes(self) -> bool:
         """Whether it takes messages, so that acks come on it."""
-        return any(one.consumers or one.getters for one in self.channels.values())
+        return any(one.consumers or one.subscriptions or one.getters for one in self.channels.values())
 
     def pause_writing(self) -> None:
         """The peer does not read: its consumers get nothing until it does."""
         self.blocked = True
         for channel in self.channels.values():
+            for wish in channel.subscriptions.values():
+                self.core.hold(wish)
             for consumer in channel.consumers.values():
                 self.core.pause(consumer)
 
@@ -289,11 +294,21 @@ class Session:
         self.blocked = False
         self.count_unsent()
         self.engine.reopen(self)
+        self._go_on_following()
         now = self.engine.now()
         for channel in self.channels.values():
             for consumer in channel.consumers.values():
                 self.core.resume(now, consumer)
+            for wish in channel.subscriptions.values():
+                self.core.go_on(now, wish)
         self.engine.arm()
+
+    def _go_on_following(self) -> None:
+        """Consumers with a bookmark have room again."""
+        for channel in list(self.channels.values()):
+            for following in list(channel.followings.values()):
+                if following.follower is not None and not following.follower.live:
+                    following.follower.step()
 
     def _pace(self, size: int) -> None:
         """Stop reading a publisher for the running commit, or until there is room for its bodies."""
@@ -482,6 +497,12 @@ class Session:
         self._silence([channel])
         for consumer in [*channel.consumers.values(), *channel.cancelled_consumers, *channel.getters.values()]:
             self.core.unsubscribe(now, consumer, requeue=True, lost=lost)
+        for wish in channel.subscriptions.values():
+            self.core.close(now, wish, lost=lost)
+        channel.subscriptions.clear()
+        for following in channel.followings.values():
+            following.close()
+        channel.followings.clear()
         channel.consumers.clear()
         channel.getters.clear()
         channel.encoders.clear()
@@ -492,6 +513,8 @@ class Session:
         for channel in channels:
             for consumer in channel.consumers.values():
                 self.core.pause(consumer)
+            for wish in channel.subscriptions.values():
+                self.core.hold(wish)
 
     def _close_all(self, *, lost: bool) -> None:
         self.closing = True

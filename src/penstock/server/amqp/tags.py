@@ -94,6 +94,7 @@ class Tags:
         self._start = 0
         self._idle = 0  # empty blocks after the start
         self._joined: array[int] | None = None  # the chunk of the last block, if it was made here
+        self._skipped = False  # some tags name what nobody settles
 
     def give(self, consumer: Consumer, chunk: Chunk, outstanding: bool) -> int:
         """The first of `len(chunk)` new tags; they stay outstanding unless the consumer does not ack."""
@@ -106,6 +107,17 @@ class Tags:
                 self._blocks.append(_Block(first, consumer, chunk))
                 self._firsts.append(first)
                 self._joined = None
+        return first
+
+    def skip(self, count: int) -> int:
+        """The first of so many new tags of deliveries that there is nothing to settle of.
+
+        Settling them has no effect and is no mistake.  From then on that holds for every tag that was given out and is
+        not outstanding: which of them were settled before is not kept.
+        """
+        first = self.next
+        self.next = first + count
+        self._skipped = True
         return first
 
     def _join(self, last: _Block, first: int, consumer: Consumer, chunk: Chunk) -> bool:
@@ -135,6 +147,11 @@ class Tags:
 
         Returns chunks per consumer in tag order.
         """
+        if self._skipped:
+            if high >= self.next:
+                raise UnknownTag(high)
+            at = max(bisect_right(self._firsts, low, self._start) - 1, self._start)
+            return self._take(at, low, high or self.next - 1)
         if low == 0:
             return self._settle_up_to(high)
         at = bisect_right(self._firsts, low, self._start) - 1

@@ -78,6 +78,7 @@ READS: dict[str, str] = {
     "records": "penstock.server.bulk.reads:records",
     "content": "penstock.server.bulk.reads:content",
     "plan": "penstock.server.bulk.reads:plan",
+    "sow": "penstock.server.bulk.reads:sow",
 }
 """Functions of a request that give a schema and batches."""
 

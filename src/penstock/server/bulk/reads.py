@@ -19,7 +19,9 @@ from penstock.server.bulk.jobs import Request
 from penstock.server.flight.contents import Part, planned
 from penstock.server.flight.contents import content as content_rows
 from penstock.server.flight.history import Batches, History
-from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay
+from penstock.server.flight.records import Held
+from penstock.server.flight.records import records as records_of
+from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000
 
@@ -47,6 +49,15 @@ def plan(request: Request, command: dict[str, Any], parts: Sequence[Any], **pack
     history = History(request.view, request.gone)
     chunks = [part.chunk for part in unpack(parts, packed)]
     return planned(Plan(**command), chunks, request.view, history)
+
+
+def sow(
+    request: Request, command: dict[str, Any], keyed: bool, given: bool, numbers: bytes, lsns: bytes
+) -> tuple[pa.Schema, Batches]:
+    """Records of a SOW topic; numbers and lsns: packed, of the index as of one moment."""
+    values = {**command, "order_by": tuple(command["order_by"])}
+    held = Held(np.frombuffer(numbers, np.uint64), np.frombuffer(lsns, np.int64), keyed, given)
+    return records_of(Sow(**values), held, request.view, History(request.view, request.gone))
 
 
 def matching(
@@ -99,6 +110,6 @@ def unpack(parts: Sequence[Any], packed: dict[str, Any]) -> list[Part]:
     return out
 
 
-def plain(command: LogRange | Replay | QueueContent | Plan) -> dict[str, Any]:
+def plain(command: LogRange | Replay | QueueContent | Plan | Sow) -> dict[str, Any]:
     """A command for a request."""
     return asdict(command)

@@ -18,8 +18,10 @@ from penstock.server.bulk import reads
 from penstock.server.bulk.view import Moved, listing
 from penstock.server.flight.contents import Part
 from penstock.server.flight.history import Batches, History
+from penstock.server.flight.records import Held
+from penstock.server.replaying.places import check_missing
 from penstock.wire.flight.bookmarks import parse_span
-from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay
+from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
 
 if TYPE_CHECKING:
     from penstock.log import Log
@@ -61,7 +63,14 @@ class Relay:
 
     def replay(self, command: Replay, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
         """Messages of topics; None when there is little to look through."""
-        start, end = History(self._log, gone).resolve(parse_span(command.bookmark))
+        missing = check_missing(command.missing)
+        start, end = History(self._log, gone).resolve(parse_span(command.bookmark), missing)
+        return self.replay_between(command, start, end, gone)
+
+    def replay_between(
+        self, command: Replay, start: int, end: int, gone: Callable[[], bool]
+    ) -> tuple[pa.Schema, Batches] | None:
+        """The same with LSNs in [start, end)."""
         if not self._is_large(start, end, filtered=command.filter is not None):
             return None
         values: dict[str, object] = {"command": reads.plain(command), "start": start, "end": end}
@@ -72,6 +81,20 @@ class Relay:
     ) -> tuple[pa.Schema, Batches] | None:
         """What waits in a queue; None when that is little."""
         return self._positions("content", command, parts, gone, filtered=command.filter is not None)
+
+    def sow(self, command: Sow, held: Held, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
+        """Records of a SOW topic; None when there are few."""
+        if not len(held.lsns):
+            return None
+        start, end = int(held.lsns.min()), int(held.lsns.max()) + 1
+        filtered = command.filter is not None or bool(command.order_by)
+        if not self._is_large(start, end, most=len(held.lsns) * LONE, filtered=filtered):
+            return None
+        values: dict[str, object] = {
+            "command": reads.plain(command), "keyed": held.keyed, "given": held.given,
+            "numbers": held.numbers.tobytes(), "lsns": held.lsns.tobytes(),
+        }  # fmt: skip
+        return self._read("sow", values, start, end, gone)
 
     def planned(
         self, command: Plan, chunks: Sequence[Chunk], gone: Callable[[], bool]

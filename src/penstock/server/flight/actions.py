@@ -14,6 +14,7 @@ from penstock.config.arguments import queue_settings_from_mapping
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.settings import QueueSettings
 from penstock.server.flight.calls import Caller, Calls
+from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.history import History
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.stream_actions import Reply, StreamActions
@@ -60,6 +61,7 @@ class Actions(StreamActions):
     ) -> None:
         super().__init__(handover, stages, copier, vhosts)
         self.calls = calls
+        self.gate: Gatekeeper | None = None  # asks for rights
         self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
             "declare": (self._declare, "queue, settings: make a queue, or find that it is there as asked"),
             "alter": (self._alter, "queue, settings: change settings of a queue"),
@@ -83,7 +85,10 @@ class Actions(StreamActions):
         found = self.table.get(name)
         if found is None:
             raise InvalidArgument(f"no action {name[:60]!r}{nearest(name, self.table)}")
-        return found[0](caller, Fields(name, read_json(body, f"action {name}") if body else {}))
+        values = read_json(body, f"action {name}") if body else {}
+        if self.gate is not None:
+            self.gate.act(caller, name, values)
+        return found[0](caller, Fields(name, values))
 
     # -- topology
 
@@ -195,7 +200,7 @@ class Actions(StreamActions):
 
     def counts(self, queue: Queue) -> dict[str, object]:
         """A queue and its counts; on the loop."""
-        return {"queue": queue.name, "vhost": queue.vhost, **self.engine.core.stats(queue)}
+        return {"queue": queue.name, "vhost": queue.vhost, **self.engine.core.stats(queue, self.engine.now())}
 
     def _stats(self, caller: Caller, f: Fields) -> Reply:
         name, vhost = f.name("queue"), self._vhost(f)
@@ -205,7 +210,7 @@ class Actions(StreamActions):
     def _list(self, caller: Caller, f: Fields) -> Reply:
         vhost = self._vhost(f)
         f.finish()
-        return self._do(caller, lambda: {"queues": self.queues(vhost)}, durable=False)
+        return self._do(caller, lambda: {"queues": shown(caller, self.queues(vhost))}, durable=False)
 
     def queues(self, vhost: str) -> list[dict[str, object]]:
         """Every queue of a vhost with its counts; on the loop."""

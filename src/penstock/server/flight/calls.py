@@ -28,6 +28,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unavailable
+from penstock.server.entitlements import Rights
 from penstock.server.flight.handover import Abandoned
 from penstock.wire.flight.failures import encode_error
 
@@ -65,6 +66,10 @@ class People(Protocol):
         """What else a user may do."""
         ...
 
+    def rights(self, user: str) -> Rights | None:
+        """What a user may read and write; None where nothing is limited."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -74,6 +79,7 @@ class Caller:
     peer: str
     gone: Callable[[], bool]
     tags: tuple[str, ...] = ()
+    rights: Rights | None = None  # None: nothing is limited
 
     def administer(self, what: str) -> None:
         """AccessRefused unless this user has the administrator's tag.  `what`: what is asked for."""
@@ -157,6 +163,10 @@ class Logins(flight.ServerMiddlewareFactory):
             if self._unproven.drop(pair):
                 self._proven.put(pair, credentials.token)
         return self._people.tags(credentials.user)
+
+    def rights(self, user: str) -> Rights | None:
+        """What a user may read and write; None where nothing is limited."""
+        return self._people.rights(user)
 
     def _delay(self) -> None:
         """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
@@ -287,7 +297,7 @@ class Calls:
         peer: Any = context.peer()
         peer = peer.decode() if isinstance(peer, bytes) else str(peer)
         tags = self._logins.verify(credentials, peer_host(peer))
-        return Caller(credentials.user, peer, context.is_cancelled, tags)
+        return Caller(credentials.user, peer, context.is_cancelled, tags, self._logins.rights(credentials.user))
 
     def stream(self) -> Slot:
         """Room for one stream; Unavailable when there is none."""

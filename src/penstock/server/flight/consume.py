@@ -19,29 +19,41 @@ import threading
 from array import array
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.core.effects import Verb
+from penstock.core.commands.subscriptions import STAYS, Subscription
 from penstock.core.queue.extend import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
-from penstock.expr import compile_filter
+from penstock.expr import Filter, compile_filter
 from penstock.memory import Piece
 from penstock.records.chunks import as_chunk
+from penstock.server.entitlements import narrowed
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.deliveries import BATCH_ROWS, Delivery, delivery_batch
 from penstock.server.flight.publish import chunks
-from penstock.wire.flight.fields import Fields, nearest, read_json
-from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema, checked
+from penstock.server.flight.settles import (
+    EXTEND,
+    VERBS,
+    Attempts,
+    Said,
+    Settle,
+    Terms,
+    read_said,
+    read_settles,
+    terms_of,
+)
+from penstock.wire.flight.failures import encode_error
+from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema
 from penstock.wire.flight.tickets import Consume
 
 if TYPE_CHECKING:
     from penstock.core.effects import Deliver
     from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.view import Queue
     from penstock.server.flight.handover import Handover
 
 logger = logging.getLogger("penstock.flight")
@@ -53,18 +65,6 @@ QUEUED_LOW = 2 * 2**20
 
 BEAT_S = 5.0
 """The server says something at least this often, so that a vanished client is noticed by the failing write."""
-
-VERBS = {
-    "ack": Verb.ACK,
-    "release": Verb.RELEASE,
-    "retry": Verb.CANCEL,
-    "cancel": Verb.CANCEL,
-    "reject": Verb.EXPIRE,
-    "expire": Verb.EXPIRE,
-}
-EXTEND = "extend"
-
-Settle = tuple[str, int | None, str | None]  # verb, delay in microseconds, reason
 
 
 class _Unreadable(Exception):
@@ -82,7 +82,7 @@ class Exchange:
         self.engine = handover.engine
         self.command = command
         self.caller = caller
-        self.consumer: Consumer | None = None
+        self.wish: Subscription | None = None  # None: not yet, or no more
         self.heard_at = self.engine.clock.mono()  # microseconds; when the client last said something
         self.ending: PenstockError | None = None  # why the stream ends, when it is not the client's wish
         self._handover = handover
@@ -90,14 +90,15 @@ class Exchange:
         self._bounds = bounds
         self._bell = threading.Lock()  # released when the writing thread has something to do
         self._bell.acquire()
-        self._out: deque[Delivery] = deque()
+        self._out: deque[Delivery | bytes] = deque()  # and what is to be said between two deliveries
         self._answers: deque[bytes] = deque()
         self._unanswered: deque[int] = deque()  # numbers of settles that wait for their sync
         self._affected = self._stale = 0  # settles since the last answer
         self._queued = 0  # bytes in `_out`; changed under `_count`
         self._count = threading.Lock()
         self._finished = False  # the writing thread sends what there is and ends
-        self._attempts = dict[int, int]()  # of messages of a strict queue that came here more than once
+        self._attempts: Attempts = {}  # of messages of a strict queue that came here more than once
+        self._came: set[tuple[str | None, int]] | None = None  # what came here, if its user may settle nothing else
         self._heartbeat = orjson.dumps({"heartbeat": True})
 
     # -- loop: what the engine asks of a receiver
@@ -121,55 +122,99 @@ class Exchange:
         """Queue neighbouring rows for the writing thread."""
         if self.ending is not None or self._finished:
             return
-        consumer = effect.consumer
-        period = effect.queue.settings.lease_period
-        now = self.engine.now()
         batch = self.engine.bodies.peek(piece.chunk[0])
+        name = effect.queue.name if effect.queue.name != self.command.queue else None
         delivery = Delivery(
             piece,
             effect.attempt,
             effect.redelivered,
-            lease_until=now.wall + period if period and not consumer.no_ack else 0,
+            lease_until=effect.until,
             time=batch.time if batch is not None else None,
+            queue=name,
         )
         if effect.attempt > 1 and effect.queue.settings.leasing == "strict":
-            self._attempts.update(dict.fromkeys(piece.chunk, effect.attempt))
+            self._attempts.update({(name, lsn): effect.attempt for lsn in piece.chunk})
+        if self._came is not None:
+            self._came.update((name, lsn) for lsn in piece.chunk)
         with self._count:
             self._queued += delivery.size
             full = self._queued > QUEUED_HIGH
         self._out.append(delivery)
-        if full and not consumer.paused:
-            self.engine.core.pause(consumer)
+        if full and self.wish is not None and not self.wish.paused:
+            self.engine.core.hold(self.wish)
         self._ring()
 
     def cancelled(self, consumer: Consumer) -> None:
-        """The queue went away."""
-        self.consumer = None
+        """A queue went away; one that consumes from several goes on with the others."""
+        if self.wish is not None and self.wish.pattern is not None:
+            return
+        self.wish = None
         self.end(NotFound(f"queue {self.command.queue!r} in vhost {self.command.vhost!r} was deleted"))
 
     # -- loop: life
 
     def subscribe(self, tag: str) -> None:
-        """Become a consumer.  Raises what the core or the filter's compiler refuses."""
-        command, core, now = self.command, self.engine.core, self.engine.now()
-        queue = core.queue(command.vhost, command.queue, by=self)
-        self.consumer = core.subscribe(
-            now,
-            queue,
+        """Become a consumer, and tell the client on which terms.  Raises what core, rights or filter refuse."""
+        command = self.command
+        self.wish = Subscription(
+            command.vhost,
+            command.queue,
             tag=tag,
             holder=self,
+            by=self,
             client=command.name or self.caller.peer,
             no_ack=command.no_ack,
-            filter=compile_filter(command.filter) if command.filter is not None else None,
-            max_backlog=command.backlog or None,
+            filter=None if command.filter is None else compile_filter(command.filter),
+            max_backlog=command.max_backlog if command.max_backlog is not None else command.backlog or None,
             priority=command.priority,
+            narrow=None if self.caller.rights is None else self._narrow,
         )
+        try:
+            self.engine.core.open(self.engine.now(), self.wish)
+        except PenstockError:
+            self.wish = None
+            raise
+        self._answers.append(orjson.dumps({"subscribed": terms_of(self.wish)}))
+        self._ring()
+
+    def _narrow(self, queue: Queue, filter: Filter | None) -> Filter | None:
+        """What it asks for, narrowed to what the user may read.  Raises AccessRefused, ExpressionError."""
+        rights = self.caller.rights
+        right = None if rights is None else rights.read_queue(queue.vhost, queue.name)
+        if right is not None and self._came is None:
+            self._came = set()
+        return narrowed(None if filter is None else filter.text, right)
+
+    def replace(self, terms: Terms, number: int | None) -> None:
+        """Other terms for the subscription.  A number asks for an answer: behind all that was granted before."""
+        answer: dict[str, object] = {"answer": number}
+        try:
+            if self.wish is None:
+                raise InvalidArgument("replace: the consumer is closed")
+            self.engine.core.replace(
+                self.engine.now(),
+                self.wish,
+                filter=STAYS if terms.filter is None else compile_filter(terms.filter) if terms.filter else None,
+                max_backlog=STAYS if terms.max_backlog is None else terms.max_backlog,
+                topic=STAYS if terms.queue is None else terms.queue,
+            )
+            answer["replaced"] = terms_of(self.wish)
+        except PenstockError as error:
+            answer["refused"] = orjson.loads(encode_error(error)[1])
+        finally:
+            self.engine.arm()
+        if number is not None:
+            self.engine.after_deliveries(self.gate, partial(self._told, orjson.dumps(answer)))
+
+    def _told(self, answer: bytes) -> None:
+        self._out.append(answer)
+        self._ring()
 
     def unsubscribe(self, *, lost: bool) -> None:
         """Give back what is leased; twice does no harm."""
-        consumer, self.consumer = self.consumer, None
-        if consumer is not None:
-            self.engine.core.unsubscribe(self.engine.now(), consumer, requeue=True, lost=lost)
+        wish, self.wish = self.wish, None
+        if wish is not None:
+            self.engine.core.close(self.engine.now(), wish, lost=lost)
             self.engine.reopen(self)
             self.engine.arm()
 
@@ -189,21 +234,21 @@ class Exchange:
             self.end(Unavailable(f"nothing was heard from the consumer for {silent} s; its leases were returned"))
 
     def _resume(self) -> None:
-        if self.consumer is not None:
-            self.engine.core.resume(self.engine.now(), self.consumer)
+        if self.wish is not None:
+            self.engine.core.go_on(self.engine.now(), self.wish)
         self.engine.reopen(self)
         self.engine.arm()
 
     # -- loop: settling
 
-    def settle(self, groups: dict[Settle, array[int]], attempts: dict[int, int], number: int | None) -> None:
-        """Settle groups of LSNs that share verb, delay and reason.
+    def settle(self, groups: dict[Settle, array[int]], attempts: Attempts, number: int | None) -> None:
+        """Settle groups of LSNs that share verb, delay, reason and queue.
 
         A number asks for an answer, when all settles so far are durable: how many since the last answer had an effect.
         """
         try:
-            for (verb, delay, reason), lsns in groups.items():
-                affected = self._settle(verb, delay, reason, lsns, attempts)
+            for settle, lsns in groups.items():
+                affected = self._settle(settle, lsns, attempts)
                 self._affected += affected
                 self._stale += len(lsns) - affected
         except PenstockError as error:
@@ -227,24 +272,37 @@ class Exchange:
             self._answers.append(orjson.dumps({"answer": self._unanswered.popleft(), "broken": reason}))
         self._ring()
 
-    def _settle(
-        self, verb: str, delay: int | None, reason: str | None, lsns: array[int], attempts: dict[int, int]
-    ) -> int:
+    def _settle(self, settle: Settle, lsns: array[int], attempts: Attempts) -> int:
         core, now, command = self.engine.core, self.engine.now(), self.command
-        consumer = self.consumer
-        queue = consumer.queue if consumer is not None else core.queue(command.vhost, command.queue, by=self)
+        verb, delay, reason, name = settle
+        try:
+            queue = core.queue(command.vhost, command.queue if name is None else name, by=self)
+        except NotFound:
+            if name is None:
+                raise
+            return 0  # one of several, and it is gone: so is what was held of it
         if queue.settings.leasing == "strict" and attempts:
             current = self._attempts
-            lsns = array("q", [lsn for lsn in lsns if attempts.get(lsn, 1) == current.get(lsn, 1)])
-        for lsn in lsns:
-            self._attempts.pop(lsn, None)
+            lsns = array("q", [lsn for lsn in lsns if attempts.get((name, lsn), 1) == current.get((name, lsn), 1)])
+        if self._came is not None:
+            lsns = array("q", [lsn for lsn in lsns if (name, lsn) in self._came])
+            if verb != EXTEND:
+                self._came.difference_update((name, lsn) for lsn in lsns)
+        if self._attempts:
+            for lsn in lsns:
+                self._attempts.pop((name, lsn), None)
         if not lsns:
             return 0
         chunk = as_chunk(lsns)
+        mine = self.wish.at(queue) if self.wish is not None else []
         if verb == EXTEND:
-            return extend(queue, consumer, chunk, now.mono + (delay or 0)) if consumer is not None else 0
-        client = command.name or self.caller.peer
-        return core.settle(now, queue, [chunk], VERBS[verb], by=consumer, client=client, delay=delay, reason=reason)
+            return sum(extend(queue, consumer, chunk, now.mono + (delay or 0)) for consumer in mine)
+        client, affected = command.name or self.caller.peer, 0
+        for consumer in mine or (None,):
+            affected += core.settle(
+                now, queue, [chunk], VERBS[verb], by=consumer, client=client, delay=delay, reason=reason
+            )
+        return affected
 
     def _answered(self, number: int, affected: int, stale: int) -> None:
         self._unanswered.popleft()
@@ -280,15 +338,17 @@ class Exchange:
             self._slot.touch()
             if self.ending is not None:
                 return
-            number = read_number(metadata) if metadata is not None else None
+            said = read_said(metadata) if metadata is not None else Said()
             if batch is not None and batch.num_rows:
                 if not known:
                     check_schema(batch.schema, SETTLE, ("lsn", "verb"), "settle")
                     known = True
                 groups, attempts = read_settles(batch, self._bounds)
-                self._handover.post(partial(self.settle, groups, attempts, number))
-            elif number is not None:
-                self._handover.post(partial(self.settle, {}, {}, number))
+                self._handover.post(partial(self.settle, groups, attempts, said.number))
+            elif said.replace is not None:
+                self._handover.post(partial(self.replace, said.replace, said.number))
+            elif said.number is not None:
+                self._handover.post(partial(self.settle, {}, {}, said.number))
 
     def _wind_up(self) -> None:
         """The client sends no more, or we gave it up: leases return, answers that are due go out."""
@@ -341,10 +401,16 @@ class Exchange:
             some: list[Delivery] = []
             rows = size = 0
             while out and rows < BATCH_ROWS and size < QUEUED_LOW:
-                delivery = out.popleft()
+                delivery = out[0]
+                if isinstance(delivery, bytes):
+                    break
+                out.popleft()
                 some.append(delivery)
                 rows += len(delivery.piece.chunk)
                 size += delivery.size
+            if not some:
+                writer.write_metadata(out.popleft())
+                continue
             writer.write_batch(self._batch(some))
             with self._count:
                 before = self._queued
@@ -371,52 +437,3 @@ class Exchange:
             self._bell.release()
         except RuntimeError:
             pass  # it has rung already and nobody has come yet
-
-
-def read_number(metadata: bytes) -> int | None:
-    """What a message of the client asks to be answered under; None for a heartbeat."""
-    fields = Fields("consume metadata", read_json(metadata, "consume metadata"))
-    fields.flag("heartbeat")
-    number = fields.optional_count("number")
-    fields.finish()
-    return number
-
-
-def read_settles(batch: pa.RecordBatch, bounds: Bounds) -> tuple[dict[Settle, array[int]], dict[int, int]]:
-    """LSNs by (verb, delay, reason), ascending, and the attempts that are named; InvalidArgument for what cannot be."""
-    columns = checked(batch, SETTLE, bounds, "settle")
-    lsns = columns["lsn"]
-    if lsns.null_count:
-        raise InvalidArgument("settle: column 'lsn' has nulls")
-    rows = len(lsns)
-    verbs = cast("list[str | None]", columns["verb"].to_pylist())
-    delays = _values(columns.get("delay"), rows)
-    reasons = _values(columns.get("reason"), rows)
-    numbers = cast("list[int]", lsns.to_pylist())
-    groups: dict[Settle, array[int]] = {}
-    if verbs.count(verbs[0]) == rows and delays.count(delays[0]) == rows and reasons.count(reasons[0]) == rows:
-        groups[_settle(verbs[0], delays[0], reasons[0])] = array("q", np.unique(np.asarray(numbers, np.int64)).tolist())
-    else:
-        for key, lsn in zip(zip(verbs, delays, reasons, strict=True), numbers, strict=True):
-            groups.setdefault(_settle(*key), array("q")).append(lsn)
-        groups = {key: array("q", sorted(set(some))) for key, some in groups.items()}
-    attempts = dict[int, int]()
-    if "attempt" in columns and columns["attempt"].null_count < rows:
-        pairs = zip(numbers, columns["attempt"].to_pylist(), strict=True)
-        attempts = {lsn: attempt for lsn, attempt in pairs if attempt is not None and attempt > 1}
-    return groups, attempts
-
-
-def _values(column: pa.Array[Any] | None, rows: int) -> list[Any]:
-    return [None] * rows if column is None else column.to_pylist()
-
-
-def _settle(verb: str | None, delay: int | None, reason: str | None) -> Settle:
-    if verb is None or (verb not in VERBS and verb != EXTEND):
-        hint = nearest(verb, [*VERBS, EXTEND]) if verb is not None else ""
-        raise InvalidArgument(f"settle: verb {verb!r} is unknown{hint}")
-    if delay is not None and delay < 0:
-        raise InvalidArgument(f"settle: delay {delay} is negative")
-    if verb == EXTEND and delay is None:
-        raise InvalidArgument("settle: extend needs a delay: how long from now the lease lasts")
-    return verb, delay, reason

@@ -51,6 +51,10 @@ def snapshot(queue: Queue, states: Iterable[str], limit: int | None) -> list[Par
         elif state == "leased":
             for holder in queue.holders():
                 out += (Part(state, run.chunk, run.tally.deliveries) for run in holder.leases.held())
+        elif state == "held":  # barriers, and what they hold back
+            if queue.held:
+                out += (Part(state, chunk, 0) for chunk in queue.barriers.chunks())
+                out += (Part(state, run.chunk, run.tally.deliveries) for run in queue.barriers.runs())
         else:
             out += (Part(state, run.chunk, run.tally.deliveries) for run in queue.delays.retries.runs())
             out += (Part(state, lsns, 0) for lsns, _ in queue.delays.scheduled.items())

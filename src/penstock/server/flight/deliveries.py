@@ -37,6 +37,7 @@ class Delivery:
     redelivered: bool
     lease_until: int  # microseconds since the epoch; 0: no end by time
     time: int | None
+    queue: str | None = None  # where it is another than the one that was asked for
     size: int = 0
 
     def __post_init__(self) -> None:
@@ -74,6 +75,7 @@ def delivery_batch(deliveries: Sequence[Delivery], log: Log) -> pa.RecordBatch:
             "time": lambda: _stamps(times[0] if len(times) == 1 else np.concatenate(times)),
             "attempt": lambda: _values(pa.int32(), [one.attempt for one in deliveries], lengths, rows),
             "redelivered": lambda: _values(pa.bool_(), [one.redelivered for one in deliveries], lengths, rows),
+            "queue": lambda: _values(pa.string(), [one.queue for one in deliveries], lengths, rows),
             "lease_until": lambda: _values(TIMESTAMP, [one.lease_until or None for one in deliveries], lengths, rows),
             "body": lambda: cast("pa.Array[Any]", pa.array(bodies, pa.binary())),
         },

@@ -23,22 +23,30 @@ from pyarrow import flight
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
+from penstock.server.flight.ack_actions import AckActions
 from penstock.server.flight.actions import Actions
 from penstock.server.flight.calls import Caller, Calls, Guarded, People, Slot
 from penstock.server.flight.consume import Exchange
 from penstock.server.flight.contents import content, planned, snapshot
 from penstock.server.flight.copier import Copier
 from penstock.server.flight.decided import GroupLimits
+from penstock.server.flight.details_action import DetailsAction
+from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.entrance import Entrance
+from penstock.server.flight.following import Following
 from penstock.server.flight.handover import Handover
 from penstock.server.flight.history import Batches, History
 from penstock.server.flight.hold_action import HoldAction
 from penstock.server.flight.publish import Publishing
+from penstock.server.flight.records import TopicActions, hold, records
+from penstock.server.flight.replay_actions import ReplayActions
 from penstock.server.flight.stages import Stages
 from penstock.server.flight.upkeep_actions import UpkeepActions
+from penstock.server.flight.viewing import Viewing
+from penstock.server.flight.watching import Watching
 from penstock.server.holds import Holds
 from penstock.wire.flight.fields import NAME_LIMIT
-from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, Bounds, select
+from penstock.wire.flight.schemas import CONTENT_DEFAULT, EVENTS, EVENTS_DEFAULT, MESSAGES, Bounds, select
 from penstock.wire.flight.tickets import (
     DEFAULT_VHOST,
     Get,
@@ -47,6 +55,8 @@ from penstock.wire.flight.tickets import (
     Publish,
     QueueContent,
     Replay,
+    Sow,
+    Subscribe,
     command,
     parse_exchange,
     parse_get,
@@ -100,12 +110,20 @@ class FlightDoor:
         self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota)
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
         self.actions = Actions(self.handover, self.stages, self.copier, self.calls, vhosts)
-        self.publishing = Publishing(self.handover, self.limits.bounds)
+        self.gate = Gatekeeper(self.handover)
+        self.actions.gate = self.gate
+        self.actions.table |= TopicActions(self.handover, self.actions.check_vhost).table
+        self.actions.table |= AckActions(self.handover, self.actions.check_vhost).table
+        self.publishing = Publishing(self.handover, self.limits.bounds, self.gate)
         self.relay = Relay(bulk, engine.log) if bulk is not None else None
         if bulk is not None:
             upkeep = Upkeep(bulk, engine, self.handover, self.stages, engine.core.instance)
             self.actions.table |= UpkeepActions(upkeep).table
         self.exchanges = set[Exchange]()
+        self.following = Following(self.handover, self.relay)
+        self.watching = Watching(self.handover)
+        self.viewing = Viewing(self.handover)
+        self.actions.table |= ReplayActions(self.handover, self.following).table
         engine.bodies.budget.watch("flight", self._queued)
         self.closing = False
         self._beats = 0
@@ -113,6 +131,7 @@ class FlightDoor:
         engine.readers.append(self.calls.floor)
         self.holds = Holds(engine.clock)
         self.actions.table |= HoldAction(self.handover, self.holds).table
+        self.actions.table |= DetailsAction(self.handover).table
         engine.readers.append(self.holds.floor)
 
     # -- the loop's thread
@@ -129,7 +148,11 @@ class FlightDoor:
 
     def _queued(self) -> int:
         """Bytes of deliveries that wait for clients to read them."""
-        return sum(exchange.queued for exchange in list(self.exchanges))
+        return (
+            sum(one.queued for one in list(self.exchanges))
+            + sum(one.queued for one in list(self.following.open))
+            + sum(one.queued for one in list(self.watching.open))
+        )
 
     def beat(self) -> None:
         """Once a second: silent consumers lose their leases, still streams their places, old stages go."""
@@ -147,6 +170,8 @@ class FlightDoor:
         self.closing = True
         for exchange in list(self.exchanges):
             exchange.end(Unavailable("the server stops"))
+        self.following.stop()
+        self.watching.stop()
         self.engine.arm()
 
     def shut(self) -> None:
@@ -184,7 +209,7 @@ class FlightDoor:
             if isinstance(wanted, Publish):
                 self.publishing.serve(caller, slot, wanted, reader, writer)
             else:
-                stage, rows = self.stages.write(caller, slot, wanted, reader)
+                stage, rows = self.stages.write(caller, slot, wanted, reader, self.gate)
                 writer.write(orjson.dumps({"stage": stage, "rows": rows}))
         finally:
             slot.close()
@@ -194,11 +219,28 @@ class FlightDoor:
         caller, slot = self._enter(context)
         try:
             slot.floor = self.engine.log.first_lsn  # nothing is deleted under a reader
-            schema, rows = self._read(caller, parse_get(ticket.ticket))
+            wanted = parse_get(ticket.ticket)
+            if isinstance(wanted, Replay) and self._followed(caller, wanted):
+                self.actions.check_vhost(wanted.vhost)
+                schema, pieces = self.following.read(caller, slot, wanted, self.gate.get)
+                guarded: Any = Guarded(pieces, slot)  # batches with metadata, which the stubs do not know
+                return flight.GeneratorStream(schema, guarded)
+            wanted = self.gate.get(caller, wanted)
+            if isinstance(wanted, Subscribe):
+                self.actions.check_vhost(wanted.vhost)
+                schema, pieces = self.watching.read(caller, slot, wanted)
+                guarded = Guarded(pieces, slot)
+                return flight.GeneratorStream(schema, guarded)
+            schema, rows = self._read(caller, wanted)
             return flight.GeneratorStream(schema, Guarded(rows, slot))
         except BaseException:
             slot.close()
             raise
+
+    def _followed(self, caller: Caller, wanted: Replay) -> bool:
+        """Whether a replay goes through a follower: it goes on live, keeps to a rate, or names a queue."""
+        paced = wanted.follow or wanted.rate is not None or wanted.stream is not None
+        return paced or self.following.translates(wanted, caller) or self.following.is_lost(wanted)
 
     def _read(self, caller: Caller, wanted: Get, *, look: bool = False) -> tuple[pa.Schema, Batches]:
         """Schema and rows; large reads come from the bulk child.  `look`: the rows are not wanted."""
@@ -223,6 +265,14 @@ class FlightDoor:
                     gone,
                 )
                 return (relay and relay.content(wanted, parts, gone)) or content(wanted, parts, log, history)
+            case Sow():
+                self.actions.check_vhost(wanted.vhost)
+                if self.viewing.concerns(wanted):
+                    return self.viewing.read(caller, wanted)
+                held = self.handover.call(partial(hold, self.engine, wanted), gone)()
+                return (relay and relay.sow(wanted, held, gone)) or records(wanted, held, log, history)
+            case Subscribe():
+                return select(EVENTS, wanted.columns or EVENTS_DEFAULT), iter(())
             case Plan():
                 chunks = self.handover.call(partial(self.engine.core.streams.batch, wanted.stream, wanted.batch), gone)
                 return (relay and relay.planned(wanted, chunks, gone)) or planned(wanted, chunks, log, history)
@@ -262,14 +312,15 @@ class FlightDoor:
         vhost = criteria.decode(errors="replace") or DEFAULT_VHOST
         self.actions.check_vhost(vhost)
         queues = self.handover.call(lambda: self.actions.queues(vhost), caller.gone, durable=False)
-        return [queue_info(queue) for queue in queues]
+        views = self.handover.call(lambda: self.viewing.flights(caller, vhost), caller.gone, durable=False)
+        return [*(queue_info(queue) for queue in shown(caller, queues)), *views]
 
     def info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """GetFlightInfo: of a queue by path ["queue", name] or [vhost, "queue", name], or of any DoGet command."""
         self._refuse_when_closing()
         caller = self.calls.caller(context)
         if descriptor.command:
-            schema, rows = self._read(caller, parse_get(descriptor.command), look=True)
+            schema, rows = self._read(caller, self.gate.get(caller, parse_get(descriptor.command)), look=True)
             del rows
             ticket = flight.Ticket(descriptor.command)
             return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
@@ -280,6 +331,7 @@ class FlightDoor:
             raise InvalidArgument('the path of a flight is ["queue", name] or [vhost, "queue", name]')
         vhost, name = path[0], path[2]
         self.actions.check_vhost(vhost)
+        self.gate.act(caller, "stats", {"queue": name, "vhost": vhost})
         counts = self.handover.call(
             lambda: self.actions.counts(self.engine.core.queue(vhost, name)), caller.gone, durable=False
         )

@@ -25,7 +25,9 @@ from penstock.errors import InvalidArgument
 from penstock.log.upkeep.names import Wanted
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
-from penstock.wire.flight.bookmarks import Point, Span, parse_span
+from penstock.server.flight.entitled_rows import TopicRights
+from penstock.server.replaying.places import Missing, check_missing, resolve
+from penstock.wire.flight.bookmarks import Span, parse_span
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, log_schema, select
 from penstock.wire.flight.tickets import LogRange, Replay
@@ -113,13 +115,16 @@ class History:
 
     def replay(self, command: Replay) -> tuple[pa.Schema, Batches]:
         """Messages of topics from a bookmark on, as far as the log was durable when the reading started."""
-        return self.replay_between(command, *self.resolve(parse_span(command.bookmark)))
+        missing = check_missing(command.missing)
+        return self.replay_between(command, *self.resolve(parse_span(command.bookmark), missing))
 
     def replay_between(self, command: Replay, start: int, end: int) -> tuple[pa.Schema, Batches]:
         """The same with the LSNs [start, end) that the command's bookmark stands for."""
         schema = select(MESSAGES, command.columns or REPLAY_DEFAULT)
         keep = self._topics(command)
         rows = self.messages(start, end, keep, _wanted(command))
+        if command.rights is not None:
+            rows = TopicRights(command.rights, command.vhost, self._log.origin).rows(rows)
         if command.filter is not None:
             rows = self.matching(rows, command.filter, command.vhost)
         if command.limit is not None:
@@ -127,29 +132,13 @@ class History:
         origin, exchange_of = self._log.origin, self.exchange_of
         return schema, (present(batch, schema, origin, exchange_of) for batch in rows)
 
-    def resolve(self, span: Span) -> tuple[int, int]:
-        """The LSNs [start, end) of a span at this moment."""
-        log = self._log
-        end = log.durable + 1
-        start = self._place(span.start, span.with_start)
-        if span.end is not None:
-            end = min(end, self._place(span.end, not span.with_end))
-        return start, max(start, end)
-
-    def _place(self, point: Point, inclusive: bool) -> int:
-        """The first LSN at (inclusive) or after a point."""
-        log = self._log
-        if point.kind == "epoch":
-            return log.first_lsn
-        if point.kind == "now":
-            return log.durable + 1
-        if point.kind == "time":
-            return lsn_at(log, point.time if inclusive else point.time + 1)
-        if point.origin != log.origin:
-            raise InvalidArgument(
-                f"bookmark {point.origin}|{point.lsn}| comes from another log; here they begin with {log.origin}|"
-            )
-        return point.lsn if inclusive else point.lsn + 1
+    def resolve(self, span: Span, missing: Missing | None = None) -> tuple[int, int]:
+        """The LSNs [start, end) of a span at this moment; `missing` as in `replaying.places.resolve`."""
+        found = resolve(self._log, span, missing)
+        end = self._log.durable + 1
+        if found.end is not None:
+            end = min(end, found.end)
+        return found.start, max(found.start, end)
 
     def _topics(self, command: Replay) -> Callable[[pa.RecordBatch], pa.Array[Any]]:
         """A mask of the rows whose topic is wanted."""
@@ -286,29 +275,6 @@ def _pattern(text: str) -> Callable[[Any], Any]:
         return compute.fill_null(compute.take(pa.array(hits, pa.bool_()), encoded.indices), False)
 
     return wanted
-
-
-def lsn_at(log: Past, time: int) -> int:
-    """The first LSN whose record is not older than `time`; one past the end when all are older.
-
-    Record times never decrease, so this is a bisection over the LSNs, gaps included.
-    """
-    low, high = log.first_lsn, log.durable + 1
-    while low < high:
-        middle = (low + high) // 2
-        batch = next(log.batches(middle, high), None)
-        if batch is None:
-            high = middle
-            continue
-        times = batch.column("time").cast(pa.int64()).to_numpy()
-        lsns = batch.column("lsn").to_numpy()
-        if times[-1] < time:
-            low = int(lsns[-1]) + 1
-        elif times[0] >= time:
-            high = middle
-        else:
-            return int(lsns[int(np.searchsorted(times, time))])
-    return low
 
 
 def limited(rows: Batches, limit: int) -> Batches:

@@ -10,17 +10,20 @@ has its own answer, and the client's end message says how many rows it sent; the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import pyarrow as pa
 
+from penstock.core.sow.worked import LARGE
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, PenstockError, Refused
+from penstock.records.bodies import lengths, listed
 from penstock.records.entries import Publishes, Topic
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import Answer
+from penstock.server.judging import breathe
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.fields import Fields, read_json
 from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
@@ -29,10 +32,17 @@ from penstock.wire.flight.tickets import Publish
 if TYPE_CHECKING:
     from penstock.core.publishing.publishing import Published
     from penstock.server.engine import Engine
+    from penstock.server.flight.entitled import Gatekeeper
     from penstock.server.flight.handover import Handover
 
 REFUSED_SHOWN = 1000
 """Refused rows that one answer names; `refused_rows` counts them all."""
+
+DELTAS_AT_ONCE = 500
+"""Deltas that are merged in one turn of the loop: some milliseconds."""
+
+KEYED_HERE = 250
+"""Rows whose keys are worked out between two breaths; fewer are left to the loop."""
 
 
 def refusal(engine: Engine) -> PenstockError | None:
@@ -62,7 +72,8 @@ def to_publishes(engine: Engine, upload: Upload, vhost: str, exchange: str) -> P
 class Publishing:
     """Stores uploads."""
 
-    def __init__(self, handover: Handover, bounds: Bounds) -> None:
+    def __init__(self, handover: Handover, bounds: Bounds, gate: Gatekeeper) -> None:
+        self._gate = gate
         self.engine = handover.engine
         self.bounds = bounds
         self._handover = handover
@@ -88,16 +99,19 @@ class Publishing:
             if batch is None or batch.num_rows == 0:
                 continue
             upload = read_upload(batch, command.topic, self.bounds, "publish")
+            self._gate.publish(caller, command.vhost, command.exchange, upload)
             answer = self._store(caller, command, upload, sequence)
             sent += len(upload)
+            covered: dict[str, int] = {}
             if sequence is not None:
                 sequence += len(upload)
+                covered = {"sequence": sequence - 1}  # all up to here are stored, for good
             stored += cast("int", answer["stored"])
             duplicates += cast("int", answer["duplicates"])
             refused += cast("int", answer["refused_rows"])
             if answer["stored"]:
                 first, last = first or cast("int", answer["first"]), cast("int", answer["last"])
-            writer.write(orjson.dumps({"batch": batches, **answer}))
+            writer.write(orjson.dumps({"batch": batches, **answer, **covered}))
             batches += 1
         if caller.gone():
             return
@@ -105,18 +119,64 @@ class Publishing:
             raise InvalidArgument(
                 f"publish: the end message says {announced} rows and {sent} came; {stored} of them are stored"
             )
-        total = {"first": first, "last": last, "stored": stored, "duplicates": duplicates, "refused_rows": refused}
+        total: dict[str, object] = {
+            "first": first,
+            "last": last,
+            "stored": stored,
+            "duplicates": duplicates,
+            "refused_rows": refused,
+        }
+        if sequence is not None:
+            total["sequence"] = sequence - 1
         writer.write(orjson.dumps({"end": True, "rows": sent, "complete": announced == sent, **total}))
 
     def _store(self, caller: Caller, command: Publish, upload: Upload, sequence: int | None) -> dict[str, object]:
-        """One batch, stored and durable."""
-        published = self._handover.submit(partial(self._decide, command, upload, sequence, None)).wait(caller.gone)
-        return receipt(published, len(upload))
+        """One batch, stored and durable; deltas in parts, since each is merged on the loop."""
+        receipts: list[dict[str, object]] = []
+        for part in self._parts(command, upload):
+            published = self._handover.submit(
+                partial(self._decide, command, part, self._keys(command, part), sequence, None)
+            ).wait(caller.gone)
+            receipts.append(receipt(published, len(part)))
+            if sequence is not None:
+                sequence += len(part)
+        return receipts[0] if len(receipts) == 1 else together(receipts)
+
+    def _parts(self, command: Publish, upload: Upload) -> Iterator[Upload]:
+        """An upload as it is stored: whole, unless its rows are deltas to the records of a topic."""
+        by_name = self.engine.core.sows.by_name
+        if not by_name or all((command.vhost, command.exchange, name) not in by_name for name in upload.names):
+            yield upload
+            return
+        if command.delta or (upload.size > LARGE and int(lengths(upload.bodies).max()) > LARGE):
+            upload.bodies = listed(upload.bodies)  # what is worked out about a large body is known by its object
+        if not command.delta or len(upload) <= DELTAS_AT_ONCE:
+            yield upload
+            return
+        for low in range(0, len(upload), DELTAS_AT_ONCE):
+            yield part_of(upload, low, min(low + DELTAS_AT_ONCE, len(upload)))
+
+    def _keys(self, command: Publish, upload: Upload) -> tuple[int, list[int]] | None:
+        """The keys of a large upload to a SOW topic, worked out before the loop has it."""
+        if upload.name_of is not None or (len(upload) < KEYED_HERE and upload.size <= LARGE):
+            return None
+        sow = self.engine.core.sows.by_name.get((command.vhost, command.exchange, upload.names[0]))
+        if sow is None or sow.rule.given:
+            return None
+        bodies, numbers = listed(upload.bodies), list[int]()
+        for start in range(0, len(bodies), KEYED_HERE):
+            some = sow.rule.of_bodies(bodies[start : start + KEYED_HERE])
+            if some is None:
+                return None  # a row without a key: the core says which
+            numbers += some
+            breathe()
+        return sow.id, numbers
 
     def _decide(
         self,
         command: Publish,
         upload: Upload,
+        keyed: tuple[int, list[int]] | None,
         sequence: int | None,
         before: Publishes | None,
         answer: Answer[Published],
@@ -127,7 +187,7 @@ class Publishing:
         """
         engine = self.engine
         if not engine.has_room():
-            later = partial(self._decide, command, upload, sequence, before)
+            later = partial(self._decide, command, upload, keyed, sequence, before)
             engine.on_room.append(partial(self._handover.again, later, answer))
             return
         why = refusal(engine)
@@ -135,7 +195,8 @@ class Publishing:
             raise why
         batch = to_publishes(engine, upload, command.vhost, command.exchange)
         batch.judged = None if before is None else before.judged
-        again = partial(self._handover.again, partial(self._decide, command, upload, sequence, batch), answer)
+        batch.delta, batch.keyed = command.delta, keyed
+        again = partial(self._handover.again, partial(self._decide, command, upload, keyed, sequence, batch), answer)
         if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=sequence):
             return
         if command.publisher is None:
@@ -145,6 +206,36 @@ class Publishing:
                 engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence)
             )
         self._handover.when_durable(published.last, answer, published)
+
+
+def part_of(upload: Upload, low: int, high: int) -> Upload:
+    """Rows low..high-1 of an upload whose bodies are a list."""
+
+    def some(column: list[int] | None) -> list[int] | None:
+        return None if column is None else column[low:high]
+
+    bodies, properties = listed(upload.bodies)[low:high], upload.properties
+    heads = properties if isinstance(properties, bytes) else properties[low:high]
+    size = sum(map(len, bodies)) + (len(heads) * len(bodies) if isinstance(heads, bytes) else sum(map(len, heads)))
+    return Upload(
+        bodies, heads, upload.names, some(upload.name_of), some(upload.not_before), some(upload.expires_at), size
+    )
+
+
+def together(receipts: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """The answers for the parts of one batch as one."""
+    out: dict[str, object] = {"first": 0, "last": 0}
+    refused: list[dict[str, object]] = []
+    rows = 0
+    for one in receipts:
+        if one["stored"]:
+            out["first"], out["last"] = out["first"] or one["first"], one["last"]
+        for row in cast("list[dict[str, object]]", one["refused"]):
+            refused.append({**row, "row": cast("int", row["row"]) + rows})
+        rows += cast("int", one["rows"])
+    for name in ("stored", "duplicates", "unroutable", "refused_rows"):
+        out[name] = sum(cast("int", one[name]) for one in receipts)
+    return {**out, "refused": refused[:REFUSED_SHOWN], "rows": rows}
 
 
 def receipt(published: Published, rows: int) -> dict[str, object]:

@@ -43,6 +43,7 @@ from penstock.wire.flight.tickets import Stage
 if TYPE_CHECKING:
     from penstock.ports import Clock, Disk
     from penstock.server.engine import Engine
+    from penstock.server.flight.entitled import Gatekeeper
 
 logger = logging.getLogger("penstock.server")
 
@@ -98,7 +99,7 @@ class Stages:
                     self.used += info.bytes
             self._ready = True
 
-    def write(self, caller: Caller, slot: Slot, command: Stage, reader: Any) -> tuple[str, int]:
+    def write(self, caller: Caller, slot: Slot, command: Stage, reader: Any, gate: Gatekeeper) -> tuple[str, int]:
         """Keep an upload; (its id, its rows) once it is synced.
 
         Errors: InvalidArgument as for a publish, or when the end message and the rows disagree; DiskFull for the quota.
@@ -115,7 +116,8 @@ class Stages:
                     announced = end_rows(metadata, announced)
                 if batch is None or batch.num_rows == 0:
                     continue
-                read_upload(batch, command.topic, self._bounds, "stage")  # refuse now what the commit could not take
+                upload = read_upload(batch, command.topic, self._bounds, "stage")  # what a commit could not take
+                gate.publish(caller, command.vhost, command.exchange, upload)
                 rows += batch.num_rows
                 yield batch
             if announced != rows or caller.gone():

@@ -1,12 +1,14 @@
-"""Places in the log as people write them: `<origin>|<lsn>|`, EPOCH, NOW, an ISO time, a range `[a:b)`.
+"""Places in the log as people write them: `<origin>|<lsn>|`, EPOCH, NOW, an ISO time, a list of them, a range `[a:b)`.
 
 Owns the spelling alone; which LSN a time or NOW is at this moment is the server's to say.  A bookmark names a message:
-reading from it starts with the next one.  A range says with its brackets whether its ends belong to it.
+reading from it starts with the next one.  A list stands for the oldest of its places.  A range says with its brackets
+whether its ends belong to it; each of its ends may be a list.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -14,17 +16,28 @@ from typing import Literal
 from penstock.errors import InvalidArgument
 
 _BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
-_WORDS = {"EPOCH": "epoch", "EARLIEST": "epoch", "NOW": "now", "LATEST": "now"}
+_WORDS: dict[str, str] = {
+    **dict.fromkeys(("EPOCH", "EARLIEST", "0"), "epoch"),
+    **dict.fromkeys(("NOW", "LATEST", "0|1|", "0|1"), "now"),
+}
+
+LISTED_MOST = 1000
+"""Places in one list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One place.  `lsn` with its `origin`, or `time` in microseconds, or one of the words."""
+    """One place: `lsn` with its `origin`, or `time` in microseconds, or one of the words, or the oldest of `points`."""
 
-    kind: Literal["epoch", "now", "lsn", "time"]
+    kind: Literal["epoch", "now", "lsn", "time", "list"]
     origin: int = 0
     lsn: int = 0
     time: int = 0
+    points: tuple[Point, ...] = ()
+
+    def parts(self) -> tuple[Point, ...]:
+        """The places of a list, or itself."""
+        return self.points or (self,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +55,24 @@ def format_bookmark(origin: int, lsn: int) -> str:
     return f"{origin}|{lsn}|"
 
 
-def parse_point(text: str) -> Point:
-    """One place.  Raises InvalidArgument with the forms there are."""
+Recent = Callable[[], Point]
+"""What MOST_RECENT is for the stream or subscription that asks."""
+
+
+def parse_point(text: str, recent: Recent | None = None) -> Point:
+    """One place, or a list with commas.  `recent` None: MOST_RECENT is refused.
+
+    Raises InvalidArgument with the forms there are.
+    """
+    if "," in text:
+        parts = text.split(",")
+        if len(parts) > LISTED_MOST:
+            raise InvalidArgument(f"a list of {len(parts)} bookmarks; {LISTED_MOST} are allowed")
+        return Point("list", points=tuple([_parse_one(part, recent) for part in parts]))
+    return _parse_one(text, recent)
+
+
+def _parse_one(text: str, recent: Recent | None) -> Point:
     text = text.strip()
     word = _WORDS.get(text.upper())
     if word == "epoch":
@@ -51,7 +80,9 @@ def parse_point(text: str) -> Point:
     if word == "now":
         return Point("now")
     if text.upper() == "MOST_RECENT":
-        raise InvalidArgument("MOST_RECENT needs the name of a stream or subscription, and a replay has none")
+        if recent is None:
+            raise InvalidArgument("MOST_RECENT needs the name of a stream or subscription, and there is none here")
+        return recent()
     match = _BOOKMARK.match(text)
     if match is not None:
         return Point("lsn", origin=int(match[1]), lsn=int(match[2]))
@@ -59,30 +90,31 @@ def parse_point(text: str) -> Point:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidArgument(
-            f"{text[:60]!r} is no bookmark: write <origin>|<lsn>|, EPOCH, NOW, an ISO time, or a range [a:b)"
+            f"{text[:60]!r} is no bookmark: write <origin>|<lsn>|, EPOCH, NOW, an ISO time, a list with commas, or a "
+            "range [a:b)"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return Point("time", time=_micros(moment))
 
 
-def parse_span(text: str) -> Span:
+def parse_span(text: str, recent: Recent | None = None) -> Span:
     """One place to read from, or a range of two.  Raises InvalidArgument."""
     text = text.strip()
     if not text or text[0] not in "[(":
-        return Span(parse_point(text))
+        return Span(parse_point(text, recent))
     if text[-1] not in "])":
         raise InvalidArgument(f"the range {text[:60]!r} does not end with ] or )")
-    start, end = _halves(text[1:-1])
+    start, end = _halves(text[1:-1], recent)
     return Span(start, end, text[0] == "[", text[-1] == "]")
 
 
-def _halves(inner: str) -> tuple[Point, Point]:
+def _halves(inner: str, recent: Recent | None) -> tuple[Point, Point]:
     """Both ends of a range: the colon between them leaves a place on either side, those within times do not."""
     for place, letter in enumerate(inner):
         if letter == ":":
             try:
-                return parse_point(inner[:place]), parse_point(inner[place + 1 :])
+                return parse_point(inner[:place], recent), parse_point(inner[place + 1 :], recent)
             except InvalidArgument:
                 continue
     raise InvalidArgument(f"the range [{inner[:60]}] is not two places with a colon between them")

@@ -68,6 +68,10 @@ class Fields:
         self._asked.append(name)
         return self._left.pop(name, None)
 
+    def has(self, name: str) -> bool:
+        """Whether the field was given."""
+        return self._left.get(name) is not None
+
     def bad(self, name: str, value: object, wanted: str) -> InvalidArgument:
         """The error for a value that is not what was wanted."""
         return InvalidArgument(f"{self.where}: {name} is {shown(value)}, not {wanted}")

@@ -61,9 +61,10 @@ DELIVERY = pa.schema(
         pa.field("priority", pa.int16()),
         *(pa.field(name, pa.string()) for name in TEXT_COLUMNS),
         pa.field("body", pa.binary()),
+        pa.field("queue", pa.string()),
     )
 )
-"""What a consumer gets.  `lease_until` is null where a lease does not end by time."""
+"""What a consumer gets.  `lease_until` is null where a lease does not end by time, `queue` for the one it named."""
 
 SETTLE = pa.schema(
     _fields(
@@ -72,9 +73,10 @@ SETTLE = pa.schema(
         pa.field("verb", pa.string()),
         pa.field("delay", pa.int64()),  # microseconds
         pa.field("reason", pa.string()),
+        pa.field("queue", pa.string()),
     )
 )
-"""What a consumer sends; `delay` is for retry and extend, `reason` for reject and retry."""
+"""What a consumer sends; `delay` is for retry and extend, `reason` for reject and retry, `queue` as it came."""
 
 MESSAGES = pa.schema(
     _fields(
@@ -93,6 +95,14 @@ MESSAGES = pa.schema(
 )
 """What replay, queue content and planned batches may show; a ticket chooses columns."""
 
+RECORDS = pa.schema([pa.field("sow_key", pa.string()), *MESSAGES])
+"""What a sow query may show; `sow_key` is null for messages of a queue."""
+
+EVENTS = pa.schema([pa.field("event", pa.string()), pa.field("reason", pa.string()), *RECORDS])
+"""What a subscription to records may show."""
+
+EVENTS_DEFAULT = ("event", "reason", "sow_key", "lsn", "bookmark", "topic", "time", "headers", "body")
+RECORDS_DEFAULT = ("sow_key", "lsn", "bookmark", "topic", "time", "headers", "body")
 REPLAY_DEFAULT = ("lsn", "bookmark", "topic", "exchange", "time", "headers", "priority", "body")
 CONTENT_DEFAULT = ("lsn", "bookmark", "topic", "exchange", "time", "headers", "attempt", "state", "body")
 PLAN_DEFAULT = ("lsn", "bookmark", "topic", "time", "headers", "attempt", "body")
@@ -108,6 +118,7 @@ _ALTERNATES: Mapping[str, tuple[pa.DataType, ...]] = {
     "verb": _STRINGS,
     "delay": (pa.int64(), pa.int32()),
     "reason": _STRINGS,
+    "queue": _STRINGS,
     **dict.fromkeys(TEXT_COLUMNS, _STRINGS),
 }
 

@@ -1,10 +1,16 @@
 """The commands of DoPut, DoExchange and DoGet: one JSON object with one key that names the operation.
 
-    DoPut       {"publish": {"topic", "exchange", "vhost", "publisher", "sequence"}}
+    DoPut       {"publish": {"topic", "exchange", "vhost", "publisher", "sequence", "delta"}}
                 {"stage": {"query", "batch", "partition", "attempt", "topic", "exchange", "vhost"}}
-    DoExchange  {"consume": {"queue", "vhost", "filter", "backlog", "name", "no_ack", "heartbeat"}}
+    DoExchange  {"consume": {"queue", "vhost", "filter", "backlog", "name", "no_ack", "heartbeat",
+                    "max_backlog"}}     queue: a name, or a pattern of names
     DoGet       {"queue": {"name", "vhost", "states", "limit", "filter", "columns"}}
-                {"replay": {"topic", "exchange", "vhost", "pattern", "bookmark", "filter", "limit", "columns"}}
+                {"replay": {"topic", "exchange", "vhost", "pattern", "bookmark", "bookmark_not_found", "filter",
+                            "limit", "columns", "follow", "rate", "rate_max_gap", "stream", "id"}}
+                {"sow": {"topic", "exchange", "vhost", "filter", "order_by", "top_n", "skip_n", "batch_size", "columns",
+                         "projection", "grouping"}}
+                {"subscribe": {"topic", "exchange", "vhost", "filter", "sow", "delta", "no_empties", "oof", "order_by",
+                               "top_n", "skip_n", "columns"}}
                 {"log": {"from", "to", "columns"}}
                 {"plan": {"stream", "batch", "part", "parts", "columns"}}
 
@@ -14,7 +20,7 @@ the operation, the field and what it may hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -27,7 +33,16 @@ DEFAULT_VHOST = "/"
 TEXT_LIMIT = 64 * 1024
 """Bytes of a filter or a pattern; the expression compiler has a budget of its own."""
 
+BATCH_MOST = 10_000
+"""Rows of one batch of a sow query at most."""
+
+FIELDS_MOST = 1000
+"""Parts of a projection or a grouping; together they have at most 64 KiB."""
+
 STATES = ("ready", "leased", "delayed")
+
+BACKLOG_MOST = 1_000_000
+"""The largest backlog that a consumer may name."""
 
 HEARTBEAT_US = 30_000_000
 """Silence after which a consumer loses its leases, unless its command says otherwise."""
@@ -42,6 +57,7 @@ class Publish:
     vhost: str = DEFAULT_VHOST
     publisher: str | None = None
     sequence: int | None = None  # of the first row; the next row has the next number
+    delta: bool | None = None  # bodies are merged into the present records of their keys; None: headers say
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,7 @@ class Consume:
     no_ack: bool = False
     priority: int = 0
     heartbeat: int = HEARTBEAT_US  # microseconds of silence that end the leases
+    max_backlog: int | None = None  # as `backlog`, and 0 is none; None: `backlog` says
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +112,52 @@ class Replay:
     filter: str | None = None
     limit: int | None = None
     columns: tuple[str, ...] | None = None
+    missing: str = "now"  # `bookmark_not_found`: epoch, now or fail
+    follow: bool = False  # go on with what is published
+    rate: str | None = None  # `1000`, `500KB` (a second), `2X`
+    rate_max_gap: int | None = None  # microseconds between two messages, for a rate like `2X`
+    stream: str | None = None  # whose place MOST_RECENT is
+    id: str | None = None  # the client's own name for it, for `replay_pause`
+    rights: Sequence[tuple[str | None, bool | str]] | None = None  # the door's: what of which topics may be read
+
+
+@dataclass(frozen=True, slots=True)
+class Sow:
+    """DoGet: the records of a SOW topic now, or what is available in a queue."""
+
+    topic: str
+    exchange: str = ""
+    vhost: str = DEFAULT_VHOST
+    filter: str | None = None
+    order_by: tuple[str, ...] = ()  # expressions, each perhaps with ASC or DESC
+    top_n: int | None = None
+    skip_n: int = 0
+    batch_size: int = BATCH_MOST
+    columns: tuple[str, ...] | None = None
+    projection: tuple[str, ...] = ()  # with `grouping`: rows as a view with these would have
+    grouping: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """DoGet: the records of a SOW topic now, then what becomes of them."""
+
+    topic: str
+    exchange: str = ""
+    vhost: str = DEFAULT_VHOST
+    filter: str | None = None
+    sow: bool = True  # first the records there are
+    delta: bool = False  # changed fields only
+    no_empties: bool = False
+    oof: bool = False
+    order_by: tuple[str, ...] = ()
+    top_n: int | None = None
+    skip_n: int = 0
+    columns: tuple[str, ...] | None = None
+    conflation: str | None = None  # an interval, `auto` or `none`
+    conflation_key: tuple[str, ...] = ()
+    projection: tuple[str, ...] = ()  # with `grouping`, as of `Sow`
+    grouping: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +181,7 @@ class Plan:
 
 
 Put: TypeAlias = "Publish | Stage"
-Get: TypeAlias = "QueueContent | Replay | LogRange | Plan"
+Get: TypeAlias = "QueueContent | Replay | LogRange | Plan | Sow | Subscribe"
 
 REPLAY_COLUMNS = (
     "lsn", "bookmark", "topic", "exchange", "time", "headers", "attempt", "priority", "properties", "body",
@@ -127,13 +190,17 @@ LOG_COLUMNS = (
     "lsn", "kind", "name", "via", "route", "time", "expires_at", "not_before", "priority", "properties", "body",
 )  # fmt: skip
 CONTENT_COLUMNS = (*REPLAY_COLUMNS, "state")
+RECORDS_COLUMNS = ("sow_key", *REPLAY_COLUMNS)
 
 
 def _publish(f: Fields) -> Publish:
     publisher, sequence = f.optional_text("publisher"), f.optional_count("sequence", low=1)
     if (publisher is None) != (sequence is None):
         raise InvalidArgument("publish: publisher and sequence belong together; one of them is missing")
-    return Publish(f.optional_text("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST), publisher, sequence)
+    return Publish(
+        f.optional_text("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST), publisher, sequence,
+        True if f.flag("delta") else None,
+    )  # fmt: skip
 
 
 def _stage(f: Fields) -> Stage:
@@ -153,11 +220,12 @@ def _consume(f: Fields) -> Consume:
         f.name("queue"),
         f.text("vhost", DEFAULT_VHOST),
         f.optional_text("filter", TEXT_LIMIT),
-        f.optional_count("backlog", low=0, high=1_000_000),
+        f.optional_count("backlog", low=0, high=BACKLOG_MOST),
         f.text("name"),
         f.flag("no_ack"),
         f.count("priority", 0, -(2**31), 2**31 - 1),
         max(f.duration("heartbeat", HEARTBEAT_US), 1_000_000),
+        f.optional_count("max_backlog", low=0, high=BACKLOG_MOST),
     )
 
 
@@ -176,6 +244,7 @@ def _replay(f: Fields) -> Replay:
     topic, pattern = f.optional_text("topic"), f.optional_text("pattern", TEXT_LIMIT)
     if (topic is None) == (pattern is None):
         raise InvalidArgument("replay: name either a topic or a pattern of topics")
+    gap = f.has("rate_max_gap")
     return Replay(
         topic,
         pattern,
@@ -185,6 +254,49 @@ def _replay(f: Fields) -> Replay:
         f.optional_text("filter", TEXT_LIMIT),
         f.optional_count("limit"),
         f.names("columns", REPLAY_COLUMNS),
+        f.text("bookmark_not_found", "now"),
+        f.flag("follow"),
+        f.optional_text("rate"),
+        f.duration("rate_max_gap", 0) if gap else None,
+        f.optional_text("stream"),
+        f.optional_text("id"),
+    )
+
+
+def _sow(f: Fields) -> Sow:
+    return Sow(
+        f.name("topic"),
+        f.text("exchange"),
+        f.text("vhost", DEFAULT_VHOST),
+        f.optional_text("filter", TEXT_LIMIT),
+        tuple(f.texts("order_by", 16)),
+        f.optional_count("top_n"),
+        f.count("skip_n"),
+        f.count("batch_size", BATCH_MOST, 1, BATCH_MOST),
+        f.names("columns", RECORDS_COLUMNS),
+        tuple(f.texts("projection", FIELDS_MOST)),
+        tuple(f.texts("grouping", FIELDS_MOST)) if f.has("grouping") else None,
+    )
+
+
+def _subscribe(f: Fields) -> Subscribe:
+    return Subscribe(
+        f.name("topic"),
+        f.text("exchange"),
+        f.text("vhost", DEFAULT_VHOST),
+        f.optional_text("filter", TEXT_LIMIT),
+        f.flag("sow", True),
+        f.flag("delta"),
+        f.flag("no_empties"),
+        f.flag("oof"),
+        tuple(f.texts("order_by", 16)),
+        f.optional_count("top_n"),
+        f.count("skip_n"),
+        f.names("columns", ("event", "reason", *RECORDS_COLUMNS)),
+        f.optional_text("conflation"),
+        tuple(f.texts("conflation_key", FIELDS_MOST)),
+        tuple(f.texts("projection", FIELDS_MOST)),
+        tuple(f.texts("grouping", FIELDS_MOST)) if f.has("grouping") else None,
     )
 
 
@@ -215,8 +327,10 @@ _GET: Mapping[str, Callable[[Fields], Get]] = {
     "replay": _replay,
     "log": _log_range,
     "plan": _plan,
+    "sow": _sow,
+    "subscribe": _subscribe,
 }
-_LATER = {"sow": "DoGet", "sql": "DoGet"}
+_LATER = {"sql": "DoGet"}
 
 
 def _one(data: bytes, call: str, known: Mapping[str, object]) -> tuple[str, Fields]:

@@ -240,7 +240,7 @@ class _Doors:
             return await self._listed(request, parts[0]) if parts[0] in self._facts.vhosts() else not_found()
         if len(parts) != 2:
             return not_found()
-        found = self._facts.queue(parts[0], parts[1])
+        found = self._facts.queue(parts[0], parts[1], _user(request))
         if found is None:
             return not_found()
         return json_response(only_columns(queue_item(found, self._node()), request.query_params))
@@ -249,13 +249,18 @@ class _Doors:
         return str(self._facts.health().get("name", ""))
 
     async def _listed(self, request: Request, vhost: str | None) -> Response:
-        node, queues = self._node(), self._facts.queues()
+        node, queues = self._node(), self._facts.queues(_user(request))
         items = await gathered(queue_item(queue, node) for queue in queues if vhost in {None, queue.get("vhost", "/")})
         query = request.query_params
         chosen = await asyncio.to_thread(choose, await _in_order(items, query), query)
         if isinstance(chosen, list):
             return await _json_list(cast("list[object]", chosen))
         return json_response(chosen)
+
+
+def _user(request: Request) -> str:
+    """Who asks; the login has been checked."""
+    return str(request.scope["penstock_user"])
 
 
 async def gathered(items: Iterable[T], few: int = SLICE) -> list[T]:

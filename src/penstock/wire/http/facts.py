@@ -21,6 +21,20 @@ class QueueMetrics:
     leased: int = 0
     delayed: int = 0
     consumers: int = 0
+    inactive: int = 0  # beyond the target depth
+    backlog: int = 0  # delivered and not settled
+    deferred_acks: int = 0
+    oldest_lease: float = 0.0  # seconds
+    behind: float = 0.0  # seconds since the oldest message that is not settled was published
+    published: int = 0  # counters, from the start of the process
+    delivered: int = 0
+    acked: int = 0
+    cancelled: int = 0
+    expired_leases: int = 0
+    redelivered: int = 0
+    expirations: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
+    ack_rate: float = 0.0  # messages a second
+    lease_to_ack: Mapping[float, float] = field(default_factory=dict[float, float])  # share -> seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,7 @@ class Metrics:
     dead_lettered: Mapping[str, int] = field(
         default_factory=dict[str, int]
     )  # maxlen, expired, rejected, delivery_limit
+    actions: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])  # name -> runs, failures
     durable_lsn: int = 0
     last_lsn: int = 0
     bulk_running: int = 0  # requests that the bulk process works on
@@ -64,6 +79,8 @@ class Metrics:
     log_segments: int = 0
     log_commits: int = 0
     log_damaged_batches: int = 0  # that somebody wanted to read since the start
+    sow_records: int = 0  # present records of all SOW topics
+    sow_index_bytes: int = 0
     recovery_records: int = 0
     recovery_seconds: float = 0.0
     recovery_share: float = 1.0  # of the start; 1: the doors are open
@@ -98,12 +115,15 @@ class ServerFacts(Protocol):
         """Facts for `/api/overview` beside those that follow from the metrics: settings and where they came from."""
         ...
 
-    def queues(self) -> Iterable[Mapping[str, object]]:
-        """Every queue, each looked at when it is asked for: `queues.queue_item` says which keys it reads."""
+    def queues(self, user: str) -> Iterable[Mapping[str, object]]:
+        """Every queue that the user may see, each looked at when it is asked for.
+
+        `queues.queue_item` says which keys it reads.
+        """
         ...
 
-    def queue(self, vhost: str, name: str) -> Mapping[str, object] | None:
-        """One queue, or None."""
+    def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
+        """One queue, or None; None also where the user may not see it."""
         ...
 
     def vhosts(self) -> Sequence[str]:

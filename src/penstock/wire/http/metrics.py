@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock.wire.http.facts import Metrics
+from penstock.wire.http.figures import action_counters, queue_figures
 
 _QUEUE_GAUGES = (
     ("rabbitmq_queue_messages", "Messages ready, unacknowledged and delayed"),
@@ -52,6 +53,8 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
         "pause_longest_cpu",
         "CPU time of the turn that took most of it since the last scrape",
     ),
+    "penstock_sow_records": ("sow_records", "Present records of topics with a key"),
+    "penstock_sow_index_bytes": ("sow_index_bytes", "Memory of their index"),
     "penstock_broken": ("broken", "1 if a sync failed and a restart is needed"),
 }
 
@@ -140,6 +143,8 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
     identity.add_metric([metrics.node], 1)
     yield identity
     yield from _queue_families(metrics, per_object=per_object)
+    yield from queue_figures(metrics.queues, per_object=per_object)
+    yield from action_counters(metrics.actions)
 
 
 def _queue_families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:

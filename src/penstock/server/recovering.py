@@ -1,0 +1,245 @@
+"""Passes over the log for queues that ask for what was published before them: one walk for all of them together.
+
+The walk reads durable rows in a thread, a stretch at a time, and tells the core what each queue takes of it.  New
+publishes go on meanwhile: a pass ends where it began to be wanted, and what comes later reaches the queue as ever.
+What a pass may still read is held against retention.  Damaged batches are passed over, as by every scan.
+
+It knows the log and filters; what a queue does with what was found is the core's.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.core.commands.recovering import Found, Pass
+from penstock.expr import TopicPattern, compile_filter
+from penstock.expr.meter import LOOP_BODY
+from penstock.records.chunks import LSN_LIMIT
+from penstock.records.entries import Topic
+from penstock.records.kinds import NO_ROUTE, Kind
+from penstock.server.judging import Ask, Off, breathe, look
+
+if TYPE_CHECKING:
+    from penstock.expr.scan import Scan as Scanner
+    from penstock.log import Log
+    from penstock.records.settings import QueueSettings
+    from penstock.server.engine import Engine
+
+STEP_US = 100_000
+"""A stretch is over when it has taken this long,"""
+
+STEP_FOUND = 8_192
+"""or so much was found for one queue."""
+
+SILENT_STEPS = 100
+"""So many steps in which nothing was found for a queue may be lost in a crash: no record tells of them."""
+
+Ints = npt.NDArray[np.int64]
+Step = tuple[list[Found], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """Steps in which nothing was found for a queue."""
+
+    since: tuple[int, int]  # where the pass stands for the core, and where it ends
+    settings: QueueSettings
+    upto: int
+    steps: int
+
+
+class Recoveries:
+    """The walk of an engine.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.off: Off | None = None
+        self.ask: Ask | None = None  # the bulk child, if there is one
+        self._walking = False
+        self._silent = dict[int, _Silence]()  # by queue: beyond what the core knows
+        engine.readers.append(self.floor)
+
+    def floor(self) -> int | None:
+        """The lowest LSN that a pass may still ask for."""
+        floor = self.engine.core.passing_floor()
+        return None if floor == LSN_LIMIT else floor
+
+    def start(self) -> None:
+        """Some queue asks; the walk begins when all it may read is durable."""
+        until = max((one.until for one in self.engine.core.passes()), default=0)
+        self.engine.when_durable(until - 1, self._walk)
+
+    def _walk(self) -> None:
+        if self._walking or self.engine.broken is not None:
+            return
+        passes = self.engine.core.passes()
+        if not passes:
+            self._silent.clear()
+            return
+        self._walking = True
+        there = [self._further(one) for one in passes]
+        work = partial(look_for, self.engine.log, there, self.engine.clock.mono, self.ask)
+        if self.off is None:
+            self._done(passes, there, work())
+        else:
+            self.off(work, partial(self._done, passes, there))
+
+    def _further(self, one: Pass) -> Pass:
+        """The pass from where nothing was found before."""
+        silence = self._silent.get(one.queue)
+        if silence is None or silence.since != (one.at, one.until) or silence.settings is not one.settings:
+            return one
+        return replace(one, at=silence.upto)
+
+    def _done(self, passes: Sequence[Pass], there: Sequence[Pass], step: Step) -> None:
+        self._walking = False
+        found, upto = step
+        core, now = self.engine.core, self.engine.now()
+        for one, further, some in zip(passes, there, found, strict=True):
+            if upto <= further.at:
+                continue
+            silence = self._silent.pop(one.queue, None)
+            steps = silence.steps + 1 if silence is not None and further is not one else 1
+            if len(some.lsns) or upto >= one.until or steps >= SILENT_STEPS:
+                core.recovered(now, one, some, upto)
+            else:
+                self._silent[one.queue] = _Silence((one.at, one.until), one.settings, upto, steps)
+        self.engine.arm()
+        if core.passes():
+            self.engine.call_soon(self._walk)
+
+
+def look_for(log: Log, passes: Sequence[Pass], mono: Callable[[], int], ask: Ask | None = None) -> Step:
+    """One stretch, from where the last of the passes stands: what each finds, and below which LSN.  Any thread."""
+    end = mono() + STEP_US
+    start = min(one.at for one in passes)
+    stop = max(one.until for one in passes)
+    seekers = [_Seeker(one, log) for one in passes]
+    upto = stop
+    for batch in log.batches(max(start, 1), stop, around=True):
+        for seeker in seekers:
+            seeker.look(batch, ask)
+        breathe()
+        if mono() > end or any(seeker.count > STEP_FOUND for seeker in seekers):
+            upto = int(cast("Any", batch.column("lsn")).to_numpy()[-1]) + 1
+            break
+    return [seeker.found() for seeker in seekers], upto
+
+
+class _Seeker:
+    """What one queue takes of the batches it is shown."""
+
+    def __init__(self, one: Pass, log: Log) -> None:
+        settings = one.settings
+        self._pass = one
+        self._log = log
+        self._pattern = TopicPattern(settings.underlying_topic) if settings.underlying_topic else None
+        self._filters = [compile_filter(text) for text in (settings.filter, settings.barrier_expression) if text]
+        self._filtered = bool(settings.filter)
+        self._scanner: Scanner | None = None
+        if self._filters:
+            from penstock.expr.scan import Scan  # arrow's compute functions take 20 ms to load
+
+            self._scanner = Scan(self._filters, log.vias.topics, body_most=LOOP_BODY, breathe=breathe)
+        self._topics = dict[Topic, bool]()
+        self._parts = list[tuple[Ints, Ints, Ints, Ints]]()
+        self._barriers = list[int]()
+        self._transient = list[int]()
+        self.count = 0
+
+    def look(self, batch: pa.RecordBatch, ask: Ask | None) -> None:
+        """Take what is to be taken of one batch."""
+        rows = self._on_topic(batch, self._wanted(batch))
+        if not len(rows):
+            return
+        lsns = _numbers(batch, "lsn")
+        if self._scanner is not None:
+            matching = self._matching(self._scanner, batch, rows, ask)
+            if self._filtered:
+                rows = rows[np.isin(lsns[rows], np.array(matching.pop(0), dtype=np.int64))]
+            if matching:
+                self._barriers += matching[0]
+        if not len(rows):
+            return
+        columns = [_numbers(batch, name)[rows] for name in ("lsn", "time", "expires_at", "not_before")]
+        self._parts.append((columns[0], columns[1], columns[2], columns[3]))
+        passing = _numbers(batch, "kind")[rows] == int(Kind.PUBLISH_TRANSIENT)
+        self._transient += columns[0][passing].tolist()
+        self.count += len(rows)
+
+    def found(self) -> Found:
+        """All of it."""
+        if not self._parts:
+            nothing = np.zeros(0, dtype=np.int64)
+            return Found(nothing, nothing, nothing, nothing)
+        lsns, times, ends, later = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
+        return Found(lsns, times, ends, later, sorted(self._barriers), self._transient)
+
+    def _wanted(self, batch: pa.RecordBatch) -> Ints:
+        """Places of the messages that were never offered to the queue."""
+        one = self._pass
+        lsns = _numbers(batch, "lsn")
+        kinds = _numbers(batch, "kind")
+        mask = (kinds == int(Kind.PUBLISH)) | ((kinds == int(Kind.PUBLISH_TRANSIENT)) & (lsns > one.booted))
+        mask &= (lsns >= one.at) & (lsns < one.until)
+        if one.time:
+            mask &= _numbers(batch, "time") >= one.time
+        for low, high in one.skip:
+            mask &= (lsns < low) | (lsns >= high)
+        if mask.any() and int(lsns[-1]) >= one.offered:
+            routes = _numbers(batch, "route", NO_ROUTE)
+            mask &= (lsns < one.offered) | np.isin(routes, np.array(sorted(one.others), dtype=np.int64))
+        return np.flatnonzero(mask)
+
+    def _matching(self, scanner: Scanner, batch: pa.RecordBatch, rows: Ints, ask: Ask | None) -> list[list[int]]:
+        """By filter the LSNs of the rows that it matches."""
+        found, large = scanner.run(batch, rows)
+        for lsn in large:
+            one = self._log.read([lsn], around=True)
+            places = look(
+                self._filters, one.bodies, one.properties, one.topics, lsns=one.lsns, times=one.times, ask=ask
+            )
+            for some, here in zip(found, places, strict=True):
+                some += [lsn for _ in here]
+        return found
+
+    def _on_topic(self, batch: pa.RecordBatch, rows: Ints) -> Ints:
+        if not len(rows):
+            return rows
+        taken: Any = cast("Any", batch).select(["name", "via"]).take(rows)
+        names = cast("list[str]", taken.column("name").to_pylist())
+        vias = cast("list[int | None]", taken.column("via").to_pylist())
+        known = self._topics
+        mask = list[bool]()
+        for topic in self._log.vias.topics(vias, names):
+            shown = known.get(topic)
+            if shown is None:
+                shown = known[topic] = self._shows(topic)
+            mask.append(shown)
+        kept: Ints = rows[np.array(mask, dtype=bool)]
+        return kept
+
+    def _shows(self, topic: Topic) -> bool:
+        one = self._pass
+        if topic.vhost != one.vhost or topic.exchange != one.settings.exchange:
+            return False
+        return topic.name == one.name if self._pattern is None else self._pattern.matches(topic.name)
+
+
+def _numbers(batch: pa.RecordBatch, name: str, absent: int = 0) -> Ints:
+    column: Any = batch.column(name)
+    if column.type != pa.int64():
+        column = column.cast(pa.int64())
+    if column.null_count:
+        column = column.fill_null(absent)
+    return cast("Ints", column.to_numpy())

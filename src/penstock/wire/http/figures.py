@@ -1,0 +1,107 @@
+"""Metrics of queues beyond how many messages wait: ages, counts since the start, time from lease to acknowledgement.
+
+Sums over queues for `/metrics`, the greatest age; a line for each queue for `/metrics/per-object`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from penstock.wire.http.facts import QueueMetrics
+
+Of = Callable[[QueueMetrics], float]
+
+_SUMS: Mapping[str, tuple[Of, str]] = {
+    "penstock_queue_messages_inactive": (lambda one: one.inactive, "Messages beyond the target depth"),
+    "penstock_queue_backlog": (lambda one: one.backlog, "Messages delivered and not settled"),
+    "penstock_queue_deferred_acks": (lambda one: one.deferred_acks, "Acknowledgements of messages that are not there"),
+    "penstock_queue_ack_rate": (lambda one: one.ack_rate, "Messages acknowledged a second"),
+}
+
+_AGES: Mapping[str, tuple[Of, str]] = {
+    "penstock_queue_oldest_lease_seconds": (lambda one: one.oldest_lease, "Age of the oldest lease"),
+    "penstock_queue_seconds_behind": (lambda one: one.behind, "Age of the oldest message that is not settled"),
+}
+
+_COUNTS: Mapping[str, tuple[Of, str]] = {
+    "penstock_queue_published": (lambda one: one.published, "Messages that came into queues"),
+    "penstock_queue_delivered": (lambda one: one.delivered, "Messages delivered from queues"),
+    "penstock_queue_acked": (lambda one: one.acked, "Messages acknowledged"),
+    "penstock_queue_cancelled": (lambda one: one.cancelled, "Messages that consumers gave back as failed"),
+    "penstock_queue_expired_leases": (lambda one: one.expired_leases, "Leases that ended by time"),
+    "penstock_queue_redelivered": (lambda one: one.redelivered, "Messages delivered again"),
+}
+
+_REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries")
+
+
+def queue_figures(queues: Sequence[QueueMetrics], *, per_object: bool) -> Iterable[Metric]:
+    """Families of all queues."""
+    labels = ["vhost", "queue"] if per_object else []
+    for name, (of, text) in _SUMS.items():
+        yield _gauge(name, text, of, queues, sum, per_object=per_object)
+    for name, (of, text) in _AGES.items():
+        yield _gauge(name, text, of, queues, _greatest, per_object=per_object)
+    for name, (of, text) in _COUNTS.items():
+        counter = CounterMetricFamily(name, text, labels=labels)
+        if per_object:
+            for one in queues:
+                counter.add_metric([one.vhost, one.name], of(one))
+        else:
+            counter.add_metric([], sum(map(of, queues)))
+        yield counter
+    expired = CounterMetricFamily(
+        "penstock_queue_expired", "Messages expired for this reason, among others", labels=[*labels, "reason"]
+    )
+    for reason in _REASONS:
+        if per_object:
+            for one in queues:
+                expired.add_metric([one.vhost, one.name, reason], one.expirations.get(reason, 0))
+        else:
+            expired.add_metric([reason], sum(one.expirations.get(reason, 0) for one in queues))
+    yield expired
+    if per_object:
+        lasted = GaugeMetricFamily(
+            "penstock_queue_lease_to_ack_seconds",
+            "Time from lease to acknowledgement that a share of messages kept to",
+            labels=[*labels, "quantile"],
+        )
+        for one in queues:
+            for share, seconds in one.lease_to_ack.items():
+                lasted.add_metric([one.vhost, one.name, f"{share:g}"], seconds)
+        yield lasted
+
+
+def action_counters(actions: Mapping[str, tuple[int, int]]) -> Iterable[Metric]:
+    """What actions did."""
+    runs = CounterMetricFamily("penstock_action_runs", "Actions that came to their end", labels=["action"])
+    failures = CounterMetricFamily("penstock_action_failures", "Actions that failed", labels=["action"])
+    for name, (done, failed) in sorted(actions.items()):
+        runs.add_metric([name], done)
+        failures.add_metric([name], failed)
+    yield runs
+    yield failures
+
+
+def _gauge(
+    name: str,
+    text: str,
+    of: Of,
+    queues: Sequence[QueueMetrics],
+    together: Callable[[Iterable[float]], float],
+    *,
+    per_object: bool,
+) -> Metric:
+    if not per_object:
+        return GaugeMetricFamily(name, text, value=together(map(of, queues)))
+    family = GaugeMetricFamily(name, text, labels=["vhost", "queue"])
+    for one in queues:
+        family.add_metric([one.vhost, one.name], of(one))
+    return family
+
+
+def _greatest(values: Iterable[float]) -> float:
+    return max(values, default=0.0)
