@@ -3,5 +3,16 @@
 from penstock.client.client import Client, connect
 from penstock.client.consumer import Consumer
 from penstock.client.messages import Message, Receipt, Refusal, TableReceipt
+from penstock.client.replaying import Bookmarks, Replay
 
-__all__ = ["Client", "Consumer", "Message", "Receipt", "Refusal", "TableReceipt", "connect"]
+__all__ = [
+    "Bookmarks",
+    "Client",
+    "Consumer",
+    "Message",
+    "Receipt",
+    "Refusal",
+    "Replay",
+    "TableReceipt",
+    "connect",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -13,7 +13,8 @@ from penstock.units import format_duration, to_micros
 _OF_A_VHOST = frozenset(
     {
         "declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "declare_topic", "bind", "unbind",
-        "stats", "list", "stream_open",
+        "stats", "list", "details", "stream_open", "delete_topic", "topics", "topic", "sow_delete",
+        "ack", "ack_filter",
     }
 )  # fmt: skip
 """Actions that work within the vhost of the connection."""
@@ -62,6 +63,26 @@ class Administration:
         """Remove what is ready in a queue; how many messages that were."""
         return cast("int", self.action("purge", queue=queue)["messages"])
 
+    def ack(self, queue: str, bookmarks: Sequence[str] | str, *, by: str = "", option: str | None = None) -> int:
+        """Settle messages wherever they are, as the queue's `leasing` allows; how many it affected.
+
+        bookmarks   a sequence, or text with commas between them
+        by          the name of the consumer that holds them; only `leasing = "strict"` asks
+        option      "cancel" or "expire" instead of an ack
+        What is not in the queue and may still come is remembered.  Durable when this returns.
+        Errors: InvalidArgument for a bookmark that was not given out, QueueFull when too much is remembered.
+        """
+        marks = bookmarks.split(",") if isinstance(bookmarks, str) else list(bookmarks)
+        return cast("int", self.action("ack", queue=queue, bookmarks=marks, by=by, option=option)["affected"])
+
+    def ack_filter(self, queue: str, filter: str, *, by: str = "", option: str | None = None) -> int:
+        """Settle whatever matches of what is in the queue now, whoever holds it; how many it affected.
+
+        by, option   as for `ack`
+        A deep queue is gone through in steps, while publishes and deliveries go on.  Durable when this returns.
+        """
+        return cast("int", self.action("ack_filter", queue=queue, filter=filter, by=by, option=option)["affected"])
+
     def declare_exchange(
         self,
         exchange: str,
@@ -87,10 +108,6 @@ class Administration:
         """Remove an exchange and its bindings."""
         self.action("delete_exchange", exchange=exchange, if_unused=if_unused)
 
-    def declare_topic(self, topic: str, exchange: str = "") -> None:
-        """Keep what is published to a topic also when no queue takes it."""
-        self.action("declare_topic", topic=topic, exchange=exchange)
-
     def bind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None) -> None:
         """Let a queue take what an exchange routes by this key."""
         self.action("bind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
@@ -102,6 +119,10 @@ class Administration:
     def health(self) -> dict[str, Any]:
         """Whether the server confirms, how far its log is durable, its origin."""
         return self.action("health", with_vhost=False)
+
+    def details(self, queue: str, limit: int = 1000) -> dict[str, Any]:
+        """The first messages of a queue (at most a thousand) with who holds them, and its subscriptions."""
+        return self.action("details", queue=queue, limit=limit)
 
     def queues(self) -> list[dict[str, Any]]:
         """Every queue with its counts."""

@@ -23,13 +23,15 @@ import pyarrow as pa
 from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
 from penstock.client import messages as blocking_messages
+from penstock.client import replaying as blocking_replaying
 from penstock.client.client import CONNECT_TIMEOUT
 from penstock.client.messages import Duration, Receipt, Refusal, TableReceipt, Values
+from penstock.client.replaying import Bookmarks
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-__all__ = ["Client", "Consumer", "Message", "Receipt", "Refusal", "TableReceipt", "connect"]
+__all__ = ["Bookmarks", "Client", "Consumer", "Message", "Receipt", "Refusal", "Replay", "TableReceipt", "connect"]
 
 THREADS = 8
 """Calls of one client that may wait for the server at once; further ones wait for these."""
@@ -85,6 +87,71 @@ class Message(Values):
         await self._run(partial(self._inner.__exit__, kind, error, trace))
 
 
+class Replay:
+    """An async iterator of the messages of topics.  Made by `Client.replay`."""
+
+    def __init__(self, start: Callable[[], Awaitable[blocking_replaying.Replay]]) -> None:
+        self._start = start
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="penstock-aio-replay")
+        self._replay: blocking_replaying.Replay | None = None
+        self._entered = False
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def _open(self) -> blocking_replaying.Replay:
+        if self._replay is None:
+            self._replay = await self._start()
+        return self._replay
+
+    @property
+    def completed(self) -> bool:
+        """Whether the replay is over: the end of its range, or level with what is published."""
+        return self._replay is not None and self._replay.completed
+
+    @property
+    def notice(self) -> str:
+        """What there is to know: that the bookmark was not found, and where it reads from instead."""
+        return "" if self._replay is None else self._replay.notice
+
+    async def __aiter__(self) -> AsyncIterator[blocking_messages.Message]:
+        try:
+            while (message := await self.take()) is not None:
+                yield message
+        finally:
+            if not self._entered:
+                await self.close()
+
+    async def take(self) -> blocking_messages.Message | None:
+        """The next message; None at the end, and when nothing came within `timeout`."""
+        replay = await self._open()
+        return await self._run(replay.take)
+
+    async def pause(self) -> None:
+        """Nothing more is sent until `resume`; what is under way still comes."""
+        await self._run((await self._open()).pause)
+
+    async def resume(self, rate: str | None = None) -> None:
+        """Go on, from now on at this rate if one is given."""
+        await self._run(partial((await self._open()).resume, rate))
+
+    async def close(self) -> None:
+        """End it; twice does no harm."""
+        if self._replay is not None:
+            self._replay.close()
+        self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
 class Consumer:
     """An async iterator of messages.  Made by `Client.consume`."""
 
@@ -117,6 +184,18 @@ class Consumer:
         if message is None:
             message = await self._run(partial(consumer.take, timeout))
         return None if message is None else Message(message, self._run)
+
+    async def effective_backlog(self) -> int | None:
+        """How many may be unsettled at once: what was asked for, or the limit of a queue; None: no limit."""
+        consumer = await self._open()
+        return await self._run(lambda: consumer.effective_backlog)
+
+    async def replace(
+        self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None
+    ) -> None:
+        """Change the terms in one step; what is not named stays.  As `penstock.client.Consumer.replace`."""
+        consumer = await self._open()
+        await self._run(partial(consumer.replace, filter=filter, max_backlog=max_backlog, queue=queue))
 
     async def flush(self) -> None:
         """Wait until everything settled so far is durable."""
@@ -163,9 +242,17 @@ class Client:
 
     delete = _awaited(blocking.Client.delete)
     purge = _awaited(blocking.Client.purge)
+    ack = _awaited(blocking.Client.ack)
+    ack_filter = _awaited(blocking.Client.ack_filter)
     declare_exchange = _awaited(blocking.Client.declare_exchange)
     delete_exchange = _awaited(blocking.Client.delete_exchange)
     declare_topic = _awaited(blocking.Client.declare_topic)
+    delete_topic = _awaited(blocking.Client.delete_topic)
+    topics = _awaited(blocking.Client.topics)
+    topic = _awaited(blocking.Client.topic)
+    sow_delete = _awaited(blocking.Client.sow_delete)
+    last_sequence = _awaited(blocking.Client.last_sequence)
+    delta_publish = _awaited(blocking.Client.delta_publish)
     bind = _awaited(blocking.Client.bind)
     unbind = _awaited(blocking.Client.unbind)
     publish = _awaited(blocking.Client.publish)
@@ -207,6 +294,7 @@ class Client:
         priority: int = 0,
         timeout: Duration | None = None,
         heartbeat: Duration = "30s",
+        max_backlog: int | None = None,
     ) -> Consumer:
         """Messages of a queue; the arguments are those of `penstock.Client.consume`."""
 
@@ -223,12 +311,36 @@ class Client:
                     priority=priority,
                     timeout=timeout,
                     heartbeat=heartbeat,
+                    max_backlog=max_backlog,
                 )
             )
 
         return Consumer(start)
 
-    async def replay(
+    async def sow(
+        self,
+        topic: str,
+        *,
+        exchange: str = "",
+        filter: str | None = None,
+        order_by: str | Sequence[str] | None = None,
+        top_n: int | None = None,
+        skip_n: int | None = None,
+        projection: str | Sequence[str] | None = None,
+        grouping: str | Sequence[str] | None = None,
+    ) -> AsyncIterator[blocking_messages.Message]:
+        """The records of a SOW topic, the rows of a view, or what is available in a queue; as `penstock.Client.sow`."""
+        client = await self.blocking()
+        batches: Iterator[pa.RecordBatch] = client.sow_batches(
+            topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top_n, skip_n=skip_n,
+            projection=projection, grouping=grouping,
+        )  # fmt: skip
+        while (batch := await self.run(partial(next, batches, None))) is not None:
+            rows = blocking_messages.Rows(batch)
+            for row in range(len(rows)):
+                yield blocking_messages.Message(rows, row)
+
+    def replay(
         self,
         topic: str | None = None,
         bookmark: str | datetime = "EPOCH",
@@ -237,13 +349,37 @@ class Client:
         exchange: str = "",
         filter: str | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[blocking_messages.Message]:
+        follow: bool = False,
+        rate: str | None = None,
+        rate_max_gap: Duration | None = None,
+        bookmark_not_found: str = "now",
+        stream: str | None = None,
+        name: str | None = None,
+        bookmarks: Bookmarks | None = None,
+        timeout: Duration | None = None,
+    ) -> Replay:
         """Messages of a topic after a bookmark; the arguments are those of `penstock.Client.replay`."""
-        batches = self.replay_batches(topic, bookmark, pattern=pattern, exchange=exchange, filter=filter, limit=limit)
-        async for batch in batches:
-            rows = blocking_messages.Rows(batch)
-            for row in range(len(rows)):
-                yield blocking_messages.Message(rows, row)
+
+        async def start() -> blocking_replaying.Replay:
+            client = await self.blocking()
+            return client.replay(
+                topic,
+                bookmark,
+                pattern=pattern,
+                exchange=exchange,
+                filter=filter,
+                limit=limit,
+                follow=follow,
+                rate=rate,
+                rate_max_gap=rate_max_gap,
+                bookmark_not_found=bookmark_not_found,
+                stream=stream,
+                name=name,
+                bookmarks=bookmarks,
+                timeout=timeout,
+            )
+
+        return Replay(start)
 
     async def replay_batches(
         self,

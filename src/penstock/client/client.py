@@ -97,6 +97,7 @@ class Client(Reading):
         reply_to: str | None = None,
         publisher: str | None = None,
         sequence: int | None = None,
+        delta: bool = False,
     ) -> Receipt:
         """Publish one message and wait until it is durable.
 
@@ -104,6 +105,7 @@ class Client(Reading):
         delay, not_before        how long from now, or when (datetime, or microseconds), it may be delivered first
         expiration, expires_at   how long from now, or when, it ends undelivered
         publisher, sequence      a name and a rising number: a number that was stored before is a duplicate
+        delta        the body holds the fields of a record that change: the message is the record with them merged in
         Errors: what the server refused the message for (QueueFull, NotFound for the exchange, DiskFull ...).
         """
         data, kind = body_of(body)
@@ -120,12 +122,29 @@ class Client(Reading):
                 "reply_to": reply_to,
             }
         )
-        total, refused = self._put(topic, exchange, publisher, sequence, batch.schema, iter([batch]))
+        total, refused = self._put(topic, exchange, publisher, sequence, batch.schema, iter([batch]), delta)
         if refused:
             raise error_from({"code": refused[0].code, "message": refused[0].message, "reason": refused[0].reason})
         if total.stored:
             return Receipt("stored", total.first, format_bookmark(self.origin, total.first))
         return Receipt("duplicate" if total.duplicates else "unroutable")
+
+    def delta_publish(
+        self,
+        topic: str,
+        body: object,
+        *,
+        exchange: str = "",
+        headers: Mapping[str, object] | None = None,
+        expiration: Duration | None = None,
+        publisher: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipt:
+        """Publish the fields of a record that change, with its key; `publish` with `delta`."""
+        return self.publish(
+            topic, body, exchange=exchange, headers=headers, expiration=expiration, publisher=publisher,
+            sequence=sequence, delta=True,
+        )  # fmt: skip
 
     def publish_table(
         self,
@@ -135,6 +154,7 @@ class Client(Reading):
         exchange: str = "",
         publisher: str | None = None,
         sequence: int | None = None,
+        delta: bool = False,
     ) -> TableReceipt:
         """Publish each row of a table (pyarrow, pandas, polars) as a message, and wait until all are durable.
 
@@ -142,10 +162,10 @@ class Client(Reading):
         headers content_type message_id correlation_id reply_to`; without it each row becomes a JSON object.
         `topic` may be None when every row has its own.  Batches of 10,000 rows are stored as they arrive, so an error
         on the way leaves the ones before it; with `publisher` and `sequence` (of the first row) it can be sent again.
-        Rows that the server refuses are in the receipt.
+        Rows that the server refuses are in the receipt.  delta: as for `publish`.
         """
         schema, batches = batches_of(table)
-        return self._put(topic, exchange, publisher, sequence, schema, batches)[0]
+        return self._put(topic, exchange, publisher, sequence, schema, batches, delta)[0]
 
     def _put(
         self,
@@ -155,6 +175,7 @@ class Client(Reading):
         sequence: int | None,
         schema: pa.Schema,
         batches: Iterator[pa.RecordBatch],
+        delta: bool = False,
     ) -> tuple[TableReceipt, list[Refusal]]:
         asked = command(
             "publish",
@@ -163,6 +184,7 @@ class Client(Reading):
             vhost=self._vhost,
             publisher=publisher,
             sequence=sequence,
+            delta=delta or None,
         )
         writer, reader = self._link.put(asked, schema)
         upload = Upload(writer, reader)
@@ -236,10 +258,13 @@ class Client(Reading):
         priority: int = 0,
         timeout: Duration | None = None,
         heartbeat: Duration = "30s",
+        max_backlog: int | None = None,
     ) -> Consumer:
         """Messages of a queue, leased to this consumer as they come.
 
+        queue        or a pattern of names: every queue that matches, now or later, with one backlog for all of them
         backlog, prefetch    how many may be unsettled at once; 0: no limit of its own
+        max_backlog  the same, instead, and 0 is none: such a consumer sees barriers alone
         filter       an expression: others get what it does not match
         name         of this consumer, for people
         timeout      the iterator ends when nothing came for so long; None waits for ever
@@ -258,12 +283,13 @@ class Client(Reading):
             no_ack=no_ack or None,
             priority=priority or None,
             heartbeat=seconds,
+            max_backlog=max_backlog,
         )
         consumer = Consumer(
             self,
             self._link,
             asked,
-            backlog=count,
+            backlog=count if max_backlog is None else max_backlog,
             heartbeat=seconds,
             timeout=None if timeout is None else to_micros(timeout) / 1e6,
         )

@@ -25,6 +25,7 @@ import pyarrow as pa
 from penstock.client.link import Link, rebuilt
 from penstock.client.messages import Message, Rows
 from penstock.errors import LogBroken, PenstockError, Unavailable
+from penstock.wire.flight.failures import error_from
 from penstock.wire.flight.schemas import SETTLE
 
 if TYPE_CHECKING:
@@ -53,18 +54,21 @@ class Consumer:
         """`heartbeat`: seconds after which the server gives up a silent consumer.  `timeout`: see `Client.consume`."""
         self.stale = 0
         """Settles that had no effect, for somebody else held the message by then; complete after `flush` or `close`."""
+        self._terms: dict[str, Any] | None = None  # as the server told them
+        self._replies: dict[int, dict[str, Any]] = {}  # to replacements, by number
         self._client = client
         self._timeout = timeout
         self._beat = heartbeat / 3
         self._half = max(1, backlog // 2) if backlog else 1000
         self._incoming: queue.SimpleQueue[Rows | _End] = queue.SimpleQueue()
         self._here: Iterator[Message] = iter(())
-        self._gathered: list[tuple[int, int, str, int | None, str | None]] = []
+        self._gathered: list[tuple[int, int, str, int | None, str | None, str | None]] = []
         self._lock = threading.Lock()  # of what is gathered and of the writer
         self._work = threading.Event()  # something was gathered, or it ends
         self._answered = threading.Condition()
         self._unasked = False  # settles were sent since the last question
-        self._asked = self._heard = 0  # numbers of questions: sent, answered
+        self._asked = self._heard = 0  # numbers of questions about settles: sent, answered
+        self._numbered = 0  # of all questions
         self._ended: _End | None = None  # the reading thread has stopped
         self._over: _End | None = None  # and the caller has taken all that came before
         self._entered = False
@@ -122,12 +126,73 @@ class Consumer:
         if self._closed:
             raise Unavailable("the consumer is closed; the server has given the message back")
         with self._lock:
-            self._gathered.append((message.lsn, message.attempt, verb, delay, reason))
+            self._gathered.append((message.lsn, message.attempt, verb, delay, reason, message.queue))
             full = len(self._gathered) >= self._half
         if full:
             self._flush()
         else:
             self._work.set()
+
+    @property
+    def effective_backlog(self) -> int | None:
+        """How many may be unsettled at once: what was asked for, or the limit of a queue; None: no limit.
+
+        Waits for the server's word.  Errors as for `take`, when the subscription was refused.
+        """
+        return cast("int | None", self._told()["effective_backlog"])
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues it consumed from when it began or was replaced; a pattern may match more since."""
+        return list(self._told()["queues"])
+
+    def replace(self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None) -> None:
+        """Change the terms in one step; what is not named stays, and so do the leases.
+
+        filter        empty text: none any more
+        max_backlog   what is outstanding counts, and may be more than this; then nothing comes until it is less
+        queue         another queue, or a pattern of names
+        Messages taken after this match the new terms, but for those that had come already.
+        Errors: what the server refuses it for; nothing is changed then.
+        """
+        terms = {"filter": filter, "max_backlog": max_backlog, "queue": queue}
+        self._flush()
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the consumer is closed")
+            self._numbered += 1
+            number = self._numbered
+            named = {name: value for name, value in terms.items() if value is not None}
+            try:
+                self._writer.write_metadata(orjson.dumps({"number": number, "replace": named}))
+            except pa.ArrowException as error:
+                raise rebuilt(error) from None
+        deadline = time.monotonic() + CLOSE_S
+        with self._answered:
+            while number not in self._replies and self._ended is None:
+                if not self._answered.wait(max(0.0, deadline - time.monotonic())):
+                    raise Unavailable(f"the server did not answer within {CLOSE_S:g} s")
+            said = self._replies.pop(number, None)
+            if said is None:
+                raise (self._ended.error if self._ended else None) or Unavailable("the stream ended")
+        if "refused" in said:
+            raise error_from(said["refused"])
+        self._set_terms(said["replaced"])
+
+    def _told(self) -> dict[str, Any]:
+        deadline = time.monotonic() + CLOSE_S
+        with self._answered:
+            while self._terms is None and self._ended is None:
+                if not self._answered.wait(max(0.0, deadline - time.monotonic())):
+                    raise Unavailable(f"the server did not answer within {CLOSE_S:g} s")
+            if self._terms is None:
+                raise (self._ended.error if self._ended else None) or Unavailable("the stream ended")
+            return self._terms
+
+    def _set_terms(self, terms: dict[str, Any]) -> None:
+        self._terms = terms
+        limit = terms["effective_backlog"]
+        self._half = 1000 if limit is None else max(1, limit // 2)
 
     def flush(self, timeout: float = CLOSE_S) -> None:
         """Wait until everything settled so far is durable.
@@ -217,7 +282,8 @@ class Consumer:
                     self._unasked = True
                 if ask and self._unasked:
                     self._unasked = False
-                    self._asked += 1
+                    self._numbered += 1
+                    self._asked = self._numbered
                     self._writer.write_metadata(orjson.dumps({"number": self._asked}))
                 elif not gathered:
                     return
@@ -256,10 +322,19 @@ class Consumer:
             with self._lock:
                 self._writer.done_writing()
             return
+        if "subscribed" in said:
+            with self._answered:
+                self._set_terms(said["subscribed"])
+                self._answered.notify_all()
+            return
         number = said.get("answer")
         if number is None:
             return
         with self._answered:
+            if "replaced" in said or "refused" in said:
+                self._replies[number] = said
+                self._answered.notify_all()
+                return
             self._heard = number
             self.stale += said.get("stale", 0)
             if "broken" in said:

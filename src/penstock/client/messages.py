@@ -83,14 +83,20 @@ class Values:
         return self.body.decode()
 
     @property
+    def queue(self) -> str | None:
+        """The queue it came from, where the consumer asked for several; None: the one it asked for."""
+        return cast("str | None", self._rows.value("queue", self._row))
+
+    @property
     def lsn(self) -> int:
         """Its place in the server's log."""
         return cast("int", self._rows.value("lsn", self._row))
 
     @property
     def bookmark(self) -> str:
-        """`<origin>|<lsn>|`: a replay from here starts with the next message."""
-        return cast("str", self._rows.value("bookmark", self._row)) or format_bookmark(0, self.lsn)
+        """`<origin>|<lsn>|`: a replay from here starts with the next message.  Empty for a row of a view."""
+        found = cast("str | None", self._rows.value("bookmark", self._row))
+        return found or ("" if self._rows.value("lsn", self._row) is None else format_bookmark(0, self.lsn))
 
     @property
     def topic(self) -> str:
@@ -151,6 +157,21 @@ class Values:
     def reply_to(self) -> str | None:
         """As published."""
         return cast("str | None", self._rows.value("reply_to", self._row))
+
+    @property
+    def event(self) -> str | None:
+        """Of a subscription to records: sow (it was there), publish, or oof."""
+        return cast("str | None", self._rows.value("event", self._row))
+
+    @property
+    def reason(self) -> str | None:
+        """Why a record is out of focus: deleted, expired, match."""
+        return cast("str | None", self._rows.value("reason", self._row)) or None
+
+    @property
+    def sow_key(self) -> str | None:
+        """The key of a record, in an answer of `sow`."""
+        return cast("str | None", self._rows.value("sow_key", self._row))
 
     @property
     def state(self) -> str | None:
@@ -251,3 +272,4 @@ class TableReceipt:
     first: int = 0
     last: int = 0
     refused: tuple[Refusal, ...] = field(default=(), repr=False)  # the first thousand of each batch
+    sequence: int | None = None  # with a publisher: nothing up to here has to be sent again

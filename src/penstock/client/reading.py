@@ -6,18 +6,23 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
+from typing import cast
 
 import pyarrow as pa
 
-from penstock.client.admin import Administration
-from penstock.client.link import translated
-from penstock.client.messages import Message, Rows
+from penstock.client.messages import Duration, Message, Rows
+from penstock.client.records import Records, texts
+from penstock.client.replaying import Bookmarks, Replay
+from penstock.errors import InvalidArgument
+from penstock.units import to_micros
 from penstock.wire.flight.tickets import command
 
 
-class Reading(Administration):
+class Reading(Records):
     """Calls that look at messages."""
 
     def peek(
@@ -57,15 +62,132 @@ class Reading(Administration):
         exchange: str = "",
         filter: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[Message]:
-        """Messages of a topic after a bookmark, settled or not, up to now.  Leases nothing; nothing can be settled.
+        follow: bool = False,
+        rate: str | None = None,
+        rate_max_gap: Duration | None = None,
+        bookmark_not_found: str = "now",
+        stream: str | None = None,
+        name: str | None = None,
+        bookmarks: Bookmarks | None = None,
+        timeout: Duration | None = None,
+    ) -> Replay:
+        """Messages of a topic after a bookmark, settled or not.  Leases nothing; nothing can be settled.
 
-        bookmark    of a message, EPOCH, NOW, an ISO time or a datetime, or a range `[a:b)`
+        topic       the name of a queue stands for what the queue is a view of
+        bookmark    of a message, EPOCH, NOW, an ISO time or a datetime, a list with commas, or a range `[a:b)`;
+                    MOST_RECENT with the name of a `stream`, or with a `name` and `bookmarks`
         pattern     a regular expression for topics, in place of one topic
+        follow      go on with what is published; without, it ends with what is there now
+        rate        `1000` messages or `500KB` a second, or `2X` the speed they came with, gaps up to `rate_max_gap`
+        bookmark_not_found   what an unknown bookmark is: `epoch`, `now`, or `fail`
+        name, bookmarks      remember under this name how far it has got
+        timeout     the iterator ends when nothing came for so long; None waits for ever
         """
-        return _messages(
-            self.replay_batches(topic, bookmark, pattern=pattern, exchange=exchange, filter=filter, limit=limit)
+        text = bookmark.isoformat() if isinstance(bookmark, datetime) else bookmark
+        if (name is None) != (bookmarks is None):
+            raise InvalidArgument("replay: name and bookmarks belong together; one of them is missing")
+        if name is not None and bookmarks is not None and text.strip().upper() == "MOST_RECENT":
+            text = bookmarks.most_recent(name) or "EPOCH"
+        id = secrets.token_hex(8) if follow or rate is not None else None
+        asked = command(
+            "replay",
+            topic=topic,
+            pattern=pattern,
+            exchange=exchange or None,
+            vhost=self._vhost,
+            bookmark=text,
+            filter=filter,
+            limit=limit,
+            follow=follow or None,
+            rate=rate,
+            rate_max_gap=None if rate_max_gap is None else to_micros(rate_max_gap) / 1e6,
+            bookmark_not_found=bookmark_not_found,
+            stream=stream,
+            id=id,
         )
+        return Replay(
+            self._link,
+            asked,
+            self._link.act,
+            id=id,
+            timeout=timeout,
+            done=None if bookmarks is None or name is None else partial(bookmarks.store, name),
+            saved=None if bookmarks is None else bookmarks.save,
+        )
+
+    def sow_and_subscribe(
+        self,
+        topic: str,
+        *,
+        exchange: str = "",
+        filter: str | None = None,
+        sow: bool = True,
+        delta: bool = False,
+        no_empties: bool = False,
+        oof: bool = False,
+        order_by: str | Sequence[str] | None = None,
+        top_n: int | None = None,
+        skip_n: int | None = None,
+        conflation: Duration | None = None,
+        conflation_key: str | Sequence[str] | None = None,
+        projection: str | Sequence[str] | None = None,
+        grouping: str | Sequence[str] | None = None,
+        timeout: Duration | None = None,
+    ) -> Replay:
+        """The records of a SOW topic, or rows of a view, as they are, then what becomes of them, without a gap.
+
+        sow          first the records there are; `completed` of the iterator says when these have come
+        delta        changed fields and the key only; with no_empties nothing for a publish that changed nothing
+        oof          also tell (`event` is "oof") of records that are deleted, expire or match no more: their `reason`
+        order_by     of the records there are
+        top_n, skip_n    subscribe to a page of the records: what comes to it is told, with `oof` also what leaves it
+        conflation   of the changes of a key within this time (at least 100 ms) tell only the last, when it is over
+        conflation_key    expressions that tell keys apart for that, instead of the record's own key
+        projection, grouping    rows as a view with these would have, of a queue, which is not leased, or a topic
+        timeout      the iterator ends when nothing came for so long; None waits for ever
+        """
+        asked = command(
+            "subscribe",
+            topic=topic,
+            exchange=exchange or None,
+            vhost=self._vhost,
+            filter=filter,
+            sow=sow,
+            delta=delta,
+            no_empties=no_empties,
+            oof=oof,
+            order_by=[order_by] if isinstance(order_by, str) else None if order_by is None else list(order_by),
+            top_n=top_n,
+            skip_n=skip_n,
+            conflation=None if conflation is None else f"{to_micros(conflation)}us",
+            conflation_key=texts(conflation_key),
+            projection=texts(projection),
+            grouping=texts(grouping),
+        )
+        return Replay(self._link, asked, self._link.act, id=None, timeout=timeout, done=None, saved=None)
+
+    def delta_subscribe(
+        self,
+        topic: str,
+        *,
+        exchange: str = "",
+        filter: str | None = None,
+        no_empties: bool = False,
+        oof: bool = False,
+        timeout: Duration | None = None,
+    ) -> Replay:
+        """What changes in the records of a SOW topic from now on: `sow_and_subscribe` with `delta`, without `sow`."""
+        return self.sow_and_subscribe(
+            topic, exchange=exchange, filter=filter, sow=False, delta=True, no_empties=no_empties, oof=oof,
+            timeout=timeout,
+        )  # fmt: skip
+
+    def last_sequence(self, publisher: str) -> int:
+        """The highest sequence that is stored of a publisher, durably; 0 for one that nobody knows.
+
+        Whoever publishes under that name sends again what is above it.
+        """
+        return cast("int", self._link.act("publisher", {"publisher": publisher})["sequence"])
 
     def replay_batches(
         self,
@@ -78,7 +200,7 @@ class Reading(Administration):
         limit: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow batches.  Errors come with the first batch."""
+        """What there is now of the same, as Arrow batches.  Errors come with the first batch."""
         return self._batches(
             command(
                 "replay",
@@ -98,20 +220,6 @@ class Reading(Administration):
     ) -> Iterator[pa.RecordBatch]:
         """Records of the log with start <= lsn < end, as they are stored."""
         return self._batches(command("log", **{"from": start, "to": end, "columns": _list(columns)}))
-
-    def _batches(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
-        reader = self._link.get(ticket)
-        try:
-            while True:
-                with translated():
-                    try:
-                        chunk = reader.read_chunk()
-                    except StopIteration:
-                        return
-                if chunk.data is not None:
-                    yield chunk.data
-        finally:
-            reader.cancel()
 
     def plan_batches(
         self, stream: str, batch: int, part: int = 0, parts: int = 1, columns: Sequence[str] | None = None

@@ -77,6 +77,7 @@ class Upload:
             said["first"],
             said["last"],
             tuple(self._refused),
+            said.get("sequence"),
         )
         return receipt, self._refused
 

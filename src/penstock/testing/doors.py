@@ -53,7 +53,7 @@ class Doors:
         self.settings = settings
         self.engine = instance.engine
         self.log = instance.log
-        self.users = Users(settings.users)
+        self.users = Users(settings.users, settings.entitlement)
         self.bulk = Bulk(".")  # never asked for anything: a log in memory is read here
         self.counters = Counters()
         self.serving = True
@@ -75,7 +75,8 @@ class Doors:
         limits = Limits(
             frame_max=amqp.frame_max, channel_max=amqp.channel_max, heartbeat=0, max_message_size=amqp.message_max
         )
-        return AmqpDoor(self.engine, self.users.check, frozenset(self.settings.vhosts), self.counters, limits)
+        vhosts = frozenset(self.settings.vhosts)
+        return AmqpDoor(self.engine, self.users.check, vhosts, self.counters, limits, self.users.rights)
 
     # -- handing over
 

@@ -20,6 +20,7 @@ from penstock.log.writer import last_of
 from penstock.memory import Caches
 from penstock.server.engine import Engine
 from penstock.server.house import apply_settings, finish_decided, open_core
+from penstock.server.views.declaring import declare as declare_views
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -91,10 +92,12 @@ class Instance:
                 call_soon=self._soon,
                 read_cold=self._read_cold,
             )
+            self.engine.acts.steps.allow_execute = settings.server.allow_execute
             self.log.on_durable = self.engine.durable
             self.log.on_broken = self.engine.break_down
             self.engine.on_turn = self._turn_ended
             apply_settings(self.core, settings, self.engine.now)
+            declare_views(self.engine.views, settings)
             self.run_turns()
             finish_decided(self.engine, disk)
         except BaseException:
@@ -156,7 +159,7 @@ class Instance:
 
     def _core_due(self) -> int | None:
         """Microseconds until the core has something to do; None: never."""
-        wall, mono = self.core.next_deadline()
+        wall, mono = self.engine.next_deadline()
         waits = list[int]()
         if wall is not None:
             waits.append(wall - self.clock.wall())

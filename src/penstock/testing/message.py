@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import orjson
 
@@ -11,7 +11,17 @@ from penstock.core.effects import Verb
 from penstock.records import properties as header_codec
 from penstock.records.tables import FieldValue
 
-Settle = Callable[["Message", Verb], bool]
+
+class Holder(Protocol):
+    """The subscription that a message was delivered to."""
+
+    def settle(self, message: Message, verb: Verb) -> bool:
+        """End the delivery; whether that had effect."""
+        ...
+
+    def extend(self, message: Message, seconds: float) -> bool:
+        """Have its lease end so long from now; whether it was still held."""
+        ...
 
 
 class Message:
@@ -19,9 +29,10 @@ class Message:
 
     def __init__(
         self,
-        settle: Settle,
+        holder: Holder,
         *,
         queue: str,
+        queue_id: int,
         topic: str,
         body: bytes,
         properties: bytes,
@@ -33,6 +44,7 @@ class Message:
     ) -> None:
         """For subscriptions alone."""
         self.queue = queue
+        self.queue_id = queue_id
         self.topic = topic  # as people write it: `K`, or `E/K` for another exchange than the default one
         self.body = body
         self.lsn = lsn
@@ -41,7 +53,7 @@ class Message:
         self.redelivered = redelivered  # whether somebody may have seen it before
         self.lease_until = lease_until  # seconds since the epoch; None: the lease does not end by time
         self._properties = properties
-        self._settle = settle
+        self._holder = holder
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, {self.body[:40]!r}, {self.bookmark!r}, attempt {self.attempt})"
@@ -67,12 +79,19 @@ class Message:
 
     def ack(self) -> bool:
         """Done.  True if it had effect, False if the delivery was over already.  Durable when this returns."""
-        return self._settle(self, Verb.ACK)
+        return self._holder.settle(self, Verb.ACK)
 
     def cancel(self) -> bool:
         """Back to the queue, as a failure: after its back-off if it has one, or out if a limit is reached."""
-        return self._settle(self, Verb.CANCEL)
+        return self._holder.settle(self, Verb.CANCEL)
 
     def expire(self) -> bool:
         """Refused for good: a dead letter, where the queue has a place for those."""
-        return self._settle(self, Verb.EXPIRE)
+        return self._holder.settle(self, Verb.EXPIRE)
+
+    def extend(self, seconds: float) -> bool:
+        """Have the lease end so many seconds from now, at the earliest.  True if it was still held.
+
+        `lease_until` says the new end then; a lease that never ends by time stays so.
+        """
+        return self._holder.extend(self, seconds)

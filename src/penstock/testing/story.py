@@ -33,6 +33,7 @@ WORDS: Mapping[Kind, str] = {
     Kind.DROP: "dropped",
     Kind.PURGE: "purged",
     Kind.DUE: "due",
+    Kind.BARRIER: "barrier",
 }
 """Events that are a queue's record with LSN pairs, in the words of `Event.event`."""
 
@@ -46,10 +47,12 @@ class Event:
 
     published   details: topic, queues, and not_before, expires_at, priority where set; `of` for a dead letter: the
                 bookmark of the message that died
+    recovered   a queue takes it that was not there, or not asked, when it was published
+    barrier     it is one in this queue
     leased      consumer, client, attempt
     returned    cause (lease, lost, closed, cancel, release), failed, cancelled, and not_before when it must wait
     due         a delay is over
-    settled     by
+    settled     by, or for a barrier that was released `barrier`: to how many subscriptions it went
     expired     reason, and `letters`: bookmarks of its dead letters
     dropped, purged, queue deleted
     planned, plan settled, plan released     stream, batch
@@ -112,6 +115,11 @@ class _Teller:
                 number, pairs = unpack_pairs(record.body)
                 if _covers(pairs, self.lsn):
                     self._took(number)
+            case Kind.RECOVERED:
+                number, pairs = unpack_pairs(record.body)
+                if _covers(pairs, self.lsn):
+                    self._at.add(number)
+                    self._tell(record, "recovered", number)
             case Kind.BOOT:
                 if self._at:
                     self._tell(record, "restarted", None, clean=bool(_json(record.header)["clean"]))

@@ -10,32 +10,35 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Verb
-from penstock.core.queue.consumers import UNLIMITED
+from penstock.core.commands.subscriptions import STAYS
+from penstock.core.commands.subscriptions import Subscription as Wish
+from penstock.errors import InvalidArgument
+from penstock.expr import compile_filter
 from penstock.testing.message import Message
+from penstock.units import to_micros
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
-    from penstock.core.effects import Deliver
+    from penstock.core.effects import Deliver, Verb
     from penstock.core.queue.consumers import Consumer
     from penstock.memory import Piece
     from penstock.records.entries import Topic
-    from penstock.testing.broker import Broker
     from penstock.testing.instance import Instance
+    from penstock.testing.settling import Settling
 
 
 class Subscription:
     """Made by `Broker.subscribe`."""
 
-    def __init__(self, broker: Broker, instance: Instance, queue: str, name: str) -> None:
-        """For the broker alone, which sets `consumer`."""
-        self.queue = queue
+    def __init__(self, broker: Settling, instance: Instance, queue: str, name: str) -> None:
+        """For the broker alone, which sets `wish`."""
+        self.queue = queue  # or the pattern of queues
         self.name = name  # of the client; several subscriptions may share it
-        self.consumer: Consumer | None = None  # None: closed, or not yet open
+        self.wish: Wish | None = None  # None: closed, or not yet open
         self._broker = broker
         self._instance = instance
         self._inbox: deque[Message] = deque()
-        self._attempts = dict[int, int]()  # by LSN: the newest delivery of what was delivered here
+        self._attempts = dict[tuple[int, int], int]()  # by queue id and LSN: the newest delivery of what came here
 
     def __repr__(self) -> str:
         return f"Subscription({self.queue!r}, {self.name!r}, {len(self._inbox)} to take)"
@@ -44,12 +47,44 @@ class Subscription:
 
     @property
     def effective_backlog(self) -> int | None:
-        """How many may be outstanding here: its own limit or the queue's, the smaller; None without any."""
+        """How many may be outstanding here: its own limit or that of a queue it matches, the smallest; None without."""
         return self._broker.aside(self._limit)
+
+    @property
+    def outstanding(self) -> int:
+        """Delivered here and not settled."""
+        return self._broker.aside(lambda: self.wish.outstanding if self.wish is not None and self.is_open else 0)
 
     def take(self) -> list[Message]:
         """What was delivered and not yet taken, in order of delivery.  Never waits."""
         return self._broker.aside(self._take)
+
+    def replace(self, filter: str | None = None, max_backlog: int | None = None, topic: str | None = None) -> None:
+        """Change the terms in one step; what is not named stays, and so does what it holds.
+
+        filter        empty text: none any more
+        max_backlog   what is outstanding counts, and may be more than this
+        topic         another queue, or a pattern of queues
+        Raises as `Broker.subscribe`; nothing is changed then.
+        """
+        if max_backlog is not None and max_backlog < 0:
+            raise InvalidArgument(f"max_backlog is {max_backlog}, below 0")
+        compiled = STAYS if filter is None else compile_filter(filter) if filter else None
+
+        def work() -> None:
+            wish = self.wish
+            if wish is None or not self.is_open:
+                raise InvalidArgument("the subscription is closed: there is nothing to replace")
+            self._instance.core.replace(
+                self._instance.engine.now(),
+                wish,
+                filter=compiled,
+                max_backlog=STAYS if max_backlog is None else max_backlog,
+                topic=STAYS if topic is None else topic,
+            )
+            self.queue = wish.topic
+
+        self._broker.aside(work)
 
     def close(self) -> None:
         """Unsubscribe: what is held goes back, uncounted.  Twice does no harm."""
@@ -69,18 +104,17 @@ class Subscription:
 
     def deliver(self, effect: Deliver, piece: Piece) -> None:
         """Take neighbouring rows."""
-        settings = effect.queue.settings
-        now = self._instance.engine.now()
-        leased = settings.semantics == "at-least-once" and settings.lease_period
         origin = self._instance.log.origin
         bodies: Sequence[bytes] = piece.bodies or ()
+        queue = effect.queue
         for row, (lsn, body) in enumerate(zip(piece.chunk, bodies, strict=True)):
             topic = piece.topics[row] if isinstance(piece.topics, list) else piece.topics
-            self._attempts[lsn] = effect.attempt
+            self._attempts[queue.id, lsn] = effect.attempt
             self._inbox.append(
                 Message(
-                    self._settle,
-                    queue=effect.queue.name,
+                    self,
+                    queue=queue.name,
+                    queue_id=queue.id,
                     topic=written(topic),
                     body=body,
                     properties=piece.properties[row] if isinstance(piece.properties, list) else piece.properties,
@@ -88,33 +122,33 @@ class Subscription:
                     bookmark=format_bookmark(origin, lsn),
                     attempt=effect.attempt,
                     redelivered=effect.redelivered,
-                    lease_until=(now.wall + settings.lease_period) / 1e6 if leased else None,
+                    lease_until=effect.until / 1e6 if effect.until else None,
                 )
             )
 
     def cancelled(self, consumer: Consumer) -> None:
-        """The queue was deleted."""
-        self.consumer = None
+        """A queue was deleted; one that names several goes on with the others."""
+        if self.wish is not None and self.wish.pattern is None:
+            self.wish = None
 
     # -- for the broker: inside a command
 
     @property
     def is_open(self) -> bool:
         """Whether it may get more: not closed, and the broker has not been started anew."""
-        return self.consumer is not None and self._instance is self._broker.instance
+        return self.wish is not None and self._instance is self._broker.instance
 
     def end(self, *, lost: bool) -> None:
         """Close, or break off with the connection."""
-        was_open, consumer, self.consumer = self.is_open, self.consumer, None
+        was_open, wish = self.is_open, self.wish
+        self.wish = None
         self._inbox.clear()
-        if was_open and consumer is not None:
-            core, now = self._instance.core, self._instance.engine.now()
-            core.unsubscribe(now, consumer, requeue=True, lost=lost)
+        if was_open and wish is not None:
+            self._instance.core.close(self._instance.engine.now(), wish, lost=lost)
 
-    def holds(self, lsn: int) -> bool:
-        """Whether the message fills a slot of this subscription's backlog."""
-        consumer = self.consumer
-        return consumer is not None and any(lsn in run.chunk for run in consumer.leases.held())
+    def put(self, message: Message) -> None:
+        """Something that was not delivered, for `take`."""
+        self._inbox.append(message)
 
     def _take(self) -> list[Message]:
         taken = list(self._inbox)
@@ -122,17 +156,25 @@ class Subscription:
         return taken
 
     def _limit(self) -> int | None:
-        consumer = self.consumer
-        if consumer is None or not self.is_open:
-            return 0
-        return None if consumer.limit >= UNLIMITED else consumer.limit
+        return self.wish.effective_backlog if self.wish is not None and self.is_open else 0
 
-    def _settle(self, message: Message, verb: Verb) -> bool:
+    def consumers(self, message: Message) -> list[Consumer]:
+        """Who of it may hold this delivery: empty unless it is the last that it has had of the message."""
+        if not self.is_open or self.wish is None:
+            return []
+        if self._attempts.get((message.queue_id, message.lsn)) != message.attempt:
+            return []
+        return [consumer for consumer in self.wish.all() if consumer.queue.id == message.queue_id]
+
+    # -- for its messages
+
+    def settle(self, message: Message, verb: Verb) -> bool:
+        """End a delivery; whether that had effect."""
         return self._broker.settle_one(self, message, verb)
 
-    def is_newest(self, message: Message) -> bool:
-        """Whether this delivery is the last that this open subscription has had of the message."""
-        return self.is_open and self._attempts.get(message.lsn) == message.attempt
+    def extend(self, message: Message, seconds: float) -> bool:
+        """Have the lease of a delivery end so long from now; whether it was still held."""
+        return self._broker.extend_one(self, message, to_micros(seconds))
 
 
 def written(topic: Topic) -> str:

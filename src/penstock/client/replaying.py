@@ -1,0 +1,216 @@
+"""A replay as an iterator: messages of topics after a bookmark, then, if asked for, those that are published.
+
+    with client.replay("orders", "EPOCH", follow=True) as replay:
+        for message in replay:
+            ...
+
+Nothing is leased and nothing can be settled.  Who wants to go on another day remembers the bookmark of the last message
+that is done: `Bookmarks` does it, in a file, under the name of the subscription, and MOST_RECENT asks for it.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import orjson
+
+from penstock.client.link import Link, translated
+from penstock.client.messages import Duration, Message, Rows
+from penstock.errors import InvalidArgument, Unavailable
+from penstock.units import to_micros
+
+logger = logging.getLogger("penstock.client")
+
+SAVE_S = 1.0
+"""How often a file of bookmarks is written, at most; closing a replay writes it, too."""
+
+
+class Bookmarks:
+    """How far subscriptions have got, by their names.  In a file, or in memory without one.  Thread-safe.
+
+    A bookmark is stored when the next message is asked for, so a crash may bring the last ones again, and leaves none
+    out.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Read a file, if it is there.  InvalidArgument when it is none of ours."""
+        self._path = None if path is None else Path(path)
+        self._lock = threading.Lock()
+        self._known = dict[str, str]()
+        self._saved_at = 0.0
+        self._unsaved = False
+        if self._path is not None and self._path.exists():
+            try:
+                known: Any = orjson.loads(self._path.read_bytes())
+            except ValueError as error:
+                raise InvalidArgument(f"{self._path} holds no bookmarks: {error}") from None
+            if not isinstance(known, dict) or not all(isinstance(one, str) for one in cast("Any", known).values()):
+                raise InvalidArgument(f"{self._path} holds no bookmarks")
+            self._known = cast("dict[str, str]", known)
+
+    def most_recent(self, name: str) -> str | None:
+        """The bookmark of the last message that a subscription is done with."""
+        with self._lock:
+            return self._known.get(name)
+
+    def store(self, name: str, bookmark: str) -> None:
+        """A subscription is done with everything up to this bookmark."""
+        with self._lock:
+            self._known[name] = bookmark
+            self._unsaved = True
+            if time.monotonic() - self._saved_at >= SAVE_S:
+                self._save()
+
+    def save(self) -> None:
+        """Write the file, so that it lasts."""
+        with self._lock:
+            self._save()
+
+    def _save(self) -> None:
+        if self._path is None or not self._unsaved:
+            return
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        with part.open("wb") as file:
+            file.write(orjson.dumps(self._known))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path)
+        self._unsaved = False
+        self._saved_at = time.monotonic()
+
+
+class Replay:
+    """An iterator of messages.  Made by `Client.replay`; closing it ends it, also from another thread."""
+
+    def __init__(
+        self,
+        link: Link,
+        ticket: bytes,
+        act: Callable[[str, dict[str, object]], object],
+        *,
+        id: str | None,
+        timeout: Duration | None,
+        done: Callable[[str], None] | None,
+        saved: Callable[[], None] | None,
+    ) -> None:
+        """For `Client.replay` alone.  done, saved: what remembers bookmarks."""
+        self.id = id
+        self.completed = False
+        """Whether the replay is over: the end of its range, or level with what is published."""
+        self.notice = ""
+        """What there is to know: that the bookmark was not found, and where it reads from instead."""
+        self._link = link
+        self._ticket = ticket
+        self._act = act
+        self._timeout = None if timeout is None else to_micros(timeout) / 1e6
+        self._done = done
+        self._saved = saved
+        self._reader: Any = None
+        self._ready: deque[Message] = deque()
+        self._last: Message | None = None
+        self._closed = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        message = self.take()
+        if message is None:
+            raise StopIteration
+        return message
+
+    def take(self) -> Message | None:
+        """The next message; None at the end, and when nothing came within `timeout`.  Errors come with the first."""
+        if self._last is not None and self._done is not None:
+            self._done(self._last.bookmark)
+            self._last = None
+        waiting_since = time.monotonic()
+        while not self._ready:
+            if self._closed or not self._read(waiting_since):
+                self.close()
+                return None
+        self._last = self._ready.popleft()
+        return self._last
+
+    def _read(self, since: float) -> bool:
+        """Wait for one chunk; False at the end."""
+        timer: threading.Timer | None = None
+        try:
+            with translated():
+                if self._reader is None:
+                    self._reader = self._link.get(self._ticket)
+                if self._timeout is not None:
+                    left = since + self._timeout - time.monotonic()
+                    if left <= 0:
+                        return False
+                    timer = threading.Timer(left, self.close)
+                    timer.daemon = True
+                    timer.start()
+                try:
+                    chunk = self._reader.read_chunk()
+                except StopIteration:
+                    self.completed = True
+                    return False
+        except Unavailable:
+            if self._closed:
+                return False
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if chunk.app_metadata is not None:
+            self._told(orjson.loads(chunk.app_metadata.to_pybytes()))
+        if chunk.data is not None and chunk.data.num_rows:
+            rows = Rows(chunk.data)
+            self._ready.extend(Message(rows, row) for row in range(len(rows)))
+        return True
+
+    def _told(self, said: dict[str, Any]) -> None:
+        if said.get("completed"):
+            self.completed = True
+        notice = said.get("notice")
+        if isinstance(notice, str):
+            self.notice = notice
+            logger.warning("%s", notice)
+
+    def pause(self) -> None:
+        """Nothing more is sent until `resume`; what is under way still comes."""
+        self._act("replay_pause", {"id": self._named()})
+
+    def resume(self, rate: str | None = None) -> None:
+        """Go on, from now on at this rate if one is given."""
+        self._act("replay_resume", {"id": self._named(), "rate": rate})
+
+    def _named(self) -> str:
+        if self.id is None:
+            raise InvalidArgument("a replay that neither follows nor has a rate is not paused")
+        return self.id
+
+    def close(self) -> None:
+        """End it; twice does no harm."""
+        self._closed = True
+        if self._reader is not None:
+            self._reader.cancel()
+        if self._saved is not None:
+            self._saved()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._last is not None and self._done is not None:
+            self._done(self._last.bookmark)
+        self.close()

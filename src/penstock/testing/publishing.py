@@ -1,0 +1,131 @@
+"""What a publisher does with a broker in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.errors import DiskFull, InvalidArgument, LogBroken, NotFound
+from penstock.records import properties as header_codec
+from penstock.records.entries import Publishes, Topic
+from penstock.records.tables import FieldValue
+from penstock.testing.instance import Instance
+from penstock.testing.running import VHOST, Running
+from penstock.units import to_micros
+from penstock.wire.flight.bookmarks import format_bookmark
+
+NO_END = 253_370_764_800_000_000
+"""When a message that must never expire expires: the year 9999, in microseconds."""
+
+
+class Publishing(Running):
+    """Publishing."""
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes | str,
+        priority: int | None = None,
+        expiration: float | None = None,
+        delay: float | None = None,
+        headers: Mapping[str, FieldValue] | None = None,
+        publisher: str | None = None,
+        sequence: int | None = None,
+    ) -> str:
+        """Store a message, durably; its bookmark, or empty text when nothing was stored.
+
+        topic        `K`, or `E/K` where an exchange E exists
+        expiration   seconds from now after which it ends undelivered; 0: never, whatever the queue's own says
+        delay        seconds from now before which it is not delivered
+        publisher, sequence    a number at or below the publisher's highest is a duplicate, and not stored
+        Nothing is stored either when no queue and no declared topic wants the message.
+        Raises Refused with a code and a reason, LogBroken when the outcome is unknown.
+        """
+        return self._publish(topic, body, priority, expiration, delay, headers, publisher, sequence, None)
+
+    def delta_publish(
+        self,
+        topic: str,
+        body: bytes | str,
+        priority: int | None = None,
+        expiration: float | None = None,
+        delay: float | None = None,
+        headers: Mapping[str, FieldValue] | None = None,
+        publisher: str | None = None,
+        sequence: int | None = None,
+    ) -> str:
+        """Publish fields that change: the message is the present record of its key with these merged in.
+
+        Without such a record the fields are the message; a topic without a key takes them as they are.  Parameters and
+        errors as of `publish`.
+        """
+        return self._publish(topic, body, priority, expiration, delay, headers, publisher, sequence, True)
+
+    def _publish(
+        self,
+        topic: str,
+        body: bytes | str,
+        priority: int | None,
+        expiration: float | None,
+        delay: float | None,
+        headers: Mapping[str, FieldValue] | None,
+        publisher: str | None,
+        sequence: int | None,
+        delta: bool | None,
+    ) -> str:
+        data = body.encode() if isinstance(body, str) else body
+        life = _micros("expiration", expiration)
+        wait = _micros("delay", delay)
+        header = header_codec.encode(
+            header_codec.Properties(
+                headers=dict(headers) if headers else None,
+                delivery_mode=header_codec.PERSISTENT,
+                priority=priority,
+                expiration=str(life // 1000) if life else None,
+            )
+        )
+
+        def work(instance: Instance) -> str:
+            core, engine = instance.core, instance.engine
+            if engine.broken is not None:
+                raise LogBroken(engine.broken)
+            if instance.log.full:
+                raise DiskFull("the log has no room")
+            now = engine.now()
+            batch = Publishes(self._topic(instance, topic), header, [data], size=len(header) + len(data))
+            if life is not None:
+                batch.expires_at = [now.wall + life if life else NO_END]
+            if wait:
+                batch.not_before = [now.wall + wait]
+            batch.delta = delta
+            while not engine.records.ready([batch], lambda: None):
+                instance.run_turns()
+            published = core.publish(now, batch, publisher=publisher, sequence=sequence)
+            for _, refusal in published.refused:
+                raise refusal
+            instance.make_durable()
+            return format_bookmark(instance.log.origin, published.first) if published.stored else ""
+
+        return self.command(work)
+
+    def last_sequence(self, publisher: str) -> int:
+        """The highest sequence that is stored of a publisher; 0 for one that nobody knows."""
+        return self.command(lambda instance: instance.core.publishers.get(publisher, 0))
+
+    @staticmethod
+    def _topic(instance: Instance, text: str) -> Topic:
+        exchange, slash, key = text.partition("/")
+        if slash and exchange:
+            try:
+                return instance.core.topic(VHOST, exchange, key)
+            except NotFound:
+                pass  # a key of the default exchange may hold a slash
+        return instance.core.topic(VHOST, "", text)
+
+
+def _micros(what: str, seconds: float | None) -> int | None:
+    if seconds is None:
+        return None
+    micros = to_micros(seconds)
+    if micros < 0:
+        raise InvalidArgument(f"{what} is {seconds} s, below 0")
+    return micros

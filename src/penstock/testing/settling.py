@@ -1,0 +1,117 @@
+"""Settling by name: by bookmarks or by a filter, by whoever asks, wherever the messages are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Verb
+from penstock.core.queue.extend import extend
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.expr import compile_filter
+from penstock.records.chunks import Chunk
+from penstock.testing.instance import Instance
+from penstock.testing.running import VHOST, Running
+from penstock.wire.flight.marks import read_marks
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.testing.message import Message
+    from penstock.testing.subscription import Subscription
+
+_VERBS = {None: Verb.ACK, "ack": Verb.ACK, "cancel": Verb.CANCEL, "expire": Verb.EXPIRE}
+
+
+class Settling(Running):
+    """Settling."""
+
+    def ack(self, queue: str, bookmarks: Sequence[str] | str, by: str = "", option: str | None = None) -> int:
+        """Settle messages wherever they are, as the queue's `leasing` allows to the client `by`; how many it affected.
+
+        bookmarks   a sequence, or text with commas between them
+        option      "cancel" or "expire" instead of an ack
+        What is not there and may still come is remembered.  Durable when this returns.
+        Raises InvalidArgument for a bookmark that was not given out, QueueFull when too much is remembered.
+        """
+        verb = _verb(option)
+        marks = read_marks(bookmarks.split(",") if isinstance(bookmarks, str) else bookmarks)
+
+        def work(instance: Instance) -> int:
+            core = instance.core
+            affected = core.acknowledge(instance.engine.now(), core.queue(VHOST, queue), marks, verb, client=by)
+            instance.make_durable()
+            return affected
+
+        return self.command(work)
+
+    def ack_filter(self, queue: str, filter: str, by: str = "", option: str | None = None) -> int:
+        """Settle whatever matches of what is in the queue, whoever holds it, as `leasing` allows; how many it affected.
+
+        option    "cancel" or "expire" instead of an ack
+        Durable when this returns.
+        """
+        verb, compiled = _verb(option), compile_filter(filter)
+
+        def work(instance: Instance) -> int:
+            core = instance.core
+            told = list[int]()
+            core.settle_matching(
+                instance.engine.now(), core.queue(VHOST, queue), compiled, told.append, verb, client=by
+            )
+            while not told:
+                instance.run_turns()
+            instance.make_durable()
+            return told[0]
+
+        return self.command(work)
+
+    def settle_one(self, subscription: Subscription, message: Message, verb: Verb) -> bool:
+        """End one delivery: for `Message.ack` and its like."""
+
+        def work(instance: Instance) -> bool:
+            core, now = instance.core, instance.engine.now()
+            chunk: Chunk = range(message.lsn, message.lsn + 1)
+            affected = 0
+            consumers = subscription.consumers(message)
+            for consumer in consumers:
+                affected = affected or core.settle(now, consumer.queue, [chunk], verb, by=consumer)
+            if not consumers:
+                if verb is Verb.CANCEL:
+                    return False  # a former holder has nothing to give back
+                queue = _find(instance, message.queue)
+                if queue is None or queue.id != message.queue_id:
+                    return False
+                client = "" if queue.settings.leasing == "strict" else subscription.name
+                affected = core.settle(now, queue, [chunk], verb, client=client)
+            instance.make_durable()
+            return affected > 0
+
+        return self.command(work)
+
+    def extend_one(self, subscription: Subscription, message: Message, micros: int) -> bool:
+        """Lengthen one lease: for `Message.extend`."""
+
+        def work(instance: Instance) -> bool:
+            now = instance.engine.now()
+            chunk: Chunk = range(message.lsn, message.lsn + 1)
+            for consumer in subscription.consumers(message):
+                if extend(consumer.queue, consumer, chunk, now.mono + micros):
+                    if message.lease_until is not None:
+                        message.lease_until = max(message.lease_until, (now.wall + micros) / 1e6)
+                    return True
+            return False
+
+        return self.command(work)
+
+
+def _verb(option: str | None) -> Verb:
+    if option not in _VERBS:
+        raise InvalidArgument(f"option is {option!r}: there is 'cancel' and 'expire'")
+    return _VERBS[option]
+
+
+def _find(instance: Instance, name: str) -> Queue | None:
+    try:
+        return instance.core.queue(VHOST, name)
+    except PenstockError:
+        return None  # deleted, or another connection's own by now
