@@ -2,7 +2,7 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench soak soak-load soak-random soak-interleavings conformance clean
+.PHONY: help install demo test check bench soak soak-load soak-random soak-interleavings soak-queues conformance clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -30,13 +30,14 @@ check: $(STAMP)
 	@$(VENV)/bin/pyright
 
 test: check
-	@$(PYTHON_IN) -m pytest -m "not soak" $(PYTEST_ARGS)
+	@$(PYTHON_IN) -m pytest -m "not soak" -n 2 --dist loadscope $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run.py $(BENCH_ARGS)
 
-# Parts by name: make soak-load, soak-random, soak-interleavings.  PENSTOCK_SOAK_SECONDS sets the length of the load
-# (3600), PENSTOCK_EFFORT that of the random tests (10).  Interleavings end with Ctrl-C or with the first failure.
+# Parts by name: make soak-load, soak-random, soak-interleavings.  PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
+# PENSTOCK_EFFORT that of the random tests (10).  Interleavings end with Ctrl-C or with the first failure, and so does
+# make soak-queues, which walks the model of a queue.
 soak: soak-load soak-random soak-interleavings
 
 soak-load: $(STAMP)
@@ -48,6 +49,9 @@ soak-random: $(STAMP)
 
 soak-interleavings: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m sim.interleave --chains 0 --first $${PENSTOCK_SEED:-1000000}
+
+soak-queues: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m property.queue_walk
 
 conformance: $(STAMP)
 	@$(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)

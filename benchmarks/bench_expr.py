@@ -1,7 +1,9 @@
-"""How many messages a second does a filter judge, and what does compiling one cost?
+"""How many messages a second does a filter judge on one core, on both backends, and what does compiling one cost?
 
-Bodies are JSON objects of 1 KB with 24 fields of mixed types.  Prints a line of JSON for each figure; `parse JSON` is
-the floor under every filter that reads a field of the body.  `--fast` measures briefly, to see that all of it runs.
+Bodies are JSON objects of 1 KB with 24 fields of mixed types, judged in batches of 2,000.  `python` is given the
+bodies, `arrow` an Arrow batch: it may rule a body out by its text, without a parse, and does so where few messages
+match.  `parse JSON` is the floor under a filter that has to read every body.  Prints a line of JSON for each figure, in
+CPU time; `--fast` measures briefly, to see that all of it runs.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from collections.abc import Callable
 import orjson
 
 from penstock import expr
+from penstock.expr.batches import batch_of
 from penstock.expr.check import check
 from penstock.expr.compiler import compile_tree
 from penstock.expr.grammar import parse
+from penstock.records.properties import EMPTY
 
 FIVE = (
     "/total > 500 AND /region IN ('north', 'south', 'east') AND /status = 'paid'"
@@ -28,10 +32,13 @@ FIVE_FALSE = (
     "/total > 5000 OR /region IN ('up', 'down', 'under') OR /status = 'lost'"
     " OR /customer/tier >= 9 OR /note LIKE 'no such text'"
 )
+RARE = FIVE.replace("/status = 'paid'", "/status = 'lost'").replace("> 500", "> 1900")
+GOAL = ("filter, 5 predicates", "filter, 5 predicates, all evaluated", "filter, 5 predicates, nothing matches")
 FILTERS = {
     "filter, 1 predicate": "/region = 'north'",
     "filter, 5 predicates": FIVE,
     "filter, 5 predicates, all evaluated": FIVE_FALSE,
+    "filter, 5 predicates, nothing matches": RARE,
     "filter, regular expression": "/note LIKE r'(?i)gift\\s+wr[aeo]p'",
     "filter, arithmetic": "/total * 2 + /lines / 3 > 700 AND /id % 7 != 3",
     "filter, arrays": "/tags = 'blue' AND /sizes > 30",
@@ -90,10 +97,11 @@ def main() -> None:
     def show(what: str, value: float, unit: str, budget: float | None = None) -> None:
         line: dict[str, object] = {"machine": machine, "what": what, "value": round(value, 3), "unit": unit}
         if budget is not None:
-            line |= {"budget": budget, "ratio": round(value / budget, 2)}
+            line |= {"budget": budget, "sense": "at least", "ratio": round(value / budget, 2), "met": value >= budget}
         print(json.dumps(line), flush=True)
 
     rows = bodies(200 if fast else 2000)
+    batch = batch_of(rows, EMPTY, None, None, None)
     show("body size, mean", sum(map(len, rows)) / len(rows), "bytes")
 
     def parse_all() -> None:
@@ -103,8 +111,12 @@ def main() -> None:
     show("parse JSON", len(rows) / best(parse_all, least_s), "messages/s")
     for what, text in FILTERS.items():
         chosen = expr.compile_filter(text)
+        goal = 300_000 if what in GOAL else None
+        assert sum(chosen.matches(rows)) == chosen.on_batch(batch).true_count
         rate = len(rows) / best(lambda chosen=chosen: chosen.matches(rows), least_s)  # type: ignore[misc]
-        show(what, rate, "messages/s", 300_000 if what == "filter, 5 predicates" else None)
+        show(f"{what}, python", rate, "messages/s", goal)
+        rate = len(rows) / best(lambda chosen=chosen: chosen.on_batch(batch), least_s)  # type: ignore[misc]
+        show(f"{what}, arrow", rate, "messages/s", goal)
 
     def compile_anew() -> None:
         checked = check(parse(FIVE), FIVE)

@@ -32,6 +32,7 @@ QUICK = {"expr": ["--fast"], "log": ["--fast"], "fold": ["--records", "100000"]}
 """What stands for `--quick` where a benchmark measures a part without a server and has options of its own."""
 
 SHORT = {
+    "views": ["--messages", "100000", "--repeat", "1"],
     "amqp": ["--messages", "100000", "--repeat", "1"],
     "flight": ["--repeat", "1"],
     "memory": ["--messages", "1000000"],
@@ -40,6 +41,7 @@ SHORT = {
     "recovery": ["--messages", "1000000", "--repeat", "1"],
     "drain": ["--messages", "1000000"],
     "filters": ["--messages", "1000000", "--repeat", "1"],
+    "replay": ["--messages", "10000", "--repeat", "1"],
     "log": ["--fast"],
     "fold": ["--records", "1000000"],
     "expr": ["--fast"],

@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 
 from pydantic import SecretStr
 
+from penstock.config.entitlements import EntitlementSection
 from penstock.config.settings import GUEST, User
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState
@@ -57,7 +58,9 @@ class FlightHouse:
         memory: int = 64 * 2**20,
         segment: int = 8 * 2**20,
         bulk: Bulk | None = None,
+        entitlements: Sequence[EntitlementSection] = (),
     ) -> None:
+        self.entitlements = entitlements
         self.folder = folder
         self.limits = limits
         self.memory = memory
@@ -123,7 +126,7 @@ class FlightHouse:
         finish_decided(self.engine, disk, self.limits.group if self.limits is not None else None)
         self.door = FlightDoor(
             self.engine,
-            Users([GUEST, READER]),
+            Users([GUEST, READER], self.entitlements),
             frozenset(["/", "other"]),
             disk,
             wake=self.loop.call_soon_threadsafe,

@@ -36,10 +36,11 @@ from penstock.errors import (
 from penstock.version import __version__
 
 if TYPE_CHECKING:
-    from penstock.client import Client, Message, aio, connect
+    from penstock.client import Bookmarks, Client, Message, aio, connect
 
 
 _LAZY = {
+    "Bookmarks": ("penstock.client", "Bookmarks"),
     "Client": ("penstock.client", "Client"),
     "Message": ("penstock.client", "Message"),
     "connect": ("penstock.client", "connect"),
@@ -49,6 +50,7 @@ _LAZY = {
 
 __all__ = [
     "AccessRefused",
+    "Bookmarks",
     "Client",
     "DataFolderInUse",
     "DiskFull",

@@ -12,10 +12,17 @@ DOCUMENTS = (
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "docs/actions.md",
     "docs/amps.md",
+    "docs/entitlements.md",
     "docs/durability.md",
+    "docs/expressions.md",
     "docs/backup.md",
     "docs/massive-queues.md",
+    "docs/replay.md",
+    "docs/settling.md",
+    "docs/sow.md",
+    "docs/views.md",
 )
 
 

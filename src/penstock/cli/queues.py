@@ -1,8 +1,9 @@
-"""`queue list|show|declare|peek`."""
+"""`queue list|show|declare|peek|ack`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import Annotated, cast
 
 import typer
 
@@ -33,13 +34,23 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
 
 
 @app.command()
-def show(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
+def show(
+    name: Name,
+    details: Annotated[bool, typer.Option("--details", help="Its first messages, and its subscriptions.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
     """Show one queue: what is in it, and what went through it since the server started.
 
-    Example: penstock queue show to-ship
+    Example: penstock queue show to-ship --details
     """
     with connect(url) as client:
-        queue = client.queue(name)
+        queue = client.details(name) if details else client.queue(name)
+    if details and not json:
+        for heading in ("subscriptions", "messages"):
+            rows = cast("list[dict[str, object]]", queue[heading])
+            write_table(list(rows[0]) if rows else [], [list(row.values()) for row in rows], title=heading)
+        queue = {name: value for name, value in queue.items() if not isinstance(value, list)}
     if json:
         write_json(dict(queue))
     else:
@@ -97,3 +108,38 @@ def peek(
         messages = client.peek(name, count)
     for message in messages:
         show_message(message, as_json=json)
+
+
+@app.command()
+def ack(
+    name: Name,
+    bookmarks: Annotated[list[str] | None, typer.Argument(help="Bookmarks, apart or with commas.")] = None,
+    filter: Annotated[str | None, typer.Option("--filter", help="Instead: whatever matches this expression.")] = None,
+    option: Annotated[str | None, typer.Option("--option", help="`cancel` or `expire` instead of an ack.")] = None,
+    by: Annotated[str, typer.Option("--by", help="The consumer that holds them, where leasing is strict.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Settle by a filter without asking.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Settle messages wherever they are, by bookmarks or by a filter, whoever holds them.
+
+    Example: penstock queue ack to-ship --filter "/status = 'withdrawn'"
+    """
+    if (filter is None) == (not bookmarks):
+        raise InvalidArgument("name bookmarks, or a --filter")
+    with connect(url) as client:
+        if filter is None:
+            affected = client.ack(name, ",".join(bookmarks or []), by=by, option=option)
+        else:
+            if not yes:
+                if not sys.stdin.isatty():
+                    raise InvalidArgument("nobody is there to ask: say --yes to settle whatever matches")
+                counts = client.queue(name)
+                waiting = f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
+                if not typer.confirm(f"queue {name} has {waiting}: settle what matches?"):
+                    return
+            affected = client.ack_filter(name, filter, by=by, option=option)
+    if json:
+        write_json({"queue": name, "affected": affected})
+    else:
+        write(f"{affected} messages of queue {name}")

@@ -116,22 +116,32 @@ def check(
     settings = read_settings(config, {}, tell=not json)
     problems: list[str] = []
     filters = [
-        (settings.origin(f"queue.{index}.filter"), f'[[queue]] "{queue.name}"', queue.settings.filter)
+        (settings.origin(f"queue.{index}.{key}"), f'[[queue]] "{queue.name}".{key}', getattr(queue.settings, key), key)
         for index, queue in enumerate(settings.queue)
+        for key in ("filter", "barrier_expression")
     ]
     filters += [
-        ("default", f'[[pipeline]] "{pipeline.name}" from', pipeline.source.filter) for pipeline in settings.pipeline
+        ("default", f'[[pipeline]] "{pipeline.name}" from.filter', pipeline.source.filter, "")
+        for pipeline in settings.pipeline
     ]
-    for origin, place, text in filters:
+    for origin, place, text, key in filters:
         if text is None:
             continue
         from penstock.expr import compile_filter
 
         try:
-            compile_filter(text)
+            compiled = compile_filter(text)
+            if key:
+                compiled.require_deterministic(f"a queue's {key}")
         except ExpressionError as error:
-            problems.append(f"{config if origin == 'default' else origin}: {place}.filter: {error.pointed()}")
-    problems += _bad_templates(settings, config)
+            problems.append(f"{config if origin == 'default' else origin}: {place}: {error.pointed()}")
+    problems += _bad_expressions(settings, config)
+    if settings.view:
+        from penstock.server.views.declaring import unreadable
+
+        for place, fault in unreadable(settings):
+            where = settings.origin(f"{place}.select")
+            problems.append(f"{config if where == 'default' else where}: [[view]] {place}: {fault.pointed()}")
     if problems:
         raise SettingsError("\n".join(problems))
     counts = {
@@ -147,21 +157,29 @@ def check(
         note(f'warning: sync = "{settings.server.sync}": a confirmed message may be lost in a power cut')
 
 
-def _bad_templates(settings: Settings, config: str) -> list[str]:
-    """What is wrong with the variables of actions."""
-    if not settings.action:
-        return []
-    from penstock.core.publishing.actions import Template
-    from penstock.errors import InvalidArgument
+def _bad_expressions(settings: Settings, config: str) -> list[str]:
+    """Expressions of actions and entitlements that cannot be read."""
+    from penstock.errors import ExpressionError, InvalidArgument, SettingsError
 
     problems: list[str] = []
-    for index, action in enumerate(settings.action):
-        publish = action.do.publish
-        for key, text in (("topic", publish.topic), ("data", publish.data)):
+    if settings.action:
+        from penstock.core.actions.rules import Rules
+
+        for index, action in enumerate(settings.actions):
+            origin = settings.origin(f"action.{index}.on")
+            where = f"{config if origin == 'default' else origin}: [[action]] {action.name!r}"
             try:
-                Template(text)
+                Rules([action])
+            except ExpressionError as error:
+                problems.append(f"{where}: {error.pointed()}")
             except InvalidArgument as error:
-                origin = settings.origin(f"action.{index}.do.publish.{key}")
-                where = config if origin == "default" else origin
-                problems.append(f"{where}: [[action]] number {index + 1} do.publish.{key}: {error}")
+                problems.append(f"{where}: {error}")
+    if settings.entitlement:
+        from penstock.server.entitlements import compiled
+
+        for number, section in enumerate(settings.entitlement, 1):
+            try:
+                compiled(section, number)
+            except SettingsError as error:
+                problems.append(f"{config}: {error}")
     return problems

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from penstock.cli.output import Json, note, write, write_json, write_table
 from penstock.cli.serving import ConfigFile, Data, read_settings
 
+_SIGNED = re.compile(r"-(?:[^A-Za-z-]|\w+\s*\()")
+"""What begins so is an expression and no option: `-5 % 3`, `-/a`, `-ABS(/a)`."""
+
+
+class ExpressionFirst(TyperCommand):
+    """A command whose argument may begin with a minus sign without `--` before it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with_value = {name for one in self.get_params(ctx) if not getattr(one, "is_flag", True) for name in one.opts}
+        for at, word in enumerate(args):
+            if word == "--":
+                break
+            if _SIGNED.match(word) and (at == 0 or args[at - 1] not in with_value):
+                args = [*args[:at], *args[at + 1 :], "--", word]
+                break
+        return super().parse_args(ctx, args)
+
 
 def add_to(app: typer.Typer) -> None:
     """Put these commands into the tree."""
-    app.command()(expr)
+    app.command(cls=ExpressionFirst)(expr)
     app.command()(doctor)
 
 
@@ -49,13 +69,17 @@ def as_text(value: object) -> str:
     """A value as the language writes it; what is no UTF-8 in a text is replaced."""
     if value is None:
         return "NULL"
+    if value != value:
+        return "NAN"
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
-    return str(as_json(value))
+    return str(value if isinstance(value, float) else as_json(value))
 
 
 def as_json(value: object) -> object:
-    """A value that JSON can hold."""
+    """A value that JSON can hold: NaN and the infinities by their names, what is no UTF-8 in a text replaced."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else value
 
 

@@ -16,12 +16,14 @@ from typing import Annotated, NamedTuple, cast, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from penstock.config.actions import wrong_actions
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
 from penstock.config.patterns import topic_pattern
 from penstock.config.places import Path_
 from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, BadValue, known_name, read_queue_settings, read_value
 from penstock.config.settings import Settings
 from penstock.config.telling import Problem, place_at, told, told_at
+from penstock.config.views import wrong_views
 from penstock.errors import SettingsError
 
 LATER_SECTIONS = frozenset(
@@ -29,7 +31,6 @@ LATER_SECTIONS = frozenset(
         "address",
         "archive",
         "bulk",
-        "conflated_topic",
         "dashboard",
         "operator_policy",
         "otel",
@@ -38,14 +39,13 @@ LATER_SECTIONS = frozenset(
         "replication",
         "schedule",
         "tls",
-        "view",
     }
 )
 """Sections that are taken and refused for now."""
 
 LATER_KEYS: Mapping[str, frozenset[str]] = {
     "listen": frozenset({"amqps", "https", "flight_tls"}),
-    "topic": frozenset({"key", "expiration", "schema", "retention", "message_type"}),
+    "topic": frozenset({"schema", "retention", "message_type"}),
     "queue": LATER_QUEUE_KEYS,
 }
 """Keys of known sections that are taken and refused for now."""
@@ -190,7 +190,24 @@ def _read(data: Mapping[str, object], environ: Mapping[str, str], options: Mappi
         problems += [_problem(details) for details in error.errors()]
     if settings is not None:
         problems += _impossible(settings)
+    problems = [problem._replace(path=_as_written(problem.path, merged)) for problem in problems]
     return _Read(settings, problems, origins, labels)
+
+
+def _as_written(path: Path_, data: object) -> Path_:
+    """Without the number 0 where a table stands for a list of one."""
+    out: list[str | int] = []
+    for part in path:
+        if isinstance(part, int) and isinstance(data, Mapping):
+            continue
+        out.append(part)
+        if isinstance(data, Mapping):
+            data = cast("Mapping[object, object]", data).get(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(cast("list[object]", data)):
+            data = cast("list[object]", data)[part]
+        else:
+            data = None
+    return tuple(out)
 
 
 def _copied(value: object) -> object:
@@ -348,6 +365,8 @@ def _impossible(settings: Settings) -> list[Problem]:
         "topic": [(one.vhost, f"{one.exchange}/{one.name}") for one in settings.topic],
         "queue": [(one.vhost, one.name) for one in settings.queue],
         "pipeline": [("", one.name) for one in settings.pipeline],
+        "view": [(one.vhost, one.name) for one in settings.view],
+        "conflated_topic": [(one.vhost, one.name) for one in settings.conflated_topic],
     }
     for section, names in named.items():
         for index, name in enumerate(names):
@@ -358,13 +377,28 @@ def _impossible(settings: Settings) -> list[Problem]:
         *((("topic", index), one.vhost) for index, one in enumerate(settings.topic)),
         *((("queue", index), one.vhost) for index, one in enumerate(settings.queue)),
         *((("binding", index), one.vhost) for index, one in enumerate(settings.binding)),
-        *((("action", index, "on"), one.on.vhost) for index, one in enumerate(settings.action)),
+        *(
+            (("action", index, "on", place), on.vhost)
+            for index, one in enumerate(settings.action)
+            for place, on in enumerate(one.on)
+        ),
+        *((("entitlement", index), one.vhost) for index, one in enumerate(settings.entitlement)),
+        *((("view", index), one.vhost) for index, one in enumerate(settings.view)),
+        *((("conflated_topic", index), one.vhost) for index, one in enumerate(settings.conflated_topic)),
         *((("pipeline", index, "from"), one.source.vhost) for index, one in enumerate(settings.pipeline)),
     ]
     for path, vhost in placed:
         if vhost not in settings.vhosts:
             hint = known_name(vhost, list(settings.vhosts))
             problems.append(Problem((*path, "vhost"), f"there is no [[vhost]] {vhost!r}{hint}"))
+    problems += [
+        Problem(("action", *wrong.path), wrong.why)
+        for wrong in wrong_actions(settings.action, allow_execute=settings.server.allow_execute)
+    ]
+    problems += [
+        Problem((one.section, one.place, one.key), one.why)
+        for one in wrong_views(settings.view, settings.conflated_topic, named["queue"])
+    ]
     return problems
 
 

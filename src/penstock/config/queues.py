@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Literal, TypeAlias, cast
 
+from penstock.records.recovery import parse_recovery_point
 from penstock.records.settings import QueueSettings, Retry
 from penstock.units import parse_duration, to_micros
 
@@ -138,6 +139,57 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "early",
             "durable",
         ),
+        _duration(
+            "deferred_ack_expiration",
+            "How long an ack of a message that is not in the queue and may still come is remembered; 0: not at all.",
+        ),
+        QueueKey(
+            "barrier_expression",
+            Kind.TEXT,
+            "An expression: a matching message waits until all before it are acknowledged, holds back all after it, "
+            "then goes to every subscription at once and needs no acknowledgement.",
+        ),
+        _choice(
+            "barrier_without_subscribers",
+            "What a barrier does that could go while nobody subscribes: wait for somebody, or go unseen.",
+            "hold",
+            "drop",
+        ),
+        QueueKey(
+            "priority_expression",
+            Kind.TEXT,
+            "An expression whose value, an unsigned whole number, says how soon a message is served: higher first, "
+            "older first on ties; NULL, negative and no number last.  Worked out once, as the message enters.",
+        ),
+        QueueKey(
+            "target_queue_depth",
+            Kind.COUNT,
+            "Active messages: what arrives beyond them is not delivered, queried or filtered until others are done.",
+            low=1000,
+        ),
+        QueueKey(
+            "recovery_point",
+            Kind.TEXT,
+            "From where a new queue takes what the log still has of its topics: epoch, now, creation (as now), "
+            "a bookmark or a timestamp such as 20260131T235959Z.",
+        ),
+        _choice(
+            "kind",
+            "Which instances share the queue.  Checked and kept; there is one instance, which owns all messages.",
+            "distributed",
+            "local",
+            "group-local",
+        ),
+        QueueKey(
+            "initial_owner",
+            Kind.TEXT,
+            "The instance that owns the messages of a group-local queue at first; it needs one, others have none.",
+        ),
+        QueueKey(
+            "group_local_queue_domain",
+            Kind.TEXT,
+            "What a group-local queue is known by beside its name; without it the group of the instance.",
+        ),
     )
 }
 """Every setting that has an effect in this version, in the order of `records.settings.QueueSettings`."""
@@ -145,12 +197,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
 LATER_QUEUE_KEYS = frozenset(
     {
         "message_type",
-        "priority_expression",
-        "barrier_expression",
-        "target_queue_depth",
         "file_backed_metadata",
-        "recovery_point",
-        "deferred_ack_expiration",
         "max_length",
         "max_length_bytes",
         "overflow",
@@ -167,12 +214,13 @@ LATER_QUEUE_KEYS = frozenset(
         "consumer_timeout",
         "rate_limit",
         "max_leased",
-        "kind",
-        "initial_owner",
-        "group_local_queue_domain",
     }
 )
 """Names that are taken and refused for now, so that nobody believes in a limit that is not there."""
+
+
+ONE_ORDER = ("priority_expression", "barrier_expression", "target_queue_depth")
+"""Each says in its own way what may be delivered next, so a queue has one of them at most."""
 
 
 class BadValue(Exception):
@@ -234,6 +282,19 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
             )
         if settings.retry is not None:
             raise BadValue(spell("retry"), "an at-most-once message is delivered once, so there is nothing to retry")
+    grouped = settings.kind == "group-local"
+    if grouped and settings.initial_owner is None:
+        raise BadValue(spell("kind"), f"a group-local queue needs {spell('initial_owner')} beside it")
+    for key in ("initial_owner", "group_local_queue_domain"):
+        if not grouped and getattr(settings, key) is not None:
+            raise BadValue(spell(key), "it belongs to group-local queues alone")
+    orders = [key for key in ONE_ORDER if getattr(settings, key)]
+    if len(orders) > 1:
+        raise BadValue(spell(orders[0]), f"it cannot be set beside {spell(orders[1])}: a queue has one of them at most")
+    try:
+        parse_recovery_point(settings.recovery_point)
+    except ValueError as error:
+        raise BadValue(spell("recovery_point"), str(error)) from None
     if settings.retry is not None and settings.retry.max < settings.retry.initial:
         raise BadValue(f"{spell('retry')}.max", "it is shorter than the initial delay")
 

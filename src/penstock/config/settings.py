@@ -7,12 +7,10 @@ with a unit in the file.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     InstanceOf,
     JsonValue,
@@ -21,11 +19,16 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
-    StringConstraints,
     model_validator,
 )
 
-from penstock.records.settings import Action, QueueSettings
+from penstock.config.actions import ActionSection
+from penstock.config.entitlements import EntitlementSection
+from penstock.config.sections import Name, Section
+from penstock.config.views import ConflatedSection, ViewSection
+from penstock.records.actions import Action
+from penstock.records.settings import QueueSettings
+from penstock.records.sow import wrong
 from penstock.units import parse_duration, parse_size
 
 MIB = 1 << 20
@@ -75,14 +78,7 @@ def _address(value: object) -> object:
 Duration: TypeAlias = Annotated[int, BeforeValidator(_duration), Field(json_schema_extra={"unit": "duration"})]
 Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(json_schema_extra={"unit": "size"})]
 Listen: TypeAlias = Annotated[Address | None, BeforeValidator(_address)]
-Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Number: TypeAlias = StrictInt | StrictFloat
-
-
-class Section(BaseModel):
-    """A table of the file: frozen, and without room for keys that nobody knows."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class Server(Section):
@@ -100,6 +96,7 @@ class Server(Section):
     memory: Size = Field(
         default=512 * MIB, ge=8 * MIB, description="Budget for bodies and buffers; positions and indexes come on top."
     )
+    allow_execute: StrictBool = Field(default=False, description="Whether actions may run programs of the machine.")
 
 
 class Listeners(Section):
@@ -155,6 +152,9 @@ class LogSection(Section):
     )
     sync_interval: Duration = Field(default=10_000, gt=0, description='Time between syncs when `sync` is "interval".')
     ack_sync: Duration = Field(default=100_000, gt=0, description="Acknowledgements are on disk within this time.")
+    publisher_expiration: Duration | None = Field(
+        default=None, gt=0, description="A publisher's numbers are forgotten when nothing came of it for so long."
+    )
     checkpoint_bytes: Size = Field(default=64 * MIB, ge=1, description="Log written between checkpoints, in bytes.")
     checkpoint_records: StrictInt = Field(
         default=1_000_000, ge=1, description="Log written between checkpoints, in records."
@@ -197,11 +197,38 @@ class Vhost(Section):
 
 
 class TopicSection(Section):
-    """`[[topic]]`: a topic that keeps messages which no queue takes."""
+    """`[[topic]]`: a topic that keeps messages which no queue takes; with a key also the last one of each key."""
 
     name: Name = Field(description="The key.")
     exchange: str = Field(default="", description="Its exchange; empty is the default one.")
     vhost: Name = Field(default="/", description="Its vhost.")
+    key: tuple[str, ...] = Field(
+        default=(), description='Fields of the body that tell its records apart, such as ["/id"]: a SOW topic.'
+    )
+    key_from: Literal["publisher"] | None = Field(
+        default=None, description="Or the publisher gives the key of each message, in the header x-sow-key."
+    )
+    expiration: Duration | None = Field(
+        default=None, ge=0, description="Records expire so long after their publish, unless the message says otherwise."
+    )
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        why = wrong(self.declared())
+        if why is not None:
+            raise ValueError(why)
+        return self
+
+    def declared(self) -> dict[str, object]:
+        """The settings as the topic's declare has them."""
+        values: dict[str, object] = {}
+        if self.key:
+            values["key"] = list(self.key)
+        if self.key_from is not None:
+            values["key_from"] = self.key_from
+        if self.expiration is not None:
+            values["expiration"] = self.expiration
+        return values
 
 
 class Exchange(Section):
@@ -234,54 +261,6 @@ class Queue(Section):
     vhost: Name = Field(default="/", description="Its vhost.")
     durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
     settings: InstanceOf[QueueSettings]
-
-
-Reason: TypeAlias = Literal["forced_expire", "time_limit", "max_deliveries", "max_cancels"]
-
-
-class ActionOn(Section):
-    """`on` of an action."""
-
-    queue: Name = Field(description="The queue it watches.")
-    event: Literal["expire"] = Field(default="expire", description="What must happen.")
-    reason: tuple[Reason, ...] = Field(default=(), description="Why; empty for any reason.")
-    vhost: Name = Field(default="/", description="The queue's vhost.")
-
-
-class ActionPublish(Section):
-    """`publish` of an action."""
-
-    topic: Name = Field(description="The key to publish to; may use the same words as data.")
-    data: str = Field(
-        default="{{AMPS_DATA}}", description="The body; {{AMPS_DATA}}, {{AMPS_REASON}} and others are filled in."
-    )
-    exchange: str = Field(default="", description="The exchange to publish to.")
-
-
-class ActionDo(Section):
-    """`do` of an action."""
-
-    publish: ActionPublish = Field(description="What to publish.")
-
-
-class ActionSection(Section):
-    """`[[action]]`"""
-
-    on: ActionOn = Field(description="When.")
-    do: ActionDo = Field(description="What.")
-
-    def action(self) -> Action:
-        """As the core takes it."""
-        publish = self.do.publish
-        return Action(
-            queue=self.on.queue,
-            event=self.on.event,
-            reasons=self.on.reason,
-            topic=publish.topic,
-            data=publish.data,
-            vhost=self.on.vhost,
-            exchange=publish.exchange,
-        )
 
 
 class PipelineFrom(Section):
@@ -395,12 +374,15 @@ class Settings(Section):
     log: LogSection = Field(default_factory=LogSection, description="The log.")
     spark: Spark = Field(default_factory=Spark, description="How pipelines run.")
     user: tuple[User, ...] = Field(default=(), description="Who may log in.")
+    entitlement: tuple[EntitlementSection, ...] = Field(default=(), description="What users may read and write.")
     vhost: tuple[Vhost, ...] = Field(default=(), description="Vhosts beside `/`.")
     exchange: tuple[Exchange, ...] = Field(default=(), description="Exchanges declared at start.")
     topic: tuple[TopicSection, ...] = Field(default=(), description="Topics declared at start.")
     queue: tuple[Queue, ...] = Field(default=(), description="Queues declared at start.")
     binding: tuple[Binding, ...] = Field(default=(), description="Bindings declared at start.")
     action: tuple[ActionSection, ...] = Field(default=(), description="What to do when something happens.")
+    view: tuple[ViewSection, ...] = Field(default=(), description="Views of queues, topics and other views.")
+    conflated_topic: tuple[ConflatedSection, ...] = Field(default=(), description="Topics and views slowed down.")
     pipeline: tuple[Pipeline, ...] = Field(default=(), description="Spark pipelines that `penstock up` runs.")
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
@@ -418,7 +400,7 @@ class Settings(Section):
     @property
     def actions(self) -> tuple[Action, ...]:
         """The actions as the core takes them."""
-        return tuple(action.action() for action in self.action)
+        return tuple(action.action(number) for number, action in enumerate(self.action, 1))
 
     def origin(self, place: str) -> str:
         """Where the value of `section.key` came from: `default`, a file, a variable or an option.

@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = sorted(path.stem for path in HERE.glob("*.xml"))
 ERRORS = sorted(path.stem for path in (HERE / "errors").glob("*.xml"))
 ENVIRON = {"DATA": "/var/lib/amps"}
-LATER = {"barrier", "every-element", "group-local-queue", "priority", "priority-elements", "whole-instance"}
+LATER = {"every-element"}
 
 
 def converted(name: str) -> tuple[str, str]:
@@ -104,6 +104,41 @@ def test_dead_letters_the_third_cancel_moves_a_job_to_the_failed_ones() -> None:
         assert bodies(broker, "FailedJobs") == [b'{ "message": {"id": 1}, "reason": "max_cancels" }']
 
 
+def emptied(broker: Broker, queue: str) -> list[bytes]:
+    """Everything of a queue that gives one message at a time."""
+    subscription, found = broker.subscribe(queue), list[bytes]()
+    while taken := subscription.take():
+        found += [message.body for message in taken]
+        for message in taken:
+            message.ack()
+    subscription.close()
+    return found
+
+
+def test_actions_every_module_does_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock.actions")
+    with Broker(HERE / "actions.xml") as broker:
+        for number, important in ((1, 0), (2, 1), (3, 1)):
+            job = f'{{"id": {number}, "important": {important}, "first": "Ann", "last": "Lee"}}'
+            broker.publish("JobTopic", job, publisher="maker", sequence=number)
+        assert broker.stats("Jobs")["ready"] == 3  # the action on deliveries leases nothing
+        worker = broker.subscribe("Jobs", max_backlog=1, name="worker")
+        for how in ("ack", "ack", "cancel"):
+            [message] = worker.take()
+            getattr(message, how)()
+        assert emptied(broker, "Done") == [
+            b'{"id": 2, "name": "Ann Lee", "number": 1}',
+            b'{"id": 3, "name": "Ann Lee", "number": 2}',
+        ]
+        broker.publish("JobTopic", b'{"id": 4}')
+        worker.close()
+        broker.advance(7 * 86_400)
+        assert emptied(broker, "Done") == [b'waiting: {"id": 4}']
+    told = [record.getMessage() for record in caplog.records]
+    assert told.count("action 2: maker published to JobTopic") == 2
+    assert told.count("action 3: delivered to worker") == 4
+
+
 @pytest.mark.parametrize(
     ("topic", "analytics", "risk"),
     [
@@ -118,6 +153,22 @@ def test_many_topics_each_row_of_the_table(topic: str, analytics: int, risk: int
     with Broker(HERE / "many-topics.xml") as broker:
         broker.publish(topic, b"{}")
         assert [len(bodies(broker, "ORDERS_ANALYTICS")), len(bodies(broker, "ORDERS_RISK"))] == [analytics, risk]
+
+
+def test_records_of_a_configuration() -> None:
+    with Broker(HERE / "sow-topics.xml") as broker:
+        broker.publish("orders", '{"customer": {"id": "c1"}, "id": 1, "n": 1}')
+        broker.publish("orders", '{"customer": {"id": "c1"}, "id": 1, "n": 2}')
+        broker.publish("pictures", b"\x89PNG", headers={"x-sow-key": "logo"})
+        broker.publish("prices", '{"symbol": "A"}', expiration=60)
+        assert [one.json()["n"] for one in broker.sow("orders")] == [2]
+        assert [one.json()["n"] for one in broker.sow("to-ship")] == [1, 2]
+        assert [one.key for one in broker.sow("pictures")] == ["logo"]
+        broker.advance(61)
+        assert not broker.sow("prices")
+        broker.advance(86_400)
+        assert not broker.sow("orders")
+        assert not broker.sow("to-ship")
 
 
 if __name__ == "__main__" and "--write" in sys.argv:

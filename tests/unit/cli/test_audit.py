@@ -497,6 +497,13 @@ def test_publisher_sequences(forger: Forger) -> None:
     assert names(forger.report()) == {"publishers"}
 
 
+def test_a_publisher_that_was_forgotten_begins_anew(forger: Forger) -> None:
+    forger.control(Kind.PUBLISHERS, "", {"me": 9})
+    forger.control(Kind.PUBLISHERS_GONE, "", {"publishers": ["me", "nobody"]})
+    forger.control(Kind.PUBLISHERS, "", {"me": 1})
+    assert names(forger.report()) == set()
+
+
 def test_the_command_says_so(forger: Forger) -> None:
     from penstock.cli.tree import whole
 

@@ -55,8 +55,8 @@ ALL = dict(commands(typer.main.get_command(whole())))
 def test_the_tree_of_commands() -> None:
     assert set(ALL) == {
         *("serve", "up", "check", "convert", "publish", "consume", "expr", "audit", "doctor", "version"),
-        *("backup", "restore"),
-        *("queue list", "queue show", "queue declare", "queue peek"),
+        *("backup", "restore", "sow", "replay", "topic list", "topic show"),
+        *("queue list", "queue show", "queue declare", "queue peek", "queue ack"),
         *("log ls", "log show", "log verify", "log compact", "log export"),
     }
 
@@ -81,6 +81,8 @@ def test_version(run: Run) -> None:
         ("/total > 5", ['{"total": 9}', '{"total": 1}', "{}"], "TRUE\nFALSE\nNULL\n"),
         ("/a + 1", ['{"a": 2}'], "3\n"),
         ("/name", ['{"name": "Zürich"}'], "Zürich\n"),
+        ("-/m * 2", ['{"m": 2}'], "-4\n"),
+        ("'x' * 1", [], "NAN\n"),
     ],
 )
 def test_expr_prints_values(run: Run, expression: str, bodies: list[str], printed: str) -> None:
@@ -95,6 +97,9 @@ def test_expr_points_at_the_mistake(run: Run) -> None:
     assert "PS200" in err
     assert json.loads(run("expr", "/a >", "--json")[2])["error"]["code"] == "PS200"
     assert run("expr", "/a", "--backend", "abacus")[0] == 2
+    assert run("expr", "/a", "--bakend", "arrow")[0] == 2
+    assert run("expr", "--json", "-5 % 3", "-m", "-7")[1] == '{"expression":"-5 % 3","value":-2}\n'
+    assert run("expr", "'x' / 1", "--json")[1] == '{"expression":"\'x\' / 1","value":"NaN"}\n'
 
 
 def test_expr_reads_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,12 @@ XML = """<AMPSConfig>
   <Name>one</Name>
   <Logging/>
   <SOW>
-    <Queue>
+    <LocalQueue>
       <Name>Jobs</Name>
       <MessageType>json</MessageType>
       <MaxCancels>3</MaxCancels>
       <Filter>/total &gt; 5</Filter>
-    </Queue>
+    </LocalQueue>
   </SOW>
 </AMPSConfig>
 """
@@ -57,7 +57,16 @@ def test_settings_go_to_stdout_and_what_differs_to_stderr(run: Run, amps: Path) 
     assert out.startswith(f"# From AMPSConfig, {amps}\n")
     assert tomllib.loads(out) == {
         "server": {"name": "one"},
-        "queue": [{"name": "Jobs", "max_cancels": 3, "filter": "/total > 5", "max_per_subscription_backlog": 1}],
+        "queue": [
+            {
+                "name": "Jobs",
+                "kind": "local",
+                "max_cancels": 3,
+                "filter": "/total > 5",
+                "max_per_subscription_backlog": 1,
+                "recovery_point": "epoch",
+            }
+        ],
     }
     assert "no meaning here" in err
     assert "differs here" in err
@@ -82,7 +91,7 @@ def test_wrong_files_end_with_two(run: Run, amps: Path, tmp_path: Path) -> None:
     amps.write_text(XML.replace("3", "three"))
     status, out, err = run("convert", str(amps))
     assert (status, out) == (2, "")
-    assert f"{amps}:8: <MaxCancels> of <Queue> \"Jobs\": 'three' is not a whole number" in err
+    assert f"{amps}:8: <MaxCancels> of <LocalQueue> \"Jobs\": 'three' is not a whole number" in err
     ours = tmp_path / "penstock.toml"
     ours.write_text("[server]\n")
     assert "needs no conversion" in run("convert", str(ours))[2]
@@ -110,7 +119,41 @@ def test_check_knows_the_variables_of_actions(run: Run, amps: Path) -> None:
     amps.write_text(XML.replace("</AMPSConfig>", action))
     status, _, err = run("check", str(amps))
     assert status == 2
-    assert f"{amps}:16: [[action]] number 1 do.publish.data: an action knows no variable {{{{AMPS_NOTHING}}}}" in err
+    assert f"{amps}:16: <Data> of <Options> of <Do>: an action knows no variable {{{{AMPS_NOTHING}}}}" in err
+
+
+def test_check_reads_the_expressions_of_actions(run: Run, tmp_path: Path) -> None:
+    settings = tmp_path / "penstock.toml"
+    settings.write_text(
+        '[[action]]\nname = "tell"\non = { queue = "q" }\nif = "/a >"\ndo = { echo_message = { message = "" } }'
+    )
+    status, _, err = run("check", str(settings))
+    assert status == 2
+    assert "[[action]] 'tell'" in err
+    assert "/a >" in err
+
+
+def test_check_reads_the_expressions_of_entitlements(run: Run, tmp_path: Path) -> None:
+    settings = tmp_path / "penstock.toml"
+    settings.write_text('[[entitlement]]\nqueue = "q"\nread = "/a >"')
+    status, _, err = run("check", str(settings))
+    assert status == 2
+    assert "[[entitlement]] number 1 read" in err
+
+
+@pytest.mark.parametrize(
+    ("inside", "status", "told"),
+    [
+        ("<Module>amps-default-entitlement-module</Module>", 0, "without [[entitlement]] everything is allowed"),
+        ("<Module>rights</Module>", 2, "not done here: 'rights'; write [[entitlement]] instead"),
+        ("", 2, "has no <Module>"),
+    ],
+)
+def test_entitlement_modules(run: Run, amps: Path, inside: str, status: int, told: str) -> None:
+    amps.write_text(XML.replace("</AMPSConfig>", f"<Entitlement>{inside}</Entitlement></AMPSConfig>"))
+    found, out, err = run("check", str(amps))
+    assert found == status
+    assert told in " ".join((out + err).split())
 
 
 def test_doctor_shows_the_line_of_each_setting(run: Run, amps: Path) -> None:

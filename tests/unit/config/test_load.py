@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 from penstock.config.load import LATER_SECTIONS, load_file, load_mapping, load_text
 from penstock.config.settings import Address, Settings
 from penstock.errors import SettingsError
-from penstock.records.settings import Action, Retry
+from penstock.records.actions import Action, OnExpire, PublishStep
+from penstock.records.settings import Retry
 
 ORIGINS = """
 [server]
@@ -95,7 +96,11 @@ def test_everything_that_may_be_said() -> None:
     assert queue.settings.lease_period == 30_000_000
     assert queue.settings.retry == Retry(attempts=8)
     assert settings.actions == (
-        Action("to-ship", "expire", ("max_deliveries",), "graveyard", '{"why": "{{AMPS_REASON}}"}'),
+        Action(
+            "action 1",
+            (OnExpire("to-ship", ("max_deliveries",)),),
+            (PublishStep("graveyard", '{"why": "{{AMPS_REASON}}"}'),),
+        ),
     )
     [pipeline] = settings.pipeline
     assert pipeline.source.reads == "queue"
@@ -125,7 +130,7 @@ def test_settings_are_frozen() -> None:
         ('[listen]\namqp = "a:1"\nhttp = "a:1"', "amqp and http cannot both listen on a:1"),
         ('[log]\nretention = { age = "7 days" }', "settings:2: [log] retention.age: duration '7 days'"),
         ("[log]\n[log.retention]\nbytes = 1", "settings:3: [log] retention.bytes: 1 needs a unit"),
-        ('[[topic]]\nname = "t"\nkey = ["/id"]', 'settings:3: [[topic]] "t" key: is not supported in this version'),
+        ('[[topic]]\nname = "t"\nschema = "x"', 'settings:3: [[topic]] "t" schema: is not supported in this version'),
         ("[[queue]]\nlease_period = '1s'", "settings:1: [[queue]] number 1 name: is missing"),
         ('[[queue]]\nname = "q"\nlease_period = 30', "30 is not a duration with a unit: write '30s'"),
         (
@@ -140,7 +145,7 @@ def test_settings_are_frozen() -> None:
         ('[[queue]]\nname = "q"\ndead_letter_routing_key = "k"', "needs dead_letter_exchange beside it"),
         (
             '[[action]]\non = { queue = "q", event = "ack" }\ndo = { publish = { topic = "t" } }',
-            "'ack' is not 'expire'",
+            "settings:2: [[action]] number 1 on.event: 'ack' is not one of 'expire', 'delete', 'publish', 'deliver'",
         ),
         ('[[user]]\nname = "u"', "either a password or a password_file"),
         ('[[pipeline]]\nname = "p"\nfrom = { queue = "q" }\nto = [{ topic = "t" }]', "either sql or python"),

@@ -1,0 +1,158 @@
+"""`topic list|show` and `sow`: declared topics, and the records of those with a key."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Protocol, cast
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_facts, write_json, write_table
+from penstock.cli.remote import connect
+from penstock.errors import InvalidArgument
+
+app = typer.Typer(help="List and show declared topics.", no_args_is_help=True, rich_markup_mode=None)
+
+COLUMNS = ("topic", "exchange", "key", "expiration", "records")
+
+
+class RemoteRecord(Protocol):
+    """One record."""
+
+    @property
+    def sow_key(self) -> str | None: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def lsn(self) -> int: ...
+    @property
+    def bookmark(self) -> str: ...
+
+
+class RemoteTopics(Protocol):
+    """What these commands use of the client."""
+
+    def topics(self) -> list[dict[str, object]]: ...
+    def topic(self, name: str, exchange: str = "") -> dict[str, object]: ...
+    def sow_delete(self, topic: str, *, filter: str | None = None, exchange: str = "") -> int: ...
+    def sow(
+        self,
+        topic: str,
+        *,
+        exchange: str = "",
+        filter: str | None = None,
+        order_by: str | None = None,
+        top_n: int | None = None,
+        skip_n: int | None = None,
+        projection: str | None = None,
+        grouping: str | None = None,
+    ) -> Iterable[RemoteRecord]: ...
+
+
+def add_to(tree: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    tree.add_typer(app, name="topic")
+    tree.command()(sow)
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the declared topics, with the key and the number of records of those that have one.
+
+    Example: penstock topic list
+    """
+    with connect(url) as client:
+        topics = cast("RemoteTopics", client).topics()
+    if json:
+        write_json(topics)
+        return
+    for topic in topics:
+        topic["key"] = _key(topic)
+    write_table(COLUMNS, [[topic.get(column) for column in COLUMNS] for topic in topics])
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Show one topic: its key, its records, and what became of them since the server started.
+
+    Example: penstock topic show orders
+    """
+    with connect(url) as client:
+        topic = cast("RemoteTopics", client).topic(name, exchange)
+    if json:
+        write_json(topic)
+    else:
+        write_facts({**topic, "key": _key(topic)})
+
+
+def _key(topic: dict[str, object]) -> str | None:
+    key = topic.get("key")
+    if isinstance(key, list):
+        return ", ".join(map(str, cast("list[object]", key)))
+    return "given by publishers" if topic.get("key_from") else None
+
+
+def sow(
+    topic: Annotated[str, typer.Argument(help="A topic with a key, a view, or a queue.")],
+    filter: Annotated[str | None, typer.Option("--filter", help="Only records that match this expression.")] = None,
+    order_by: Annotated[str | None, typer.Option("--order-by", help="Such as '/total DESC, /id'.")] = None,
+    top: Annotated[int | None, typer.Option("--top", min=1, help="The first so many.")] = None,
+    skip: Annotated[int | None, typer.Option("--skip", min=0, help="Pass over so many first; with --top.")] = None,
+    select: Annotated[
+        str | None, typer.Option("--select", help="Gather: '/region, SUM(/total) AS /total'; with --group-by.")
+    ] = None,
+    group_by: Annotated[str | None, typer.Option("--group-by", help="One row for each of these, as '/region'.")] = None,
+    exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove the records that match; says how many first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Print the last message of each key, the rows of a view, or what is available in a queue.  Nothing is taken.
+
+    Example: penstock sow orders --filter "/total > 5" --order-by "/total DESC" --top 10
+
+    Example: penstock sow to-ship --select "/region, COUNT(/id) AS /n" --group-by /region
+    """
+    with connect(url) as client:
+        remote = cast("RemoteTopics", client)
+        if delete:
+            _delete(remote, topic, exchange, filter, yes=yes, json=json)
+            return
+        records = remote.sow(
+            topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top, skip_n=skip, projection=select,
+            grouping=group_by,
+        )  # fmt: skip
+        for record in records:
+            if json:
+                fields = ("sow_key", "lsn", "bookmark", "topic", "body")
+                write_json({field: getattr(record, field) for field in fields}, indent=False)
+            else:
+                write(record.body.decode("utf-8", "replace"))
+
+
+def _delete(remote: RemoteTopics, topic: str, exchange: str, filter: str | None, *, yes: bool, json: bool) -> None:
+    if filter is None:
+        raise InvalidArgument("--delete needs a --filter; '1=1' is all")
+    if not yes:
+        found = sum(1 for _ in remote.sow(topic, exchange=exchange, filter=filter))
+        note(f"{counted(found, 'record')} of {topic} match now")
+        if not sys.stdin.isatty():
+            raise InvalidArgument("nobody is there to ask: say --yes to remove them")
+        if not typer.confirm("Remove them?"):
+            raise typer.Exit(1)
+    removed = remote.sow_delete(topic, filter=filter, exchange=exchange)
+    if json:
+        write_json({"removed": removed})
+    else:
+        write(f"{counted(removed, 'record')} removed")

@@ -1,0 +1,40 @@
+"""User guide, "Handling unprocessed messages": the file of the example, `Jobs` and `FailedJobs`, limit by limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.testing import Broker
+from scenario import bodies, waiting
+
+FILE = Path(__file__).resolve().parents[1] / "amps" / "dead-letters.xml"
+
+
+def test_the_tenth_delivery_of_a_job_is_its_last() -> None:
+    with Broker(FILE) as broker:
+        broker.publish("Jobs", b'{"id": 1}')
+        for n in range(10):
+            worker = broker.subscribe("Jobs", name=f"worker {n}")
+            assert bodies(worker.take()) == [b'{"id": 1}']
+            broker.disconnect(f"worker {n}")  # each of them crashes
+        assert waiting(broker, "Jobs") == []
+        assert waiting(broker, "FailedJobs") == [b'{ "message": {"id": 1}, "reason": "max_deliveries" }']
+
+
+def test_a_job_that_cannot_be_read_is_refused_at_once() -> None:
+    with Broker(FILE) as broker:
+        broker.publish("Jobs", b'{"id": 2}')
+        [job] = broker.subscribe("Jobs").take()
+        job.expire()
+        assert waiting(broker, "FailedJobs") == [b'{ "message": {"id": 2}, "reason": "forced_expire" }']
+
+
+def test_a_job_that_is_done_is_no_failure() -> None:
+    with Broker(FILE) as broker:
+        broker.publish("Jobs", b'{"id": 3}')
+        worker = broker.subscribe("Jobs")
+        [job] = worker.take()
+        job.cancel()
+        [job] = worker.take()
+        job.ack()
+        assert waiting(broker, "FailedJobs") == []
