@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock.records.settings import QueueSettings
@@ -58,6 +59,7 @@ class Model:
         self.turn = 0
         self.sent: list[tuple[str, int, int, bool]] = []  # (tag, lsn, attempt, redelivered)
         self.expired: list[tuple[int, str]] = []
+        self.dying = set[int]()  # expired, their dead letters not written yet
         self.redelivered_below = 0
         self.newest = 0
 
@@ -112,7 +114,8 @@ class Model:
         fence = self.fence()
         if fence is None or any(w.slots for w in self.workers):
             return False
-        if any(m.lsn < fence.place[0] for m in self.messages.values() if not m.barrier):
+        before = [m.lsn for m in self.messages.values() if not m.barrier]
+        if any(lsn < fence.place[0] for lsn in (*before, *self.dying)):
             return False
         open_ones = [w for w in self.workers if not (w.closed or w.passive)]
         if not open_ones and self.settings.barrier_without_subscribers == "hold":
@@ -195,7 +198,7 @@ class Model:
             m.state, m.due, m.scheduled = "delayed", not_before, True
             self.messages[lsn] = m
         elif deadline and deadline < now:
-            self.expired.append((lsn, "time_limit"))
+            self.expire(lsn, "time_limit")
         else:
             self.messages[lsn] = m
             self.dispatch(now)
@@ -207,7 +210,17 @@ class Model:
 
     def drop(self, m: Message, reason: str) -> None:
         del self.messages[m.lsn]
-        self.expired.append((m.lsn, reason))
+        self.expire(m.lsn, reason)
+
+    def expire(self, lsn: int, reason: str) -> None:
+        self.expired.append((lsn, reason))
+        if self.settings.dead_letter_exchange is not None:
+            self.dying.add(lsn)
+
+    def buried(self, now: int, lsns: Iterable[int]) -> None:
+        """Their dead letters are written."""
+        self.dying.difference_update(lsns)
+        self.dispatch(now)
 
     def give_back(
         self, now: int, m: Message, *, failed: bool, cancelled: bool = False, delay: int | None = None
@@ -317,6 +330,7 @@ class Model:
                 break
             self.give(now, w, message)
             given += 1
+        self.dispatch(now)
         return given
 
     def purge(self) -> int:

@@ -228,6 +228,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert list(letter.chunk) == list(effect.chunk)
         self.sink.record(Kind.EXPIRE, "q", {"reason": letter.reason}, pack_pairs(1, letter.pairs))
         self.queue.buried(effect.token, self.sink)
+        self.model.buried(self.clock, effect.chunk)
 
     def other(self, effect: Effect) -> None:
         """An answer to something that this machine asks for nowhere: `test_settling_model` hears it."""

@@ -148,9 +148,6 @@ class SettlingMachine(QueueMachine):
         if effect.token.purpose is not Purpose.SWEEP:
             super().scan(effect)
             return
-        if self.queue.barriers.held and self.queue.dying:  # a barrier waits for dead letters; the model has none
-            self.sink.effect(effect)
-            return
         assert self.sweeping is not None
         one, verb, client = self.sweeping
         [filter] = effect.filters

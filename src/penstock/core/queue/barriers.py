@@ -360,6 +360,7 @@ def split(queue: Contents, keys: Iterable[tuple[int, int]]) -> None:
             queue.targets.left(run.chunk)
     edges = [place for place, _ in merged[1:]]
     queue.main = _taken(main, merged[0][0])
+    queue.main.seal(main.sealed)
     queue.ready = queue.main.count
     for (place, lsn), edge in zip(merged, [*edges, NEVER], strict=True):
         barrier = barriers.add(lsn, place, 0)

@@ -83,17 +83,20 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     ]
     aside = np.logical_or.reduce([column > 0 for column in told])
     apart = lsns[aside]
+    late = [lsn for place, lsn in keys if place != lsn]
+    strangers = np.union1d(apart, np.array(late, dtype=np.int64)) if late else apart  # LSNs that others may lie around
     if queue.ranks is not None:
         queue.main.append(packed(lsns[~aside]))
     for chunk, _ in tidy(lsns[~aside]) if queue.ranks is None else ():
-        before, within = np.searchsorted(apart, (queue.main.last(), chunk[0]))
+        before, within = np.searchsorted(strangers, (queue.main.last(), chunk[0]))
         if before != within:
-            queue.main.seal(int(apart[within - 1]))
-        queue.main.append(chunk, solid=bool(np.searchsorted(apart, chunk[-1]) == within))
+            queue.main.seal(int(strangers[within - 1]))
+        queue.main.append(chunk, solid=bool(np.searchsorted(strangers, chunk[-1]) == within))
+    if len(strangers):
+        queue.main.seal(int(strangers[-1]))
     if not len(apart):
         split(queue, keys)
         return
-    queue.main.seal(int(apart[-1]))
     queue.overspent = True
     table = np.stack([column[aside] for column in told], axis=1)
     kinds, which = np.unique(table, axis=0, return_inverse=True)

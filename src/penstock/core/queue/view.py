@@ -254,7 +254,9 @@ class Queue(Contents):
             grant(self, now, sink, consumer, runs)
         if self.tail.count:
             activate(self, now, sink)
-        if self.targets.lists:
+        if self.barriers.held:  # it may need no ack
+            self.serve(now, sink)
+        elif self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
         return granted
 

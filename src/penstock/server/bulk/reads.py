@@ -55,7 +55,7 @@ def sow(
     request: Request, command: dict[str, Any], keyed: bool, given: bool, numbers: bytes, lsns: bytes
 ) -> tuple[pa.Schema, Batches]:
     """Records of a SOW topic; numbers and lsns: packed, of the index as of one moment."""
-    values = {**command, "order_by": tuple(command["order_by"])}
+    values: dict[str, Any] = {**command, "order_by": tuple(command["order_by"])}
     held = Held(np.frombuffer(numbers, np.uint64), np.frombuffer(lsns, np.int64), keyed, given)
     return records_of(Sow(**values), held, request.view, History(request.view, request.gone))
 
