@@ -23,7 +23,7 @@ class Message:
     due: int = 0
     scheduled: bool = False
     lease_end: int = 0
-    known: set[str] = field(default_factory=set)  # filters that have looked at it
+    known: set[str] = field(default_factory=set[str])  # filters that have looked at it
     barrier: bool = False
 
 
@@ -42,8 +42,8 @@ class Worker:
     client: str = ""
     paused: bool = False
     closed: bool = False
-    held: list[int] = field(default_factory=list)  # in order of grant
-    slots: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list[int])  # in order of grant
+    slots: list[int] = field(default_factory=list[int])
 
 
 def matches(text: str, body: bytes) -> bool:
@@ -247,7 +247,7 @@ class Model:
 
     def limits(self, m: Message) -> list[str]:
         s = self.settings
-        reasons = []
+        reasons = list[str]()
         if s.max_cancels and m.cancels >= s.max_cancels:
             reasons.append("max_cancels")
         if (

@@ -56,7 +56,7 @@ def any_settings(dice: Random) -> QueueSettings:
 class Walk:
     """One walk; `run` raises AssertionError where queue and model part."""
 
-    FENCED = 0.0
+    FENCED = 0.2
     """The share of queues with barriers."""
 
     def __init__(self, seed: int) -> None:

@@ -73,7 +73,7 @@ class Fold:
 
     def feed(self, record: Control) -> None:
         _, values = unpack_pairs(record.body)
-        header = orjson.loads(record.header) if record.header else {}
+        header: dict[str, Any] = orjson.loads(record.header) if record.header else {}
         for a, b in zip(values[::2], values[1::2], strict=True):
             assert a < b <= record.lsn
             for lsn in [lsn for lsn in self.waiting if a <= lsn < b]:

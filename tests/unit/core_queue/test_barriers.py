@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.core.effects import Deliver, Purpose, Scan, Verb
+from penstock.core.queue import expiry
 from penstock.core.queue.upcoming import Upcoming
 from penstock.core.queue.view import Queue
+from penstock.records.chunks import as_chunk
 from penstock.records.kinds import Kind
 from penstock.records.settings import QueueSettings, Retry
 from unit.core_queue.test_queue import Bench
@@ -294,3 +296,74 @@ def test_very_many_go_in_steps() -> None:
     while bench.queue.hungry:
         bench.queue.tick(bench.now, bench.sink)
     assert bench.sent(worker) == lsns
+
+
+@pytest.mark.parametrize("delay", [0, 500])
+def test_what_expires_as_it_arrives_is_done_at_once(delay: int) -> None:
+    bench = Fenced()
+    worker = bench.worker(max_backlog=0)
+    later = bench.time + delay if delay else 0
+    _, barrier = bench.take(0, 1, expires_at=[bench.time - delay, 0], not_before=[later, 0])
+    assert bench.sent(worker) == [barrier]
+    assert bench.reasons() == ["time_limit"]
+
+
+def test_a_pull_without_ack_lets_it_go_and_what_it_held() -> None:
+    bench = Fenced()
+    getter = bench.worker(passive=True, no_ack=True)
+    a, barrier, _ = bench.take(0, 1, 0)
+    one = bench.worker(max_backlog=0)
+    assert bench.queue.pull(bench.now, getter, 5, bench.sink) == 1  # what was ready when it was asked for
+    assert bench.sent() == [a, barrier]
+    assert (one.outstanding, bench.queue.ready, bench.queue.held) == (0, 1, 0)
+
+
+def test_it_does_not_go_while_a_step_of_many_that_expire_may_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "SPAN_MOST", 1)
+    bench = Fenced(expiration=1_000)
+    worker = bench.worker(max_backlog=0)
+    a, barrier, c = bench.take(0, 1, 0)
+    bench.time += 1_000
+    while bench.queue.is_due(bench.now):
+        bench.queue.tick(bench.now, bench.sink)
+    assert bench.sent(worker) == []
+    gone = [pairs for kind, _, pairs in bench.log() if kind is Kind.EXPIRE]
+    assert [lsn for pairs in gone for lsn in range(pairs[0], pairs[1])] == [a, barrier, c]
+
+
+def test_after_a_restart_a_delayed_barrier_is_remembered_between_what_arrives() -> None:
+    bench = Fenced()
+    a, late, _ = bench.take(0, 1, 1, not_before=[0, bench.time + 500, 0])
+    bench.restarted()
+    bench.settle(range(late + 1, late + 2))  # the other barrier
+    (b,) = bench.take(0)
+    bench.log()
+    bench.queue.purge(bench.now, bench.sink)
+    [(_, _, pairs)] = bench.log()
+    assert pairs == [a, a + 1, b, b + 1]  # `late` stays
+
+
+def test_after_a_restart_a_barrier_that_became_due_is_not_taken_for_one_of_its_neighbours() -> None:
+    bench = Fenced()
+    a, late, b = bench.take(0, 1, 0, not_before=[0, bench.time + 500, 0])
+    bench.advance(500)
+    bench.restarted()
+    bench.queue.check()
+    bench.log()
+    worker = bench.worker()
+    bench.settle(as_chunk([a, b]), by=worker)
+    bench.queue.check()
+    grants = [pairs for kind, _, pairs in bench.log() if kind in (Kind.GRANT, Kind.SETTLE)]
+    assert grants == [[a, a + 1, b, b + 1], [a, a + 1, b, b + 1], [late, late + 1]]
+
+
+def test_after_a_restart_nobody_has_backlog_that_holds_it() -> None:
+    bench = Fenced(semantics="at-most-once", fairness_model="round-robin", barrier_without_subscribers="drop")
+    bench.worker(max_backlog=1)
+    bench.take(0, 1, 0)
+    waiting, columns = bench.queue.snapshot()
+    queue = Queue(1, "/", "q", bench.queue.settings)
+    queue.load(waiting, columns)
+    assert queue.next_deadline()[1] == 0
+    queue.tick(bench.now, bench.sink)
+    assert (queue.ready, queue.held, queue.next_deadline()) == (1, 0, (None, None))

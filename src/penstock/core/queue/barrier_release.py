@@ -48,6 +48,8 @@ def _free(queue: Queue, first: Barrier) -> bool:
     barriers = queue.barriers
     if queue.older is not None or queue.ready or queue.leased or queue.outstanding or barriers.delayed:
         return False
+    if queue.expiry.busy:  # it may be overdue itself
+        return False
     return not queue.letters.count or all(run.chunk[0] > first.place for run in queue.letters.runs())
 
 

@@ -56,6 +56,8 @@ def _copy(run: Run) -> Run:
 def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
     _load(queue, waiting, columns)
+    if len(queue.barriers):
+        queue.hungry = True  # one may be free: what it waited for may have been delivered at most once
     if queue.settings.target_queue_depth:
         draw_bound(queue)
 
