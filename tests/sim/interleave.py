@@ -81,8 +81,14 @@ class Chain:
         `end`: crash, kill or close, instead of one by chance.
         """
         self.lives += 1
-        try:
+        with self._noted():
             self._live(end)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Whatever goes wrong has a note on how to see it again."""
+        try:
+            yield
         except BaseException as error:
             error.add_note(
                 f"seed {self.seed}, life {self.lives}; replay: PYTHONPATH=tests .venv/bin/python -m sim.interleave "
@@ -144,7 +150,8 @@ class Chain:
     def last_look(self) -> None:
         """What the last life left."""
         settings = self.house.log_settings()
-        self.judge.looked_at(self.disk.files(), settings, safe=self.judge.safe, scan=True)
+        with self._noted():
+            self.judge.looked_at(self.disk.files(), settings, safe=self.judge.safe, scan=True)
 
 
 def run(first: int, chains: int, lives: int = LIVES, house: type[House] = House) -> dict[str, int]:
@@ -195,6 +202,7 @@ def main() -> int:
                 except BaseException:
                     print("\n".join(chain.trace or []))
                     raise
+            chain.last_look()
         print(f"{chain.lives} schedules, {chain.steps} steps: all well {chain.counts}")
         return 0
     for seed in itertools.count(given.first) if given.chains == 0 else [given.first]:
