@@ -292,7 +292,7 @@ def portion(lives: Sequence[Live], step: Moved) -> tuple[Moved, Moved | None]:
     for at in range(0, len(pairs), 2):
         low, high = pairs[at], pairs[at + 1]
         for live in lives:
-            stop, rows = live.into.measure(low, high, room)
+            stop, rows = live.into.measure(low, high, max(room, 1))  # at least one, or it would never end
             if stop < high:
                 now, rest = [*pairs[:at], low, stop], [stop, *pairs[at + 1 :]]
                 return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
