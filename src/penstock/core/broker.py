@@ -12,20 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.core.commands.life import Life
+from penstock.core.commands.paging import PagingCommands
 from penstock.core.commands.sinks import SinkCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import TopologyCommands
 from penstock.core.publishing.judging import Question
-from penstock.core.publishing.publishing import Published
+from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
-from penstock.core.topology.admin import no_exchange
+from penstock.core.topology.refusals import no_exchange
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.schema import GROUP_BYTES_MAX
 
 
-class Core(Life, TopologyCommands, SubscriptionCommands, SinkCommands):
+class Core(Life, TopologyCommands, SubscriptionCommands, SinkCommands, PagingCommands):
     """The rules of one instance."""
 
     @property

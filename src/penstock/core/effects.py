@@ -7,18 +7,18 @@ allowed, for the log alone says what happened.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from penstock.records.chunks import Chunk
+from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.actions.rules import Rule
     from penstock.core.actions.templates import Happening
     from penstock.core.publishing.judging import Question
-    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
     from penstock.expr import Matcher, Value
     from penstock.records.entries import Publishes
@@ -32,6 +32,7 @@ class Verb(Enum):
         "cancel"  # back to its place after the queue's back-off; a failure and a cancel (nack, reject with requeue)
     )
     RELEASE = "release"  # back to its place at once, uncounted
+    UNSEEN = "unseen"  # the same, and its delivery does not count either: whom it was for never saw it
     EXPIRE = "expire"  # refused for good: dead letter (nack, reject without requeue)
 
 

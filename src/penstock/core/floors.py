@@ -6,7 +6,7 @@ and the queues that moved since can be asked again a few at a time.
 
 from __future__ import annotations
 
-from penstock.core.queue.runs import NEVER
+from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.view import Queue
 
 

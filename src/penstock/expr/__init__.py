@@ -4,14 +4,38 @@
 
 Semantics (NULL logic, arrays, strings as bytes) live in `values`, `texts` and `functions`; a further backend compiles
 the same checked tree and is judged by the same tests.  Pure: no disk, no socket; the clock is handed in.
+
+What is named here is loaded when it is first used: whoever needs a pattern alone does without the compiler.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from penstock.errors import ExpressionError
-from penstock.expr.backends import evaluate
-from penstock.expr.context import EVERYTHING, Context
-from penstock.expr.filter import Filter, Value, compile_filter, compile_value, parse
-from penstock.expr.patterns import PatternError, TopicPattern
-from penstock.expr.together import FilterSet, Matcher
+
+if TYPE_CHECKING:
+    from penstock.expr.backends import evaluate
+    from penstock.expr.context import EVERYTHING, Context
+    from penstock.expr.filter import Filter, Value, compile_filter, compile_value, parse
+    from penstock.expr.patterns import PatternError, TopicPattern
+    from penstock.expr.together import FilterSet, Matcher
+
+_PLACES = {
+    "EVERYTHING": "context",
+    "Context": "context",
+    "Filter": "filter",
+    "FilterSet": "together",
+    "Matcher": "together",
+    "PatternError": "patterns",
+    "TopicPattern": "patterns",
+    "Value": "filter",
+    "compile_filter": "filter",
+    "compile_value": "filter",
+    "evaluate": "backends",
+    "parse": "filter",
+}
 
 __all__ = [
     "EVERYTHING",
@@ -28,3 +52,12 @@ __all__ = [
     "evaluate",
     "parse",
 ]
+
+
+def __getattr__(name: str) -> object:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module 'penstock.expr' has no attribute {name!r}")
+    value: object = getattr(import_module(f"penstock.expr.{place}"), name)
+    globals()[name] = value  # the next access does not come here
+    return value

@@ -11,21 +11,20 @@ A null is an empty body, an empty header, or NULL.  Owns the way from Arrow to P
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import repeat
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
-import pyarrow.compute
 
 from penstock.errors import InvalidArgument
 from penstock.expr.fields import Table, parsed, topic_name
 from penstock.expr.tree import Scalar
 from penstock.expr.values import Value, from_bytes, to_bytes
+from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
 from penstock.records.properties import EMPTY
-
-compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
 
 Batch: TypeAlias = "pa.RecordBatch | pa.Table"
 Typed: TypeAlias = Any

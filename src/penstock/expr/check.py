@@ -6,7 +6,6 @@ limit.  Together with `meter`, which bounds what arrays in a message add, one me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from penstock.errors import ExpressionError
@@ -15,6 +14,7 @@ from penstock.expr.fields import PROPERTIES
 from penstock.expr.functions import AGGREGATES, FUNCTIONS, Function
 from penstock.expr.patterns import PatternError, searcher
 from penstock.expr.tree import Call, Field, Like, Literal, Node, walk_tree
+from penstock.records.dataclass import dataclass
 
 COST_LIMIT = 2_000
 """A thousand comparisons, or some two hundred functions.  Literals are free: the length of the text bounds them."""

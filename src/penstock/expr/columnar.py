@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.expr.batches import NO_VALUES, Objects, Typed, View, compute, typed
+from penstock.expr.batches import NO_VALUES, Objects, Typed, View, typed
 from penstock.expr.compiler import compile_parsed, compile_tree
 from penstock.expr.meter import meter
 from penstock.expr.program import RunParsed
@@ -42,6 +42,7 @@ from penstock.expr.tree import (
     Sign,
 )
 from penstock.expr.values import TEXT_LIMIT, Value, to_bytes
+from penstock.records.compute import compute
 
 EXACT = 1 << 53
 """Integers up to here are doubles too."""

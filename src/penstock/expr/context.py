@@ -1,4 +1,4 @@
-"""What an expression may ask about a message that is not in the message: who sent it, its lease, its key, the instance.
+"""What an expression may ask about a message that is not in the message: who asks, its lease, its key, the instance.
 
 Whoever evaluates says which of these groups it can answer (`known`); a function of another group is refused when the
 text is compiled, so that no filter rests on a NULL that nobody meant.  Owns the values and their names; refuses to know
@@ -8,14 +8,18 @@ where they come from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal, TypeAlias, cast
+
+from penstock.records.dataclass import dataclass
 
 Group = Literal["client", "instance", "lease", "sow"]
 
 EVERYTHING: frozenset[Group] = frozenset(("client", "instance", "lease", "sow"))
 """All groups: for evaluation by hand."""
+
+RECORDS: frozenset[Group] = frozenset(("sow",))
+"""What the filter of a query of records may ask for beside the message."""
 
 Texts: TypeAlias = "str | Sequence[str | None] | None"
 Numbers: TypeAlias = "int | float | Sequence[int | float | None] | None"
@@ -52,12 +56,12 @@ OF_THE_CONTEXT: dict[str, tuple[str, Group]] = {
 """Function -> the attribute of Context that it reads, and its group."""
 
 ASKED: dict[Group, str] = {
-    "client": "who sent the message",
-    "instance": "the instance's name",
-    "lease": "the leases of the message",
-    "sow": "the message's key in a table of last values",
+    "client": "who asks, which filters of subscriptions, queries and acks know, and of rights the user",
+    "instance": "the instance's name, which filters of subscriptions, queries, acks and rights know",
+    "lease": "the leases of the message, which change while a filter is asked once for each message",
+    "sow": "the key of a record, which queries of records and their removal know",
 }
-"""What a function of the group asks for, in words."""
+"""What a function of the group asks for and who knows it, in words."""
 
 
 def answers(context: object, name: str) -> Iterable[object]:

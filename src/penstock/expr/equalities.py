@@ -9,10 +9,10 @@ refuses to know messages beyond the values of fields.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from penstock.expr.tree import And, Compare, Field, In, Literal, Node, Scalar
 from penstock.expr.values import Value, flatten, parse_number
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ a string of ASCII takes a short cut, any other goes through its bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 from penstock.expr import clock, numbers, patterns
 from penstock.expr.checksums import crc32, crc64
 from penstock.expr.context import OF_THE_CONTEXT
 from penstock.expr.values import TEXT_LIMIT, Value, fit, flatten, from_bytes, is_null, number, order, text, to_bytes
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,8 @@ def _wanted(expected: set[str]) -> str:
             words for name, words in (("COMMA", "','"), ("RPAR", "')'"), ("$END", "the end")) if name in expected
         ]
         return " or ".join(["an operator", *closing])
-    plain = {"STRING": "a string", "LPAR": "'('", "RPAR": "')'", "COMMA": "','"}
+    plain = {"STRING": "a string", "LPAR": "'('", "RPAR": "')'", "COMMA": "','", "PLUS": "'+'", "MINUS": "'-'"}
+    plain |= {"STAR": "'*'", "SLASH": "'/'", "PERCENT": "'%'"}
     words = sorted(plain.get(name, name) for name in expected if name != "$END" and not name.startswith("__"))
     if "$END" in expected:
         words.append("the end")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from penstock.expr.fields import Table
+from penstock.records.dataclass import dataclass
 
 Column = OneOf["body", "properties", "topic", "lsn", "time", "now", "size", "context"]
 Run = Callable[

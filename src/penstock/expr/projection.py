@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 from penstock.errors import ExpressionError
@@ -19,6 +19,7 @@ from penstock.expr.filter import parse
 from penstock.expr.functions import AGGREGATES
 from penstock.expr.program import RunParsed
 from penstock.expr.tree import Call, Field, Literal, Node, walk_tree
+from penstock.records.dataclass import dataclass
 
 SELECT_BYTES_MAX = 64 * 1024
 """Bytes of a projection, and of a grouping, as AMPS limits them."""

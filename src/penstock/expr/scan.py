@@ -16,15 +16,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute
 
 from penstock.expr.filter import Filter
 from penstock.expr.sieve import ODD_NUMBER, Both, Contains, Either, Outside, Sieve, sieve_of
 from penstock.expr.together import FilterSet, Matcher
+from penstock.records.compute import compute
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
-
-compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Places: TypeAlias = "npt.NDArray[np.int64]"

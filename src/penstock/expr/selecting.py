@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.expr.batches import View, compute
+from penstock.expr.batches import View
 from penstock.expr.columnar import Columnar
 from penstock.expr.compiler import compile_tree
 from penstock.expr.shapes import Each, Shape, Shapes, shapes_of
 from penstock.expr.tree import And, Node
+from penstock.records.compute import compute
 
 if TYPE_CHECKING:
     from penstock.expr.filter import Filter

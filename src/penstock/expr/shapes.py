@@ -12,13 +12,13 @@ Refuses to know Arrow: `selecting` runs a shape.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.expr.equalities import equality_of
 from penstock.expr.sieve import NEEDLES_MOST, Contains, sieve_of
 from penstock.expr.tree import Affix, And, Compare, Field, Like, Literal, Node, Or
 from penstock.expr.values import parse_number, to_bytes
+from penstock.records.dataclass import dataclass
 
 SHAPES_MOST = 8
 """More regular expressions than this take as long as reading the bodies."""

@@ -11,7 +11,6 @@ Refuses to know Arrow: `scan` runs a sieve.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.expr.check import check
@@ -20,6 +19,7 @@ from penstock.expr.equalities import equality_of
 from penstock.expr.filter import Filter
 from penstock.expr.tree import Affix, And, Field, Like, Literal, Node, Or
 from penstock.expr.values import parse_number, to_bytes
+from penstock.records.dataclass import dataclass
 
 NEEDLES_MOST = 16
 """More alternatives than this are not looked for one by one: each is a pass over the bodies."""

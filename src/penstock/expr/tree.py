@@ -11,9 +11,11 @@ than their definition.  AND and OR hold all their operands, so that a long list 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal as OneOf
 from typing import TypeAlias
+
+from penstock.records.dataclass import dataclass
 
 Scalar: TypeAlias = "bool | int | float | str | None"
 """A value of the language: NULL, Boolean, integer, double, byte string.

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, cast
 
 from penstock.expr.meter import meter
+from penstock.records.texts import from_bytes as from_bytes
+from penstock.records.texts import to_bytes as to_bytes
 
 Value: TypeAlias = object
 """What a field may hold before it is judged: a scalar, a list, a dict."""
@@ -29,19 +31,6 @@ TEXT_LIMIT = 1 << 20
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER_TEXT_LIMIT = 320
-
-
-def from_bytes(data: bytes) -> str:
-    """A byte string in its one form."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def to_bytes(value: str) -> bytes:
-    """The bytes of a byte string; a lone surrogate that is no escaped byte keeps its three-byte form."""
-    try:
-        return value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return value.encode("utf-8", "surrogatepass")
 
 
 def first(value: Value) -> Value:

@@ -5,8 +5,9 @@ Plain values: texts are templates and expressions that nobody has compiled.  `co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from penstock.records.dataclass import dataclass
 
 REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries")
 """Why a queue expires a message."""

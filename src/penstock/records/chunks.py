@@ -1,7 +1,8 @@
 """Chunks of LSNs: how queues, leases and acks hold positions without an object per message.
 
-A chunk is a `range` (step 1) or an `array('q')`; both know len, index, slice and iteration.  A *solid* chunk holds
-every message of its queue between its first and last element, so one LSN pair describes it in the log.
+A chunk is a `range` (step 1), an `array('q')`, or a view of one that lies in a file (`core.arena`) and never changes;
+all know len, index, slice and iteration.  A *solid* chunk holds every message of its queue between its first and last
+element, so one LSN pair describes it in the log.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ Lsn = NewType("Lsn", int)  # position of a record in the log; below 2**53
 QueueId = NewType("QueueId", int)  # the LSN of the queue's declare record
 Micros = NewType("Micros", int)  # microseconds: since the Unix epoch, or on the monotonic clock where it says so
 
-Chunk: TypeAlias = "range | array[int]"
+Longs: TypeAlias = "array[int] | memoryview[int]"
+Chunk: TypeAlias = "range | Longs"
 
 LSN_LIMIT = 1 << 53
 """LSNs stay below this, so that JSON, JavaScript and doubles carry them exactly."""
@@ -63,4 +65,6 @@ def as_chunk(lsns: Sequence[int]) -> Chunk:
     n = len(lsns)
     if n and lsns[-1] - lsns[0] == n - 1:
         return range(lsns[0], lsns[0] + n)
-    return lsns if isinstance(lsns, array) else array("q", lsns)
+    if isinstance(lsns, array):
+        return lsns
+    return lsns if isinstance(lsns, memoryview) else array("q", lsns)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import field
 from typing import TypeAlias
 
-from penstock.records.bodies import Bodies
+from penstock.records.bodies import Bodies, listed
+from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 
 
@@ -48,6 +50,7 @@ class Publishes:
     delta: bool | None = None  # whether bodies are deltas to the present records of SOW topics; None: the headers say
     keyed: tuple[int, list[int]] | None = None  # id of its SOW topic and the numbers of its rows' keys, if worked out
     routed: object = None  # the core's own: where the rows go, worked out before they are published
+    ahead: Publishes | None = None  # the same with large deltas merged as they will be, for filters to judge
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -59,6 +62,34 @@ class Publishes:
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
         return self.properties[row] if isinstance(self.properties, list) else self.properties
+
+    def select(self, rows: Sequence[int]) -> Publishes:
+        """Some of its rows as a batch of their own, not yet stored; what was said of them before is kept."""
+
+        def some(column: list[int] | None) -> list[int] | None:
+            return None if column is None else [column[row] for row in rows]
+
+        judged = None
+        if self.judged is not None:
+            judged = {
+                text: {i: said[row] for i, row in enumerate(rows) if row in said} for text, said in self.judged.items()
+            }
+        whole = listed(self.bodies)
+        bodies = [whole[row] for row in rows]
+        properties = self.properties if isinstance(self.properties, bytes) else [self.properties[row] for row in rows]
+        return Publishes(
+            self.topics if isinstance(self.topics, Topic) else [self.topics[row] for row in rows],
+            properties,
+            bodies,
+            routes=self.routes if isinstance(self.routes, int) else [self.routes[row] for row in rows],
+            expires_at=some(self.expires_at),
+            not_before=some(self.not_before),
+            priority=some(self.priority),
+            judged=judged,
+            transient=self.transient if isinstance(self.transient, bool) else [self.transient[row] for row in rows],
+            size=sum(map(len, bodies))
+            + (len(properties) * len(bodies) if isinstance(properties, bytes) else sum(map(len, properties))),
+        )
 
 
 @dataclass(slots=True, eq=False)

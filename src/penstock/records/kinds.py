@@ -46,9 +46,10 @@ class Kind(IntEnum):
 
     # what happened to a queue's messages; body: queue id + pairs
     GRANT = 20  # header {"consumer", "client", "attempt"}: leased.  Lazy, never synced on its own
-    RETURN = 21  # header {"cause", "failed", "cancelled", "not_before"?}: back to ready (or delayed) at its own place
+    RETURN = 21  # header {"cause", "failed", "cancelled", "unseen"?, "not_before"?}: back to ready (or delayed)
     SETTLE = 22  # header {"by"}: acknowledged, or removed at send
-    EXPIRE = 23  # header {"reason", "by"?, "dead": [[cause, new], ...]?}: removed without success
+    EXPIRE = 23  # header {"reason", "by"?, "dead": [[cause, new], ...]?, "left": [[action, step, pairs], ...]?}:
+    #   removed without success; left: what actions still have to do, from which step on (-1: all, not judged yet)
     DROP = 24  # header {"reason"}: gave way to a limit
     PURGE = 25  # everything that was ready when the queue was purged
     DUE = 26  # header {"place": 0 or 1}: delayed messages became ready; 1: they take the place of this record
@@ -74,10 +75,18 @@ class Kind(IntEnum):
     #   as in a durable state
 
     PUBLISHERS_GONE = 45  # header {"publishers": [name, ...]}: nothing came of them for `publisher_expiration`
+    ACTED = (
+        46  # name: an action; header {"floor", "cause"?, "since"?}; body: exact pairs: it has done what these messages
+    )
+    #   of the record `cause` set off (without one each is its own cause); all up to `floor` is done with.  Lazy, but in
+    #   one group with what an action publishes last
 
     # SOW topics; body: packed 64-bit integers, `core.sow.records` says which
     SOW_PUT = 50  # name: the topic; the rows of the same group are the present records of these keys
-    SOW_DROP = 51  # name: the topic; header {"reason": "deleted" or "expired", "by"?}: these keys have no record now
+    SOW_DROP = (
+        51  # name: the topic; header {"reason": "deleted" or "expired", "by"?, "lsns"?}: these keys have no record
+    )
+    #   now; lsns: of the records they had, where an action wants to know
 
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})

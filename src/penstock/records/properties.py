@@ -12,11 +12,11 @@ Owns the layout below.  Refuses to know what a property means to a queue: the co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from penstock.errors import InvalidArgument, ProtocolError
+from penstock.records.dataclass import dataclass
 from penstock.records.tables import (
     FRAME_ERROR,
     SYNTAX_ERROR,

@@ -1,15 +1,16 @@
 """Recovery points as people write them: from where a queue takes what the log has already.
 
-`now` and `creation` mean from now on, `epoch` from the beginning of the log; a bookmark `<origin>|<lsn>|` means what
-follows that message, a timestamp what was published at that moment or later.
+`now` and `creation` mean from now on, `epoch` from the beginning of the log; a bookmark `<origin>|<lsn>|` means that
+message and what follows it, a timestamp what was published at that moment or later.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
+
+from penstock.records.dataclass import dataclass
 
 _BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -6,10 +6,10 @@ Pure: the clock and the zone are handed in.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 from penstock.units import parse_duration
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

@@ -5,8 +5,9 @@ Names are those of the settings file; `interface.md`'s kebab-case AMQP arguments
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from penstock.records.dataclass import dataclass
 
 Semantics = Literal["at-least-once", "at-most-once"]
 Leasing = Literal["sublet", "strict"]
@@ -57,6 +58,7 @@ class QueueSettings:
     barrier_without_subscribers: WithoutSubscribers = "hold"
     priority_expression: str | None = None  # its value, unsigned 64 bits: higher is served first, older first on ties
     target_queue_depth: int = 0  # active messages; what arrives beyond them is inactive.  0: no bound
+    file_backed_metadata: bool | str = False  # its state may leave memory for a file; text: the path of one of its own
     recovery_point: str = "now"  # from where a new queue takes what the log has; a bookmark or a time, too
     kind: Sharing = "distributed"  # which instances share it; kept, there is one instance
     initial_owner: str | None = None  # of a group-local queue: the instance that owns its messages at first

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-KEY, KEY_FROM, EXPIRATION = "key", "key_from", "expiration"
-"""Fields of the key, a list of paths; "publisher" where it is given; microseconds until a record expires."""
+KEY, KEY_FROM, EXPIRATION, INDEX = "key", "key_from", "expiration", "index"
+"""Fields of the key, a list of paths; "publisher" where it is given; microseconds until a record expires; where the
+index is, one of `INDEXES`.
+"""
+
+KEY_DOMAIN = "key_domain"
+"""A name: topics that share it have the same number for equal values.  Without it the topic's own name."""
+
+INDEXES = ("memory", "file")
+"""In memory, or paged to a file; without it in memory."""
 
 FIELDS_MOST = 16
 """Fields of one key."""
+
+DOMAIN_MOST = 255
+"""Bytes of the name of a key domain."""
 
 
 def parse_paths(fields: Sequence[object]) -> tuple[tuple[str, ...], ...]:
@@ -44,8 +55,20 @@ def wrong(settings: Mapping[str, object]) -> str | None:
             parse_paths(cast("list[object]", key))
         except ValueError as error:
             return str(error)
+    domain = settings.get(KEY_DOMAIN)
+    if domain is not None:
+        if not isinstance(domain, str) or not 0 < len(domain.encode()) <= DOMAIN_MOST:
+            return f"key_domain is {str(domain)[:60]!r}, not a name of 1 to {DOMAIN_MOST} bytes"
+        if key is None:
+            return "a key_domain is of keys that come from the fields of `key`"
     if source not in (None, "publisher"):
         return f"key_from is 'publisher' or nothing, not {source!r}"
+    index = settings.get(INDEX)
+    if index is not None:
+        if not is_sow(settings):
+            return "an index is of records, and a topic without a key has none"
+        if index not in INDEXES:
+            return f"index is one of {', '.join(INDEXES)}, not {index!r}"
     if expiration is not None:
         if not is_sow(settings):
             return "records expire, and a topic without a key has none"

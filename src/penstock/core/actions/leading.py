@@ -7,14 +7,16 @@ action runs whole, and after the group is durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 
 from penstock.core.actions.hops import HOPS_MOST, Hops
 from penstock.core.actions.rules import Extracting, Publishing, Rule
 from penstock.core.actions.templates import Happening, copied
 from penstock.core.effects import Act
 from penstock.expr.meter import LOOP_BODY
+from penstock.records.chunks import as_chunk, pairs_of
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 
 LED_MOST = 256 << 20
@@ -78,6 +80,19 @@ def run_lead(rule: Rule, happening: Happening, before: int, find: Find, out: Led
             out.bodies.append(data)
     if rule.lead < len(rule.steps):
         out.acts.append(Act(rule, rule.lead, copied(happening), before))
+
+
+UNJUDGED = -1
+"""In the record of a removal, instead of a step: nothing of the action is done, its condition is still to be asked."""
+
+
+def left_over(acts: Iterable[Act]) -> list[list[object]]:
+    """What is left of actions, as the record of the removal has it: [action, step, pairs of LSNs]; failures are not."""
+    some = dict[tuple[str, int], list[int]]()
+    for act in acts:
+        if not act.failed:
+            some.setdefault((act.rule.name, act.step if act.judged else UNJUDGED), []).append(act.happening.lsn)
+    return [[name, step, pairs_of(as_chunk(sorted(lsns)), False)] for (name, step), lsns in some.items()]
 
 
 def too_many(hops: int) -> str:

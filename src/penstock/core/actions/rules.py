@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.core.actions.templates import Happening, Template
@@ -33,6 +32,7 @@ from penstock.records.actions import (
     QueryStep,
     Step,
 )
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.schedules import Schedule, parse_schedule
 from penstock.records.templates import unfit

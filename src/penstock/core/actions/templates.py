@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
+from penstock.records.dataclass import dataclass
 from penstock.records.templates import BYTE, Variable, parts
 
 

@@ -22,13 +22,15 @@ fold but the reading of columns, so that the two can be held against each other.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.audit.letters import LetterAudit
+from penstock.core.audit.positions import PositionAudit
 from penstock.core.audit.queues import (
     DELAYED,
     ENDED,
@@ -37,7 +39,6 @@ from penstock.core.audit.queues import (
     PLANNED,
     READY,
     AuditedQueue,
-    Bools,
     Events,
     Op,
     groups,
@@ -45,15 +46,16 @@ from penstock.core.audit.queues import (
 )
 from penstock.core.audit.sinks import SinkAudit
 from penstock.core.audit.streams import StreamAudit
+from penstock.core.audit.window import Window
 from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pick, texts
 from penstock.core.state.durable import DurableState, Ints, flat, spread
 from penstock.core.state.plain import load, load_settings
+from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 
 WINDOW = 400_000
 """Rows that are looked at in one go."""
 
-UNCLEAN_GAP = 1 << 32
 LSNS_MOST = 1000
 _OPS = {
     Kind.GRANT: Op.GRANT, Kind.RETURN: Op.RETURN, Kind.DUE: Op.DUE, Kind.SETTLE: Op.SETTLE, Kind.EXPIRE: Op.EXPIRE,
@@ -84,18 +86,6 @@ class Report:
     findings: list[Finding] = field(default_factory=list[Finding])
 
 
-@dataclass(slots=True)
-class _Window:
-    """Rows that are looked at in one go, as columns."""
-
-    table: pa.Table
-    batch: Ints  # number of the record batch of each row
-    lsns: Ints
-    kinds: Ints
-    times: Ints
-    publishes: Bools
-
-
 class Audit:
     """One pass over a log."""
 
@@ -111,14 +101,15 @@ class Audit:
         self._took: list[tuple[int, Ints]] = []  # (queue, flat pairs) of this window
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
-        self._last = self._last_time = self._skip = 0
-        self._begun = False
+        self._positions = PositionAudit(self._find, self._counts)
+        self._letters = LetterAudit(self._find, self._counts)
+        self._skip = 0
         if state is not None:
             self._load(state)
 
     def _load(self, state: DurableState) -> None:
-        self._last = self._skip = state.last_lsn
-        self._begun = True
+        self._skip = state.last_lsn
+        self._positions.load(state.last_lsn)
         self._routes = {number: (0, queues) for number, queues in state.routes.items()}
         self._publishers = dict(state.publishers)
         self._sinks.load(state)
@@ -203,13 +194,13 @@ class Audit:
 
     def _look_at(self, table: pa.Table, batch: Ints, lsns: Ints, kinds: Ints) -> None:
         publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
-        window = _Window(table, batch, lsns, kinds, numbers(table, "time"), publishes)
+        window = Window(table, batch, lsns, kinds, numbers(table, "time"), publishes)
         self._counts["records"] += len(lsns)
         for kind, count in enumerate(np.bincount(kinds).tolist()):
             if count:
                 named = Kind(kind).name.lower() if kind in _KNOWN else f"of unknown kind {kind}"
                 self._counts[f"records {named}"] += count
-        boots = self._positions(window)
+        boots = self._positions.look(window)
         self._controls(window)
         self._members(window)
         self._events(window)
@@ -218,41 +209,9 @@ class Audit:
                 queue.close(boots, self._find)
         self._streams.close()
 
-    def _positions(self, window: _Window) -> Ints:
-        """LSNs, starts and times; returns the LSNs of the BOOT records."""
-        lsns, times = window.lsns, window.times
-        before = np.append(self._last, lsns[:-1])
-        if (back := lsns <= before).any():
-            self._find("positions", lsns[back], "LSNs do not rise")
-        boot = window.kinds == int(Kind.BOOT)
-        if not self._begun and not boot[0]:
-            self._find("positions", lsns[:1], "the log does not begin with a BOOT record")
-        hole = (lsns > before + 1) & ~boot
-        hole[0] &= self._begun
-        if hole.any():
-            self._find("positions", np.append(before[hole], lsns[hole]), "records are missing within a run")
-        headers = blobs(pick(window.table, boot, ["properties"]), "properties")
-        for row, header in zip(np.flatnonzero(boot).tolist(), headers, strict=True):
-            clean = bool(load(header).get("clean"))
-            self._counts["starts"] += 1
-            self._counts["starts after a crash"] += not clean
-            gap = int(lsns[row] - before[row])
-            if not self._begun and row == 0:
-                continue
-            if clean and gap != 1:
-                self._find("positions", np.append(before[row], lsns[row]), "a start after a clean stop left LSNs out")
-            elif not clean and gap < UNCLEAN_GAP:
-                text = "a start after a crash left less than 2^32 LSNs free"
-                self._find("positions", np.append(before[row], lsns[row]), text)
-        if (backwards := (times < np.append(self._last_time, times[:-1])) & ~boot).any():
-            self._find("times", lsns[backwards], "record times go back within a run")
-        self._begun = True
-        self._last, self._last_time = int(lsns[-1]), int(times[-1])
-        return np.asarray(lsns[boot], dtype=np.int64)
-
     # -- control records that are few
 
-    def _controls(self, window: _Window) -> None:
+    def _controls(self, window: Window) -> None:
         few = ~window.publishes & (_OP_OF[np.clip(window.kinds, 0, 127)] < 0)
         if not few.any():
             return
@@ -334,7 +293,7 @@ class Audit:
 
     # -- messages
 
-    def _members(self, window: _Window) -> None:
+    def _members(self, window: Window) -> None:
         """Give each queue what it took."""
         rows = np.flatnonzero(window.publishes)
         own, times = window.lsns[rows], window.times[rows]
@@ -370,7 +329,7 @@ class Audit:
                 where = where[~absent]
             queue.take(own[where], np.zeros(len(where), dtype=np.int64), state[where], until[where], transient[where])
 
-    def _events(self, window: _Window) -> None:
+    def _events(self, window: Window) -> None:
         """Give each queue what happened to its messages."""
         ops = _OP_OF[np.clip(window.kinds, 0, 127)]
         chosen = ops >= 0
@@ -400,17 +359,13 @@ class Audit:
         expired = op == Op.EXPIRE
         if expired.any():
             first = np.cumsum(counts) - counts
-            letters = [NONE]
             headers = blobs(pick(some, expired), "properties")
             for i, header in zip(np.flatnonzero(expired).tolist(), headers, strict=True):
                 dead = load(header).get("dead")
                 if dead:
                     named = np.array(cast("list[list[int]]", dead), dtype=np.int64).reshape(-1, 2)
-                    self._letters(window, int(order[i]), named, pairs[first[i] : first[i] + counts[i]])
-                    letters.append(named[:, 1])
-            distinct, times = np.unique(np.concatenate(letters), return_counts=True)
-            if (times > 1).any():
-                self._find("dead letters", distinct[times > 1], "a dead letter has two causes")
+                    self._letters.record(window, int(order[i]), named, pairs[first[i] : first[i] + counts[i]])
+            self._letters.close()
         everything = Events(
             pairs[:, 0], pairs[:, 1], *(np.repeat(column, counts) for column in (order, op, value, time))
         )
@@ -421,20 +376,3 @@ class Audit:
                 self._find("ends once", everything.order[where], text)
             else:
                 queue.events.append(everything.where(where))
-
-    def _letters(self, window: _Window, lsn: int, dead: Ints, removed: Ints) -> None:
-        """Dead letters of one EXPIRE record: (cause, letter) each, and the pairs that it removed."""
-        self._counts["dead letters"] += len(dead)
-        cause, letter = dead[:, 0], dead[:, 1]
-        removed = removed[np.argsort(removed[:, 0])]
-        at = np.searchsorted(removed[:, 0], cause, side="right") - 1
-        stayed = (at < 0) | (removed[np.maximum(at, 0), 1] <= cause)
-        if stayed.any():
-            lsns = np.append(dead[stayed].ravel(), lsn)
-            self._find("dead letters", lsns, "a dead letter's cause was not removed with it")
-        row = int(np.searchsorted(window.lsns, lsn))
-        where = np.minimum(np.searchsorted(window.lsns, letter), row)
-        apart = (window.lsns[where] != letter) | ~window.publishes[where] | (window.batch[where] != window.batch[row])
-        if apart.any():
-            lsns = np.append(dead[apart].ravel(), lsn)
-            self._find("dead letters", lsns, "a dead letter is not in the group of its cause")

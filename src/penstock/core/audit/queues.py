@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.state.durable import Ints
+from penstock.records.dataclass import dataclass
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 NONE: Ints = np.zeros(0, dtype=np.int64)

@@ -5,13 +5,14 @@ That batches are disjoint shows in the histories of the messages (`core.audit.qu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
 
 from penstock.core.audit.queues import AuditedQueue, Events, Find, Op
 from penstock.core.state.durable import Ints, StreamState, ints
+from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
 Queues: TypeAlias = "dict[int, AuditedQueue]"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Purpose, Token, Verb
-from penstock.core.queue.runs import sift, sorted_chunk
-from penstock.core.queue.sweep import Sweep
+from penstock.core.queue.order.runs import sift, sorted_chunk
+from penstock.core.queue.settling.sweep import Sweep
 from penstock.core.queue.view import Queue
 from penstock.errors import InvalidArgument, QueueFull
 from penstock.expr import Matcher

@@ -6,14 +6,14 @@ It knows queues and their consumers; what a delivery looks like on a wire is not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Judge, Token, Verb
 from penstock.core.publishing.dead_letters import Buried
-from penstock.core.queue.consumers import Consumer, Credit
-from penstock.core.queue.letters import portions
+from penstock.core.queue.dispatching.consumers import Consumer, Terms
+from penstock.core.queue.settling.letters import portions
 from penstock.core.queue.view import Queue
-from penstock.expr import Filter
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.entries import Rows
 
@@ -23,29 +23,10 @@ class DeliveryCommands(QueueCommands):
 
     # -- consumers
 
-    def subscribe(
-        self,
-        now: Now,
-        queue: Queue,
-        *,
-        tag: str,
-        holder: object,
-        client: str = "",
-        no_ack: bool = False,
-        exclusive: bool = False,
-        filter: Filter | None = None,
-        max_backlog: int | None = None,
-        shared: Credit | None = None,
-        priority: int = 0,
-        passive: bool = False,
-        paused: bool = False,
-    ) -> Consumer:
+    def subscribe(self, now: Now, queue: Queue, **terms: Unpack[Terms]) -> Consumer:
         """A new consumer, served at once.  Errors: AccessRefused when somebody has the queue for himself."""
-        consumer = queue.subscribe(
-            self._at(now), self._out, tag=tag, holder=holder, client=client, no_ack=no_ack, exclusive=exclusive,
-            filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive, paused=paused,
-        )  # fmt: skip
-        self._touch(queue, shared)
+        consumer = queue.subscribe(self._at(now), self._out, **terms)
+        self._touch(queue, consumer.shared)
         return consumer
 
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:

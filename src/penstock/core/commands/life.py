@@ -5,14 +5,16 @@ It decides nothing that a client asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 import numpy as np
 
+from penstock.core.actions.acted import OWN
 from penstock.core.commands.recovering import RecoveryCommands
-from penstock.core.queue.deferred import Deferred
-from penstock.core.queue.runs import packed
+from penstock.core.queue.order.runs import packed
+from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.queue.view import Queue
 from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
@@ -20,7 +22,7 @@ from penstock.core.state.decided import copies
 from penstock.core.state.durable import DurableState, Ints, QueueState, StreamState, flat, spread
 from penstock.errors import InvalidArgument
 from penstock.records.actions import Action
-from penstock.records.chunks import Now
+from penstock.records.chunks import Chunk, Now, pairs_of
 from penstock.records.entries import Group
 from penstock.records.kinds import Kind
 from penstock.records.schema import LOG_VERSION
@@ -76,8 +78,12 @@ class Life(RecoveryCommands):
         core._sinks.batches = dict(state.sinks)
         core._sinks.decided = copies(state.decided)
         core._deferred = Deferred(state.deferred)
+        core.acted = state.acted.copy()
         core.publishers.update(state.publishers)
         core._keyed.sows.load(state.sows, state.topics)
+        core._paging.wanted = any(queue.settings.file_backed_metadata for queue in state.queues.values()) or any(
+            sow.file_backed for sow in core._keyed.sows
+        )
         core._publisher.keyed = core._keyed if core._keyed.sows else None
         core._unclean = state.unclean
         for number, queue in core._admin.by_id.items():
@@ -143,6 +149,7 @@ class Life(RecoveryCommands):
         state.decided = copies(self._sinks.decided)
         state.deferred = deferred.copies(self._deferred.by_queue)
         state.publishers = dict(self.publishers)
+        state.acted = self.acted.copy()
         return Snapshot(state, self._keyed.sows.capture())
 
     def capture(self, snapshot: Snapshot) -> Iterator[None]:
@@ -176,6 +183,29 @@ class Life(RecoveryCommands):
             return
         for mark, (_, some) in zip(snapshot.marks, self._marks(), strict=True):
             some.retain(mark.used, snapshot.cut)
+
+    def acts(
+        self,
+        now: Now,
+        floor: int,
+        name: str = "",
+        lsns: Chunk = range(0),
+        cause: int = OWN,
+        since: Mapping[str, int] | None = None,
+    ) -> None:
+        """Log what actions have done: all up to the floor, and what these messages of one record set off of one.
+
+        since: from which LSN on each action there is watches.
+        """
+        self._at(now)
+        header: dict[str, object] = {"floor": max(floor, self.acted.floor)}
+        if cause != OWN:
+            header["cause"] = cause
+        if since is not None:
+            header["since"] = dict(sorted(since.items()))
+        pairs = pairs_of(lsns, False)
+        self._out.record(Kind.ACTED, name, header, struct.pack(f"<{len(pairs)}q", *pairs))
+        self.acted.fold(name, header, pairs)
 
     def look_for_floor(self, most: int) -> bool:
         """Ask up to so many queues that moved for their oldest message; whether some are left for `floor` to ask."""

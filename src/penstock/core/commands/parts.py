@@ -10,17 +10,19 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.core.actions.acted import Acted
 from penstock.core.actions.hops import Hops
 from penstock.core.actions.rules import Rules
 from penstock.core.effects import Effect, Token
 from penstock.core.floors import Floors
 from penstock.core.outbox import Outbox
+from penstock.core.paging import Paging
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
 from penstock.core.publishing.marks import Marks
-from penstock.core.publishing.publishing import Publisher, select_rows
-from penstock.core.queue.consumers import Credit
-from penstock.core.queue.deferred import Deferred
-from penstock.core.queue.sweep import Sweep
+from penstock.core.publishing.publishing import Publisher
+from penstock.core.queue.dispatching.consumers import Credit
+from penstock.core.queue.settling.deferred import Deferred
+from penstock.core.queue.settling.sweep import Sweep
 from penstock.core.queue.view import Queue
 from penstock.core.sow.keyed import Keyed
 from penstock.core.stamps import Stamps
@@ -62,16 +64,18 @@ class Parts:
         self.instance = instance
         self.seed = seed
         self.rules = Rules(actions)
+        self.acted = Acted()  # what they have done; `acting` writes it
         self.hops = Hops()
         self.stamps = Stamps()
+        self._paging = Paging()
         self._out: Outbox[Effect] = Outbox(next_lsn)
         self._topology = Topology()
         self._router = Router(self._topology)
         self._interning = Interning(self._out)
-        self._publisher = Publisher(self._router, self._interning, self._out)
-        self._keyed = Keyed(self._out, self._publisher.traits, select_rows)
         self._floors = Floors()
         self._timers = Timers(self._floors.moved)
+        self._publisher = Publisher(self._router, self._interning, self._out, self._timers.touched)
+        self._keyed = Keyed(self._out, self._publisher.traits)
         self._holdings = Holdings(self._out, self._timers.touched)
         self.streams = Streams(self._out, self._holdings, self._by_id)
         self._admin = Admin(self._out, self._topology, self._router, self._interning, self._ending, self.rules)
@@ -80,7 +84,6 @@ class Parts:
         )
         self._buried: dict[Token, list[Buried]] = {}  # dead letters whose rows are being judged
         self._sinks = Sinks(self._out, self._publisher, self.streams)
-        self._publisher.touched = self._timers.touched
         self._topics: dict[tuple[str, str, str], Topic] = {}
         self._older_topics: dict[tuple[str, str, str], Topic] = {}
         self._topics_version = -1
@@ -102,6 +105,11 @@ class Parts:
     def expire_publishers(self, now: Now, expiration: int | None) -> None:
         """Forget publishers of whom nothing came for so many microseconds; None: never."""
         self._publisher.publishers.expire_after(self._at(now), expiration)
+
+    @property
+    def booted(self) -> int:
+        """The LSN of this process's BOOT record; 0 before it."""
+        return self._booted
 
     # -- the outbox
 

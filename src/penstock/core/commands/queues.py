@@ -11,7 +11,7 @@ from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import RecoveryCommands
 from penstock.core.commands.statistics import statistics
 from penstock.core.queue import aside
-from penstock.core.queue.ranking import priorities
+from penstock.core.queue.priority.ranking import priorities
 from penstock.core.queue.view import Queue
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Now
@@ -72,6 +72,7 @@ class QueueCommands(RecoveryCommands):
                 arguments=arguments, passive=passive, by=by, server_named=server_named,
             )  # fmt: skip
             if fresh:
+                self._paging.wanted |= bool(settings.file_backed_metadata)
                 self._begin_pass(queue)
         finally:
             self._out.end()
@@ -87,6 +88,7 @@ class QueueCommands(RecoveryCommands):
         altered = self._admin.alter_queue(queue, settings)
         if altered:
             queue.alter(now, settings, self._out)
+            self._paging.wanted |= bool(settings.file_backed_metadata)
             self._admin.altered(queue)
             if moved:
                 self._begin_pass(queue)
@@ -132,6 +134,7 @@ class QueueCommands(RecoveryCommands):
             "ready": queue.ready,
             "held": queue.held,
             "inactive": queue.tail.count,
+            "barriers_waiting": len(queue.barriers),
             "leased": queue.leased,
             "delayed": queue.delayed,
             "dying": queue.dying,

@@ -10,7 +10,7 @@ that others alone took it; what an earlier pass has been over is not taken again
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,14 @@ import numpy.typing as npt
 from penstock.core.commands.parts import Parts
 from penstock.core.effects import Recover
 from penstock.core.queue import older
-from penstock.core.queue.expiry import deadlines
-from penstock.core.queue.runs import packed
+from penstock.core.queue.order.runs import packed
+from penstock.core.queue.timed.expiry import deadlines
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import runs_of
 from penstock.core.state.passing import Spans, begin, go_on
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Now, pack_pairs, pairs_of
+from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 from penstock.records.recovery import parse_recovery_point
 from penstock.records.settings import QueueSettings
@@ -154,7 +155,7 @@ class RecoveryCommands(Parts):
         reviewed, passing = self._passes.get(queue.id, ((), None))
         if point.kind == "now" and passing is None:
             return
-        start = {"epoch": 0, "time": 0, "now": LSN_LIMIT, "lsn": point.lsn + 1}[point.kind]
+        start = {"epoch": 0, "time": 0, "now": LSN_LIMIT, "lsn": point.lsn}[point.kind]
         header: dict[str, object] = {"point": queue.settings.recovery_point, "from": start}
         if point.time:
             header["time"] = point.time

@@ -42,6 +42,10 @@ class SowCommands(Parts):
         """
         return self._keyed.heavy(batch, merging=merging) if self._publisher.keyed is not None else []
 
+    def ahead(self, batch: Publishes) -> Publishes:
+        """The batch as filters see it: with its large deltas merged, once nothing of it is `heavy`."""
+        return self._keyed.ahead(batch) if self._publisher.keyed is not None else batch
+
     def worked_out(self, job: Job, answer: Answer) -> None:
         """The answer to one of these."""
         self._keyed.worked.put(job.body, job.mark, answer)
@@ -66,7 +70,8 @@ class SowCommands(Parts):
         return self._keyed.drop(now, sow, numbers, "deleted", by)
 
     def _sow_declared(self, lsn: int, name: tuple[str, str, str], settings: Mapping[str, object]) -> None:
-        self._keyed.sows.declared(lsn, name, settings)
+        sow = self._keyed.sows.declared(lsn, name, settings)
+        self._paging.wanted |= sow is not None and sow.file_backed
         self._publisher.keyed = self._keyed if self._keyed.sows else None
 
     def _sow_deleted(self, name: tuple[str, str, str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from penstock.core.queue.runs import NEVER
+from penstock.core.queue.order.runs import NEVER
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue

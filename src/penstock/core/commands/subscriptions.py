@@ -16,8 +16,8 @@ from typing import Final
 
 from penstock.core.commands.acknowledging import AcknowledgeCommands
 from penstock.core.commands.parts import NO_TABLE
-from penstock.core.queue.consumers import UNLIMITED, Consumer, Credit
-from penstock.core.queue.terms import reopen, replace
+from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
+from penstock.core.queue.dispatching.terms import reopen, replace
 from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern

@@ -7,11 +7,11 @@ not.  Letters of letters come about in later turns, when their bodies have been 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from penstock.core.actions.hops import Hops
-from penstock.core.actions.leading import lead
+from penstock.core.actions.leading import lead, left_over
 from penstock.core.actions.rules import Rules
 from penstock.core.actions.templates import Happening
 from penstock.core.effects import Act, Effect
@@ -24,6 +24,7 @@ from penstock.core.publishing.traits import read_traits
 from penstock.core.queue.view import Letter, Queue
 from penstock.records import properties as header_codec
 from penstock.records.chunks import Now, pack_pairs
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.kinds import Kind
 
@@ -123,6 +124,8 @@ class DeadLetters:
             header["dead"] = dead
             reason = amqp_reason(letter.reason.split(",")[0])
             self.counts[reason] = self.counts.get(reason, 0) + len({cause for cause, _ in dead})
+        if left := left_over(act for one in prepared for act in one.acts):
+            header["left"] = left
         lsn = self._outbox.record(Kind.EXPIRE, queue.name, header, pack_pairs(queue.id, letter.pairs))
         for one in prepared:
             for act in one.acts:

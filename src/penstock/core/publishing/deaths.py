@@ -6,11 +6,11 @@ client sends under these names starts from nothing at the first death.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
+from penstock.records.dataclass import dataclass
 from penstock.records.tables import FieldValue, Long, Table, Timestamp
 
 REJECTED = "rejected"

@@ -8,12 +8,13 @@ batch (`Publishes.judged`), and then nothing is evaluated twice.  Who does not a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
 from penstock.records.bodies import listed
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 
 EVALUATION_US = 0.5

@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.core.outbox import Outbox
+from penstock.core.publishing.published import Published
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.effects import Effect
-    from penstock.core.publishing.publishing import Published
     from penstock.core.publishing.traits import Traits
 
 GONE_AT_ONCE = 1_000
@@ -42,12 +42,11 @@ class Publishers:
         self,
         batch: Publishes,
         traits: Sequence[Traits],
-        select: Callable[[Publishes, list[int]], Publishes],
         store: Callable[[Publishes], Published],
     ) -> Published:
         """Store what of a batch is no duplicate.
 
-        select: some rows of a batch as a batch; store: publishes rows that were judged here.
+        store: publishes rows that were judged here.
         """
         seen = dict[str, int]()
         fresh = list[int]()
@@ -62,15 +61,8 @@ class Publishers:
         if len(fresh) == len(traits):
             return store(batch)
         if not fresh:
-            return _none(self._outbox.last_lsn, len(traits))
-        part = select(batch, fresh)
-        if batch.judged is not None:
-            place = {row: at for at, row in enumerate(fresh)}
-            part.judged = {
-                text: {place[row]: passed for row, passed in rows.items() if row in place}
-                for text, rows in batch.judged.items()
-            }
-        published = store(part)
+            return Published(0, self._outbox.last_lsn, duplicates=len(traits))
+        published = store(batch.select(fresh))
         return replace(
             published,
             unroutable=[fresh[row] for row in published.unroutable],
@@ -110,9 +102,3 @@ class Publishers:
             gone.append(publisher)
         if gone:
             self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})
-
-
-def _none(last: int, duplicates: int) -> Published:
-    from penstock.core.publishing.publishing import Published
-
-    return Published(0, last, duplicates=duplicates)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.core.publishing.judging import LOOP_US, Question
-from penstock.core.queue.ranks import rank_of
+from penstock.core.queue.priority.ranks import rank_of
 from penstock.expr import compile_value
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.bodies import listed

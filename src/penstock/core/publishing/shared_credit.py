@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from penstock.core.effects import Deliver, Effect, Sink
-from penstock.core.queue.consumers import Consumer, Credit
-from penstock.core.queue.runs import view
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.order.runs import view
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now
+from penstock.records.dataclass import dataclass
 
 Give = Callable[[Queue, Chunk, Sequence[int]], None]
 """Lets these messages, which are those rows of the batch, arrive in the queue."""

@@ -7,11 +7,13 @@ something impossible carries the refusal; nothing is raised, because one message
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.errors import PreconditionFailed, ProtocolError, Refused
 from penstock.records import properties as header_codec
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes
 from penstock.records.tables import FieldValue
 
 Refusal: TypeAlias = "Refused | ProtocolError"
@@ -23,6 +25,12 @@ PUBLISHER, SEQUENCE = "x-publisher", "x-sequence"
 
 PRIVATE = frozenset({"BCC", PUBLISHER, SEQUENCE})
 """Headers between publisher and server.  They are not stored: who publishes a message anew says so anew."""
+
+LATER = ("x-dedup-key",)
+"""Headers that will mean something, and are refused by name until they do."""
+
+DELTA = "x-delta"
+"""true: the body is a delta for its topic's record."""
 
 PUBLISHER_LIMIT = 255
 
@@ -93,10 +101,31 @@ def read_traits(data: bytes) -> Traits:
     return traits
 
 
+def fill_times(batch: Publishes, traits: list[Traits], time: int) -> None:
+    """Columns from the rows' headers, where the edge has not set them.  time: now, microseconds since the epoch."""
+    if batch.expires_at is None and any(one.ttl is not None for one in traits):
+        batch.expires_at = [0 if one.ttl is None else time + one.ttl for one in traits]
+    if batch.priority is None and any(one.priority is not None for one in traits):
+        batch.priority = [one.priority or 0 for one in traits]
+    if batch.not_before is None and any(one.delay is not None or one.deliver_at is not None for one in traits):
+        batch.not_before = [_not_before(one, time) for one in traits]
+
+
+def _not_before(traits: Traits, time: int) -> int:
+    if traits.deliver_at is not None:
+        return traits.deliver_at if traits.deliver_at > time else 0
+    return time + traits.delay if traits.delay is not None and traits.delay > 0 else 0
+
+
 def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]) -> Traits:
     delay, deliver_at = _whole(headers, "x-delay"), _whole(headers, "x-deliver-at")
     if deliver_at is None:
         deliver_at = _whole(headers, "_AMQ_SCHED_DELIVERY")
+    for name in LATER:
+        if name in headers:
+            raise PreconditionFailed(f"header '{name}' has no effect in this version, so it is refused; leave it out")
+    if not isinstance(headers.get(DELTA, False), bool):
+        raise PreconditionFailed(f"invalid header '{DELTA}': true or false is needed, not {headers[DELTA]!r}")
     keys = (*_keys(headers, "CC"), *_keys(headers, "BCC"))
     cleaned = None
     if not PRIVATE.isdisjoint(headers):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.queue.expiry import deadlines, queue_deadline
-from penstock.core.queue.runs import packed, sift, sorted_chunk, view
+from penstock.core.queue.order.runs import packed, sift, sorted_chunk, view
+from penstock.core.queue.timed.expiry import deadlines, queue_deadline
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
-    from penstock.core.queue.main_order import Main
+    from penstock.core.queue.order.main_order import Main
     from penstock.core.queue.view import Queue
 
 

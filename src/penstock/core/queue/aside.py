@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.queue.consumers import Consumer
-from penstock.core.queue.leases import SLOT
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.settling.leases import SLOT
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:

@@ -11,22 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.queue import lasting
-from penstock.core.queue.barriers import Barriers, hold_back, join_front
-from penstock.core.queue.consumers import Consumer, Credit, Roster
-from penstock.core.queue.delays import Delays
-from penstock.core.queue.dispatch import DISPATCH_MOST
-from penstock.core.queue.expiry import Expiry
+from penstock.core.queue.barriers.barriers import Barriers, hold_back, join_front
+from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
+from penstock.core.queue.dispatching.dispatch import DISPATCH_MOST
+from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.filtering import Targets
-from penstock.core.queue.leases import SLOT
-from penstock.core.queue.letters import Letters
-from penstock.core.queue.main_order import Main
-from penstock.core.queue.priority_returned import PriorityReturned
-from penstock.core.queue.priority_targets import PriorityTargets
-from penstock.core.queue.ranking import Ranking, begin_ranks
-from penstock.core.queue.ranks import Ranks
-from penstock.core.queue.returned import Returned
-from penstock.core.queue.runs import END, NEVER, Key, Run
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.runs import END, NEVER, Key, Run
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.priority.ranking import Ranking, begin_ranks
+from penstock.core.queue.priority.ranks import Ranks
+from penstock.core.queue.priority.returned import PriorityReturned
+from penstock.core.queue.priority.targets import PriorityTargets
+from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.settling.letters import Letters
+from penstock.core.queue.timed.delays import Delays
+from penstock.core.queue.timed.expiry import Expiry
 from penstock.core.state.capture import Contained
 from penstock.records.actions import OnDelete, OnExpire
 from penstock.records.chunks import Chunk
@@ -392,6 +393,19 @@ class Contents:
         """All runs of leased messages."""
         for consumer in self._consumers:
             yield from (run for run in consumer.leases.held() if run.place != SLOT)
+
+    def living_pieces(self) -> Iterator[Chunk]:
+        """All living messages, but those that a pass has found, in no order; nothing of it will change."""
+        copies = self.main.copies() if isinstance(self.main, PriorityOrder) else []
+        yield from copies or self.main.chunks()
+        yield from self.beside_main()
+
+    def beside_main(self) -> Iterator[Chunk]:
+        """The same without those that are ready and were never delivered."""
+        yield from self.tail.chunks()
+        yield from self.barriers.chunks()
+        yield from (run.chunk for runs in (self.runs(), self.barriers.runs()) for run in runs if len(run.chunk))
+        yield from (lsns for lsns, _ in self.delays.scheduled.items())
 
     # -- what lasts
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
-from penstock.core.queue.dispatch import dispatch
-from penstock.core.queue.runs import sift, sorted_chunk
+from penstock.core.queue.dispatching.dispatch import dispatch
+from penstock.core.queue.order.runs import sift, sorted_chunk
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes
 
@@ -55,9 +55,12 @@ def arrive_behind_depth(
 
 
 def activate(queue: Queue, now: Now, sink: Sink) -> None:
-    """Let inactive messages move up, and be dispatched, until the depth is reached; of very many the first."""
+    """Let inactive messages move up, and be dispatched, until the depth is reached; of very many the first.
+
+    A dispatch that stopped at its bound comes first: what moves up may stand before what it had still to give.
+    """
     most = queue.dispatch_most
-    while queue.tail.count and (moved := move_up(queue)):
+    while queue.tail.count and not queue.hungry and (moved := move_up(queue)):
         if queue.roster.all:
             dispatch(queue, now, sink)
         most -= moved
@@ -78,9 +81,9 @@ def move_up(queue: Contents) -> int:
 
 
 def draw_bound(queue: Contents) -> None:
-    """After a start everything that was never delivered stands in the main order: what is too much is inactive."""
+    """After a start or a pass all that was never delivered stands in the main order: what is too much is inactive."""
     depth = queue.settings.target_queue_depth
-    others = queue.ready - queue.main.count + queue.delays.retries.count
+    others = queue.ready - queue.main.count + queue.leased + queue.delays.retries.count
     keep = max(depth - others, 0)
     if queue.main.count <= keep:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from penstock.core.queue.runs import Run
+from penstock.core.queue.order.runs import Run
 
 BUCKETS = 164
 """Up to 2^42 microseconds: 50 days."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.core.actions.acted import exact
 from penstock.core.effects import Gone, Sink
-from penstock.core.queue.leases import SLOT
-from penstock.core.queue.runs import Run
+from penstock.core.queue.order.runs import Run
+from penstock.core.queue.settling.leases import SLOT
 from penstock.records.actions import OnDelete, OnExpire
+from penstock.records.chunks import pack_pairs
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
@@ -20,6 +22,11 @@ def wants(watched: Sequence[OnExpire | OnDelete], reasons: Sequence[str]) -> boo
         isinstance(on, OnExpire) and (not on.reasons or any(reason in on.reasons for reason in reasons))
         for on in watched
     )
+
+
+def exact_body(queue: Queue, runs: Sequence[Run]) -> bytes:
+    """The body of a record about these messages and nothing else: a start reads there what an action has to do."""
+    return pack_pairs(queue.id, exact([run.chunk for run in runs]))
 
 
 def gone(queue: Queue, runs: Sequence[Run], after: int, sink: Sink) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.queue.attempts import FRESH, Tally
-from penstock.core.queue.barriers import split
+from penstock.core.queue.barriers.barriers import split
 from penstock.core.queue.depth import draw_bound
-from penstock.core.queue.leases import SLOT
-from penstock.core.queue.priority_order import PriorityOrder
-from penstock.core.queue.ranking import load_ranks
-from penstock.core.queue.runs import NEVER, Run, packed, sorted_chunk, tidy
+from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, tidy
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.priority.ranking import load_ranks
+from penstock.core.queue.settling.attempts import FRESH, Tally
+from penstock.core.queue.settling.leases import SLOT
 from penstock.core.state.capture import Contained
 from penstock.core.state.durable import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
@@ -31,9 +31,9 @@ def capture(queue: Contents) -> Contained:
     out = Contained([] if loose else list(main.chunks()), loose=loose)
     if queue.tail.count:
         out.inactive = list(queue.tail.chunks())
-    if queue.ranks is not None:
+    if queue.ranks is not None and queue.settings.priority_expression is not None:
         out.ranks = queue.ranks.copy()
-        out.unranked = queue.ranking.left if queue.ranking is not None else None
+        out.unranked = queue.ranking.pieces(queue) if queue.ranking is not None else []
     out.retries = [_copy(run) for run in queue.delays.retries.runs()]
     out.runs = [_copy(run) for run in queue.runs_held() if len(run.chunk)] + out.retries
     out.scheduled = list(queue.delays.scheduled.items())
@@ -81,7 +81,7 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     queue.ready = len(lsns)
     told = [
         spread(lsns, columns.get(name, array("q")))
-        for name in ("deliveries", "failures", "cancels", "place", "not_before")
+        for name in ("deliveries", "failures", "cancels", "unseen", "place", "not_before")
     ]
     aside = np.logical_or.reduce([column > 0 for column in told])
     apart = lsns[aside]
@@ -106,9 +106,9 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which, minlength=len(kinds)))
     fresh: list[tuple[int, int]] = []
-    for i, (deliveries, failures, cancels, place, due) in enumerate(kinds.tolist()):
+    for i, (deliveries, failures, cancels, unseen, place, due) in enumerate(kinds.tolist()):
         mine = apart[order[ends[i - 1] if i else 0 : ends[i]]]
-        tally = Tally(deliveries, failures, cancels)
+        tally = Tally(deliveries, failures, cancels, unseen)
         if due:
             queue.ready -= len(mine)
             queue.delayed += len(mine)
@@ -170,6 +170,7 @@ def check(queue: Contents) -> None:
     assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
     solid = [(segment.chunk, "main") for segment in queue.main.segments if segment.solid]
     solid += ((run.chunk, "a run") for run in queue.runs() if run.solid and len(run.chunk))
+    solid += ((run.chunk, "a run held back") for run in queue.barriers.runs() if run.solid)
     for barrier in queue.barriers.waiting():
         if barrier.main is not None:
             solid += ((segment.chunk, "a part") for segment in barrier.main.segments if segment.solid)

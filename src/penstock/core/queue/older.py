@@ -8,16 +8,16 @@ is put in order once, at the end of the pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.queue import lasting
-from penstock.core.queue.main_order import Main
-from penstock.core.queue.ranking import change_ranks, take_unranked
-from penstock.core.queue.runs import Run, packed, sift, tidy
+from penstock.core.queue.order.runs import Run, packed, sift, tidy
+from penstock.core.queue.priority.ranking import change_ranks, take_unranked
 from penstock.core.state.capture import Contained
-from penstock.core.state.durable import Ints, flat
+from penstock.core.state.durable import Ints
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
@@ -117,10 +117,13 @@ def take_older(
 
 def _mix(queue: Contents, last: int) -> None:
     """What comes, up to `last`, may lie between others: no array may be called solid any more."""
-    queue.main.loosen()
-    queue.main.seal(last)
-    for run in queue.runs():
+    for main in (queue.main, *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None)):
+        main.loosen()
+        main.seal(last)
+    for run in chain(queue.runs(), queue.barriers.runs()):
         run.solid = False
+    for consumer in queue.holders():  # of leases in no order `runs` told copies
+        consumer.leases.loosen()
 
 
 def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
@@ -129,12 +132,8 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
     if older is None:
         return
     if queue.ranks is not None:
-        main = Main()
-        for chunk, _ in tidy(flat([*older.chunks, *queue.main.chunks()])):
-            main.append(chunk, solid=False)
         queue.ready += older.count
-        queue.main, queue.ranks = main, None
-        change_ranks(queue, sink)
+        change_ranks(queue, older.chunks)
         return
     contained = Contained([*older.chunks])
     contained.main += _ready(queue)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.queue.runs import view
+from penstock.core.queue.order.runs import view
 from penstock.core.state.durable import Ints, flat
 from penstock.records.chunks import Chunk
 

@@ -13,15 +13,15 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.core.queue.main_order import Main, Segment
-from penstock.core.queue.priority_order import PriorityOrder
-from penstock.core.queue.priority_targets import among_by_priority, lowest, next_by_priority
-from penstock.core.queue.runs import NEVER, Run
+from penstock.core.queue.order.main_order import Main, Segment
+from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.priority.targets import among_by_priority, lowest, next_by_priority
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
-    from penstock.core.queue.barriers import Barriers
-    from penstock.core.queue.filtering import TargetList
+    from penstock.core.queue.barriers.barriers import Barriers
+    from penstock.core.queue.dispatching.filtering import TargetList
     from penstock.core.queue.view import Queue
 
 FOUND_MOST = 1024

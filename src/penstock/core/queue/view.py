@@ -14,28 +14,28 @@ knows no exchange, no topic, no other queue but those that share credit with it,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from penstock.core.effects import Cancelled, Purpose, Sink, Token, Verb
 from penstock.core.queue.arrival import append_rest, divert, set_deadlines
 from penstock.core.queue.aside import set_aside
-from penstock.core.queue.barrier_arrival import arrive_behind
-from penstock.core.queue.barrier_release import looked, release
-from penstock.core.queue.barriers import dissolve
-from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.barriers.arrival import arrive_behind
+from penstock.core.queue.barriers.barriers import dissolve
+from penstock.core.queue.barriers.release import looked, release
 from penstock.core.queue.contents import NO_CREDIT, Contents
 from penstock.core.queue.depth import activate, arrive_behind_depth
-from penstock.core.queue.dispatch import dispatch, grant
-from penstock.core.queue.due import end_delays, end_leases, expire_due, expire_overspent
+from penstock.core.queue.dispatching.consumers import Consumer, Terms
+from penstock.core.queue.dispatching.dispatch import dispatch, grant
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.filtering import Matcher
 from penstock.core.queue.heeding import wants
-from penstock.core.queue.leases import SLOT, STEP_MOST
-from penstock.core.queue.letters import Letter
-from penstock.core.queue.priority_arrival import arrive_by_priority, note_ranks
+from penstock.core.queue.order.runs import NEVER, Run, pairs_body
+from penstock.core.queue.priority.arrival import arrive_by_priority, note_ranks
+from penstock.core.queue.priority.ranking import change_ranks, go_on, rated
 from penstock.core.queue.purge import ready_pairs
-from penstock.core.queue.ranking import ask, change_ranks, rated
-from penstock.core.queue.runs import NEVER, Run, pairs_body
-from penstock.core.queue.settle import give_back, settle
+from penstock.core.queue.settling.leases import SLOT, STEP_MOST
+from penstock.core.queue.settling.letters import Letter
+from penstock.core.queue.settling.settle import give_back, settle
+from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
 from penstock.errors import AccessRefused
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes
@@ -120,48 +120,27 @@ class Queue(Contents):
             while self.hungry:
                 self.serve(now, sink)
             expire_due(self, now, sink)
-            if self.barriers.held:  # one may have waited for those alone
+            if self.barriers.held or self.tail.count:  # one may have waited for those alone
                 self.serve(now, sink)
 
     # -- consumers
 
-    def subscribe(
-        self,
-        now: Now,
-        sink: Sink,
-        *,
-        tag: str,
-        holder: object,
-        client: str = "",
-        no_ack: bool = False,
-        exclusive: bool = False,
-        filter: Matcher | None = None,
-        max_backlog: int | None = None,
-        shared: Credit | None = None,
-        priority: int = 0,
-        passive: bool = False,
-        paused: bool = False,
-    ) -> Consumer:
-        """A new consumer, served at once unless its connection takes nothing now (`paused`, until `resume`).
+    def subscribe(self, now: Now, sink: Sink, **terms: Unpack[Terms]) -> Consumer:
+        """A new consumer, served at once unless its connection takes nothing now.
 
-        max_backlog    outstanding at once; None: no limit of its own; 0: it gets nothing
-        passive        it gets only what it asks for by `pull`
         Errors: AccessRefused when this or another consumer wants the queue for itself.
         """
+        passive, exclusive = terms.get("passive", False), terms.get("exclusive", False)
         if not passive and any(c.exclusive or exclusive for c in self.roster.all):
             raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
         if self.is_due(now):
             self.tick(now, sink)
         self._serial += 1
-        consumer = Consumer(
-            self, self._serial, tag=tag, holder=holder, client=client, no_ack=no_ack, exclusive=exclusive,
-            filter=filter, max_backlog=max_backlog, shared=shared, priority=priority, passive=passive,
-        )  # fmt: skip
-        consumer.paused = paused
-        if shared is not None:
+        consumer = Consumer(self, self._serial, **terms)
+        if consumer.shared is not None:
             self.sharing += 1
-        if filter is not None:
-            consumer.targets = self.sieved().join(consumer, filter, self.main, self.returned)
+        if consumer.filter is not None:
+            consumer.targets = self.sieved().join(consumer, consumer.filter, self.main, self.returned)
         self.enlist(consumer)
         if not passive and consumer.targets is not None:
             consumer.targets.wake(consumer)
@@ -306,12 +285,20 @@ class Queue(Contents):
             or self.hungry
             or self.overspent
             or self.leaving
+            or (self.ranks is not None and self._reranks)
         )
+
+    @property
+    def _reranks(self) -> bool:
+        """Whether a step of what is done about ranks is due."""
+        assert self.ranks is not None
+        return self.ranks.forgetting or (self.ranking is not None and self.ranking.more)
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
         wall = min(self.delays.due, self.expiry.due)
-        mono = 0 if self.hungry or self.overspent or self.leaving else self.lease_due
+        at_once = self.hungry or self.overspent or self.leaving or (self.ranks is not None and self._reranks)
+        mono = 0 if at_once else self.lease_due
         return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 
     def tick(self, now: Now, sink: Sink) -> None:
@@ -320,6 +307,8 @@ class Queue(Contents):
             expire_overspent(self, sink)
         if self.leaving:
             self._leave(now, sink)
+        if self.ranks is not None and self.ranks.forgetting:
+            self.ranks.forget_some()
         if self.lease_due <= now.mono:
             end_leases(self, now, sink)
         if self.delays.due <= now.wall:
@@ -343,7 +332,7 @@ class Queue(Contents):
         """Dispatch what is ready, and let filters look on."""
         self.hungry = False
         if self.ranking is not None:
-            ask(self, sink)
+            go_on(self, sink)
         if self.ready and self.roster.all:
             dispatch(self, now, sink)
         if self.tail.count:
@@ -365,7 +354,7 @@ class Queue(Contents):
         if settings.barrier_expression is None and (len(self.barriers) or self.barriers.dormant):
             dissolve(self)
         if settings.priority_expression != before.priority_expression:
-            change_ranks(self, sink)
+            change_ranks(self)
         for consumer in self._consumers:
             consumer.set_limit()
             if consumer.targets is not None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, cast
 
 from penstock.core.sow.index import NEVER, Index
 from penstock.core.sow.keys import KeyRule, domain_of
 from penstock.core.sow.records import Put
-from penstock.records.sow import EXPIRATION, KEY, is_sow, parse_paths
+from penstock.records.dataclass import dataclass
+from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, is_sow, parse_paths
 
 Name = tuple[str, str, str]  # vhost, exchange, key
 
@@ -37,7 +38,9 @@ class Sow:
     rule: KeyRule
     expiration: int = 0  # microseconds after which a record expires, 0: never
     index: Index = field(default_factory=Index)
+    file_backed: bool = False  # the index may leave the heap
     watchers: list[Watcher] = field(default_factory=list["Watcher"])
+    acting: bool = False  # an action wants to know what goes: the record of that says which messages they were
     ending: list[Callable[[], None]] = field(default_factory=list["Callable[[], None]"])  # called when it is gone
     inserted: int = 0  # since the start
     updated: int = 0
@@ -67,7 +70,10 @@ def rule_of(name: Name, settings: Mapping[str, object]) -> KeyRule | None:
     """How the settings of a topic tell its records apart; None: it is no SOW topic."""
     if not is_sow(settings):
         return None
-    return KeyRule(domain_of(*name), parse_paths(cast("list[object]", settings.get(KEY) or [])))
+    vhost, exchange, topic = name
+    shared = settings.get(KEY_DOMAIN)
+    domain = domain_of(vhost, "", shared) if isinstance(shared, str) else domain_of(vhost, exchange, topic)
+    return KeyRule(domain, parse_paths(cast("list[object]", settings.get(KEY) or [])))
 
 
 class Sows:
@@ -97,6 +103,7 @@ class Sows:
         if present is None:
             present = self.by_id[lsn] = self.by_name[name] = Sow(lsn, *name, rule)
         present.expiration = cast("int", settings.get(EXPIRATION) or 0)
+        present.file_backed = settings.get(INDEX) == "file"
         return present
 
     def deleted(self, name: Name) -> None:

@@ -1,7 +1,8 @@
 """The index of a SOW topic: for each key's number the LSN of its present record, and when that expires.
 
 Sorted arrays in leaves of at most `LEAF` keys, 16 bytes a key and 8 more where records expire; a lookup bisects twice.
-A snapshot costs a reference a leaf: what it shares is copied before it is changed.  Bodies are not its business.
+A snapshot costs a reference a leaf: what it shares is copied before it is changed.  A leaf that nobody changes may lie
+in an arena instead of the heap (`page`), and is copied the same way.  Bodies are not its business.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+
+from penstock.core.arena import Move, heap
+from penstock.records.chunks import Longs
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
@@ -28,18 +33,39 @@ NEVER = 1 << 62
 class Leaf:
     """Keys that follow one another.  `deadlines` is empty when none of its records expires."""
 
-    __slots__ = ("deadlines", "due", "lsns", "numbers", "shared")
+    __slots__ = ("deadlines", "due", "low", "lsns", "numbers", "shared")
 
     def __init__(self, numbers: array[int], lsns: array[int], deadlines: array[int], due: int) -> None:
         self.numbers = numbers  # array('Q'), ascending
         self.lsns = lsns  # array('q')
         self.deadlines = deadlines  # array('q'), microseconds, 0: never
         self.due = due  # no record of it expires before
-        self.shared = False  # a snapshot looks at it
+        self.low = 0  # the lowest of `lsns`; 0: not known
+        self.shared = False  # a snapshot looks at it, or it is about to leave the heap
 
     def own(self) -> Leaf:
-        """A copy that nobody else looks at."""
-        return Leaf(self.numbers[:], self.lsns[:], self.deadlines[:], self.due)
+        """A copy that nobody else looks at, on the heap."""
+        leaf = Leaf(_copied(self.numbers), _copied(self.lsns), _copied(self.deadlines), self.due)
+        leaf.low = self.low
+        return leaf
+
+    def elsewhere(self, move: Move) -> Leaf:
+        """The same with what `move` takes in an arena: to be read, and copied before it is changed."""
+        leaf = Leaf(
+            cast("array[int]", move.longs(self.numbers)),  # a view does what an array does, as long as nothing changes
+            cast("array[int]", move.longs(self.lsns)),
+            cast("array[int]", move.longs(self.deadlines)),
+            self.due,
+        )
+        leaf.low = self.low
+        leaf.shared = True
+        return leaf
+
+    def lowest(self) -> int:
+        """The lowest LSN of a record; `NEVER` when there is none.  A look at each only where the lowest has gone."""
+        if not self.low:
+            self.low = int(np.frombuffer(self.lsns, dtype=np.int64).min()) if self.lsns else NEVER
+        return self.low
 
 
 class Snapshot:
@@ -62,28 +88,29 @@ class Snapshot:
         numbers, lsns, deadlines = array("Q"), array("q"), array("q")
         expiring = any(any(leaf.deadlines) for leaf in self._leaves)
         for leaf in self._leaves:
-            numbers.extend(leaf.numbers)
-            lsns.extend(leaf.lsns)
+            numbers.extend(heap(leaf.numbers))
+            lsns.extend(heap(leaf.lsns))
             if expiring:
-                deadlines.extend(leaf.deadlines or array("q", bytes(8 * len(leaf.lsns))))
+                deadlines.extend(heap(leaf.deadlines) or array("q", bytes(8 * len(leaf.lsns))))
         return numbers, lsns, deadlines
 
 
 class Index:
     """The living index."""
 
-    __slots__ = ("_leaves", "_lows", "count", "due")
+    __slots__ = ("_leaves", "_lows", "_oldest", "count", "due")
 
     def __init__(self) -> None:
         self._leaves = [Leaf(array("Q"), array("q"), array("q"), NEVER)]
         self._lows: list[int] = [0]  # beside `_leaves`: the lowest number that belongs there
+        self._oldest = 0  # the lowest of the leaves that know theirs; 0: some do not
         self.count = 0
         self.due = NEVER  # no record expires before
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
-        return sum(leaf.numbers.buffer_info()[1] * 16 + len(leaf.deadlines) * 8 + 400 for leaf in self._leaves)
+        """Bytes that it takes, on the heap and elsewhere."""
+        return sum(len(leaf.numbers) * 16 + len(leaf.deadlines) * 8 + 400 for leaf in self._leaves)
 
     def get(self, number: int) -> int:
         """LSN of the present record; 0: there is none."""
@@ -100,6 +127,8 @@ class Index:
         if deadline and not deadlines:
             deadlines.frombytes(bytes(8 * len(numbers)))
         if at < len(numbers) and numbers[at] == number:
+            if leaf.lsns[at] == leaf.low:
+                leaf.low = self._oldest = 0
             leaf.lsns[at] = lsn
             if deadlines:
                 deadlines[at] = deadline
@@ -110,6 +139,10 @@ class Index:
             if expiring:
                 deadlines.insert(at, deadline)
             self.count += 1
+        if lsn < leaf.low:
+            leaf.low = lsn
+        if lsn < self._oldest:
+            self._oldest = lsn
         if deadline:
             leaf.due = min(leaf.due, deadline)
             self.due = min(self.due, deadline)
@@ -125,6 +158,8 @@ class Index:
             return 0
         leaf = self._writable(place)
         lsn = leaf.lsns[at]
+        if lsn == leaf.low:
+            leaf.low = self._oldest = 0
         del leaf.numbers[at], leaf.lsns[at]
         if leaf.deadlines:
             del leaf.deadlines[at]
@@ -180,9 +215,20 @@ class Index:
         return gone, had
 
     def oldest(self) -> int:
-        """The lowest LSN of a present record; `NEVER` when there is none."""
-        return min((int(np.frombuffer(leaf.lsns, dtype=np.int64).min()) for leaf in self._leaves if leaf.lsns),
-                   default=NEVER)  # fmt: skip
+        """The lowest LSN of a present record; `NEVER` when there is none.
+
+        It costs nothing as long as the oldest stays, else a look at each leaf, and into those whose own oldest went.
+        """
+        if not self._oldest:
+            self._oldest = min(leaf.lowest() for leaf in self._leaves)
+        return self._oldest
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena: leaves that nobody has changed since the last call."""
+        for place, leaf in enumerate(self._leaves):
+            if leaf.shared and move.room >= 3 and move.takes(leaf.numbers):
+                self._leaves[place] = leaf.elsewhere(move)
+            leaf.shared = True
 
     def fork(self) -> Index:
         """Another index with the same records; from now on each goes its own way."""
@@ -190,7 +236,7 @@ class Index:
         for leaf in self._leaves:
             leaf.shared = True
         other._leaves, other._lows = list(self._leaves), list(self._lows)
-        other.count, other.due = self.count, self.due
+        other.count, other.due, other._oldest = self.count, self.due, self._oldest
         return other
 
     def snapshot(self) -> Snapshot:
@@ -242,6 +288,7 @@ class Index:
     def _split(self, place: int) -> None:
         """Halve a leaf that has too many, again and again."""
         leaf = self._leaves[place]
+        self._oldest = 0
         parts: list[Leaf] = []
         total = len(leaf.numbers)
         step = -(-total // (-(-total * 2 // LEAF)))
@@ -254,6 +301,7 @@ class Index:
     def _put_part(self, place: int, numbers: Numbers, lsns: Ints, deadlines: Ints | None) -> None:
         """Distinct ascending keys of one leaf."""
         leaf = self._writable(place)
+        leaf.low = self._oldest = 0
         if deadlines is not None and not leaf.deadlines:
             leaf.deadlines.frombytes(bytes(8 * len(leaf.numbers)))
         there_numbers = np.frombuffer(leaf.numbers, dtype=np.uint64) if leaf.numbers else _NO_NUMBERS
@@ -284,6 +332,10 @@ class Index:
         if len(leaf.numbers) > LEAF:
             del there_numbers
             self._split(place)
+
+
+def _copied(values: Longs) -> array[int]:
+    return values[:] if isinstance(values, array) else heap(values)
 
 
 _NO_NUMBERS: Numbers = np.zeros(0, dtype=np.uint64)

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.publishing import Published
+from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal, Traits, TraitsMemo
 from penstock.core.sow.bodies import Bodies, Nothing
 from penstock.core.sow.holding import Sow, Sows
@@ -41,13 +41,12 @@ Store = Callable[[Publishes, int], Published]
 class Keyed:
     """The SOW topics of a living instance."""
 
-    def __init__(self, outbox: Outbox[Effect], traits: TraitsMemo, select: Callable[[Publishes, list[int]], Publishes]):
+    def __init__(self, outbox: Outbox[Effect], traits: TraitsMemo) -> None:
         self.sows = Sows()
         self.bodies: Bodies = Nothing()
         self.worked = Worked()
         self._outbox = outbox
         self._traits = traits
-        self._select = select
 
     # -- publishing
 
@@ -72,7 +71,7 @@ class Keyed:
             if not rows:
                 return _refused(self._outbox.last_lsn, refused, skip)
         work.stamp(self._outbox.time)
-        stored = batch if rows is None else self._select(batch, rows)
+        stored = batch if rows is None else batch.select(rows)
         outbox = self._outbox
         outbox.begin()
         try:
@@ -191,7 +190,32 @@ class Keyed:
                 record = self.bodies.get(lsn) if lsn else None
                 if record is not None and len(record) + len(body) > LARGE and self.worked.get(body, -lsn) is None:
                     out.append(Job(body, -lsn, partial(_tried, record, body)))
+        if out:
+            batch.bodies = whole  # for good: an answer is found by the object that it is about
         return out
+
+    def ahead(self, batch: Publishes) -> Publishes:
+        """What filters see of a batch of which nothing is `heavy` any more: with large deltas merged, if it has some.
+
+        Answers that are put on it hold for the batch as long as what was merged stays (`Work`).
+        """
+        topics = self._topics(batch)
+        if not topics or batch.delta is False or not self.worked:
+            return batch
+        whole = listed(batch.bodies)
+        merged: dict[int, bytes] = {}
+        for row, sow, traits in self.rows_of(batch, topics):
+            if is_delta(batch, traits) and isinstance(number := self.number(sow, whole[row], traits), int):
+                known = self.worked.get(whole[row], -sow.index.get(number))
+                if isinstance(known, bytes):
+                    merged[row] = known
+        if not merged:
+            return batch
+        bodies = [merged.get(row, body) for row, body in enumerate(whole)]
+        held = batch.ahead
+        if held is None or any(old is not new for old, new in zip(listed(held.bodies), bodies, strict=True)):
+            held = batch.ahead = replace(batch, bodies=bodies, judged=None, routed=None, ahead=None)
+        return held
 
     def judge(self, batch: Publishes) -> list[tuple[int, Refusal]]:
         """The rows that have not the key of their topic."""
@@ -259,6 +283,8 @@ class Keyed:
 
     def _dropped(self, sow: Sow, numbers: list[int], lsns: list[int], reason: str, by: str) -> None:
         header: dict[str, object] = {"reason": reason, **({"by": by} if by else {})}
+        if sow.acting:
+            header["lsns"] = sorted(lsns)
         lsn = self._outbox.record(Kind.SOW_DROP, sow.name, header, pack_drop(sow.id, numbers))
         for watcher in sow.watchers:
             watcher.dropped(lsn, numbers, lsns, reason)

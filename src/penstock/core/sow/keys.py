@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import cast
 
 import orjson
+
+from penstock.records.dataclass import dataclass
 
 SEPARATOR = b"\x1f"
 

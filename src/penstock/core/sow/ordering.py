@@ -6,12 +6,12 @@ Values come from the expression language; this page knows how they compare and h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isnan
 
 from penstock.errors import InvalidArgument
 from penstock.expr import Value, compile_value
 from penstock.expr.tree import Scalar
+from penstock.records.dataclass import dataclass
 
 TERMS_MOST = 16
 """Expressions of one order."""

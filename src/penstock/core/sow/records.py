@@ -10,11 +10,11 @@ bit 1 there are deadlines.  A put lies in one group with the rows that it names.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 
 from penstock.core.sow.index import Ints, Numbers
+from penstock.records.dataclass import dataclass
 
 _LISTED, _EXPIRING = 1, 2
 

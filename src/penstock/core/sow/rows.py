@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.core.publishing.traits import Refusal, Traits
+from penstock.core.publishing.traits import DELTA, Refusal, Traits
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.merge import merge
 from penstock.core.sow.worked import LARGE
@@ -19,8 +19,8 @@ from penstock.records.entries import Publishes, Topic
 if TYPE_CHECKING:
     from penstock.core.sow.keyed import Keyed
 
-SOW_KEY, DELTA = "x-sow-key", "x-delta"
-"""Headers of a message: its key where the publisher gives it; true: its body is a delta."""
+SOW_KEY = "x-sow-key"
+"""The header with the key of a message, where its publisher gives it."""
 
 
 class Work:
@@ -63,7 +63,8 @@ class Work:
             self.numbers[row] = number
             self.rows.setdefault(sow, []).append(row)
         if merging:  # what was judged were the deltas
-            batch.judged = batch.routed = None
+            batch.judged = _judged(batch.ahead, listed(batch.bodies))
+            batch.routed = batch.ahead = None
             batch.size = _size(batch)
 
     def _merged(self, sow: Sow, number: int, delta: bytes, latest: bytes | None) -> bytes:
@@ -114,6 +115,17 @@ class Work:
 
 def _id(sow: Sow) -> int:
     return sow.id
+
+
+def _judged(ahead: Publishes | None, bodies: list[bytes]) -> dict[str, dict[int, int]] | None:
+    """What filters said of rows as they are now, merged."""
+    if ahead is None or ahead.judged is None:
+        return None
+    seen = listed(ahead.bodies)
+    return {
+        text: {row: answer for row, answer in answers.items() if seen[row] is bodies[row]}
+        for text, answers in ahead.judged.items()
+    }
 
 
 def _size(batch: Publishes) -> int:

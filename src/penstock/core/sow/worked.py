@@ -7,10 +7,10 @@ for others, oldest first, and is worked out again if somebody does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 
 LARGE = 256 * 1024
 """Bytes from which on a body is not read on the event loop."""
@@ -36,6 +36,9 @@ class Worked:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[bytes, Answer]] = {}
         self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
 
     def get(self, body: bytes, mark: int) -> Answer | None:
         """What is known; None: nothing."""

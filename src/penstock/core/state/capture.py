@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.queue.expiry import Expiry
-from penstock.core.queue.ranks import UNKNOWN, Ranks
-from penstock.core.queue.runs import Run, packed
+from penstock.core.queue.order.runs import Run, packed
+from penstock.core.queue.priority.ranks import UNKNOWN, Ranks
+from penstock.core.queue.settling.attempts import Tally
+from penstock.core.queue.timed.expiry import Expiry
 from penstock.core.sow.holding import SowState
 from penstock.core.state.durable import DurableState, Ints, QueueState, chunked, flat, ints, runs_of
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, Longs
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(slots=True)
@@ -29,13 +31,13 @@ class Contained:
     main: list[Chunk] = field(default_factory=list["Chunk"])
     runs: list[Run] = field(default_factory=list[Run])  # copies: chunk, solid, tally and place
     retries: list[Run] = field(default_factory=list[Run])  # those of `runs` that wait for their `deadline`
-    scheduled: list[tuple[array[int], array[int]]] = field(default_factory=list[tuple["array[int]", "array[int]"]])
+    scheduled: list[tuple[Longs, Longs]] = field(default_factory=list[tuple["Longs", "Longs"]])
     expiry: Expiry | None = None
     barriers: Chunk = range(0)  # which of all these are barriers
-    loose: list[array[int]] = field(default_factory=list["array[int]"])  # more LSNs, in any order
+    loose: list[Longs] = field(default_factory=list["Longs"])  # more LSNs, in any order
     inactive: list[Chunk] = field(default_factory=list["Chunk"])  # beyond the target depth
     ranks: Ranks | None = None  # of all these, and some that are gone
-    unranked: Ints | None = None  # those whose rank there is not known yet
+    unranked: list[Ints] = field(default_factory=list["Ints"])  # those whose rank there is not known yet, in any order
 
     def waiting(self) -> list[Chunk]:
         """What waits, in any state."""
@@ -50,7 +52,7 @@ class Contained:
 
     def columns(self) -> dict[str, array[int]]:
         """What is remembered of it; `transient` and `letter` are not known here."""
-        counts: dict[str, list[Ints]] = {name: [] for name in ("deliveries", "failures", "cancels", "place")}
+        counts: dict[str, list[Ints]] = {name: [] for name in (*Tally._fields, "place")}
         for run in self.runs:
             values = (*run.tally, run.place)
             if any(values):
@@ -75,8 +77,8 @@ class Contained:
     def _ranks(self, known: Ranks) -> array[int]:
         everything = flat(self.waiting())
         ranks = known.each(packed(everything)) if len(everything) else everything
-        if self.unranked is not None:
-            ranks[np.isin(everything, self.unranked, assume_unique=True)] = UNKNOWN
+        if self.unranked:
+            ranks[np.isin(everything, np.concatenate(self.unranked))] = UNKNOWN
         return runs_of(everything, ranks)
 
 

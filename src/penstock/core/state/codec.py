@@ -1,12 +1,14 @@
 """The durable state as bytes, for checkpoints and `BASE` groups.
 
     8 bytes   b"PENSTATE"
-    u32       version of this layout, 1
+    u32       version of this layout, 2
     u32       length of the JSON part
-    JSON      everything but positions; per queue the number of chunks and of column values
+    JSON      everything but positions, without what is empty; per queue the number of chunks and the forms of columns
     per queue, in the order of the JSON:
         per chunk     u8 form, u32 count, u32 length of the payload, payload
-        per column    count x int64: triples a, b, value
+        per column    see `core.state.columns`
+
+Version 1, which is read as well, wrote empty parts too, and columns as runs alone.
 
 All integers are little-endian.  Forms of a chunk: 0 one range (a, b as int64); 1 runs (first LSN as int64, then u32
 pairs gap, length); 2 and 3 differences to the one before as u16 and u32 (first LSN as int64); 4 plain int64.  The
@@ -23,7 +25,9 @@ from typing import cast
 import numpy as np
 import orjson
 
+from penstock.core.actions.acted import Acted
 from penstock.core.state import passing
+from penstock.core.state.columns import pack, unpack
 from penstock.core.state.decided import dump_decided, load_decided
 from penstock.core.state.deferred import dump_deferred, load_deferred
 from penstock.core.state.durable import (
@@ -49,7 +53,8 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.settings import QueueSettings
 
 MAGIC = b"PENSTATE"
-VERSION = 1
+VERSION = 2
+READABLE = (1, VERSION)
 _HEAD = struct.Struct("<8sII")
 _CHUNK = struct.Struct("<BII")
 _U32 = 2**32 - 1
@@ -61,7 +66,7 @@ def canonical(state: DurableState) -> DurableState:
     return DurableState(
         state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.routes,
         state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
-        state.deferred,
+        state.deferred, state.acted,
     )  # fmt: skip
 
 
@@ -98,7 +103,12 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         if queue.settings not in settings:
             settings[queue.settings] = dump_settings(queue.settings)
         blobs += packed
-        blobs += (column.tobytes() for column in queue.columns.values())
+        forms = dict[str, object]()
+        if queue.columns:
+            lsns = flat(queue.waiting)
+            for name, runs in queue.columns.items():
+                forms[name], blob = pack(runs, lsns)
+                blobs.append(blob)
         queues.append(
             {
                 "id": queue.id,
@@ -106,32 +116,30 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
                 "name": queue.name,
                 "settings": settings[queue.settings],
                 "durable": queue.durable,
-                "exclusive": queue.exclusive,
-                "auto_delete": queue.auto_delete,
-                "arguments": wrap(queue.arguments),
-                "chunks": len(packed),
-                "columns": {name: len(values) for name, values in queue.columns.items()},
-                **({"since": queue.since} if queue.since else {}),
+                **_filled(
+                    exclusive=queue.exclusive, auto_delete=queue.auto_delete, arguments=wrap(queue.arguments),
+                    chunks=len(packed), columns=forms, since=queue.since,
+                ),
                 **passing.dump(queue.reviewed, queue.passing),
             }
-        )
-    head = {
-        "last_lsn": state.last_lsn,
-        "unclean": state.unclean,
-        "exchanges": [
+        )  # fmt: skip
+    head = _filled(
+        last_lsn=state.last_lsn,
+        unclean=state.unclean,
+        exchanges=[
             [vhost, name, x.type, x.durable, x.auto_delete, x.internal, wrap(x.arguments), x.used]
             for (vhost, name), x in sorted(state.exchanges.items())
         ],
-        "bindings": sorted(
+        bindings=sorted(
             [b.vhost, b.source, b.destination, b.destination_type, b.key, b.arguments] for b in state.bindings
         ),
-        "topics": [[*key, wrap(value)] for key, value in sorted(state.topics.items())],
-        "queues": queues,
-        "vias": [[number, *pair] for number, pair in sorted(state.vias.items())],
-        "routes": [[number, *queues_of] for number, queues_of in sorted(state.routes.items())],
-        "next_route": state.next_route,
-        "publishers": dict(sorted(state.publishers.items())),
-        "streams": {
+        topics=[[*key, wrap(value)] for key, value in sorted(state.topics.items())],
+        queues=queues,
+        vias=[[number, *pair] for number, pair in sorted(state.vias.items())],
+        routes=[[number, *queues_of] for number, queues_of in sorted(state.routes.items())],
+        next_route=state.next_route,
+        publishers=dict(sorted(state.publishers.items())),
+        streams={
             name: {
                 "queue": s.queue,
                 "epoch": s.epoch,
@@ -142,13 +150,19 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
             }
             for name, s in sorted(state.streams.items())
         },
-        "sinks": dict(sorted(state.sinks.items())),
-        "decided": dump_decided(state.decided),
-        **({"sows": dump_sows(state.sows, blobs)} if state.sows else {}),
-        "deferred": dump_deferred(state.deferred),
-    }
+        sinks=dict(sorted(state.sinks.items())),
+        decided=dump_decided(state.decided),
+        sows=dump_sows(state.sows, blobs),
+        deferred=dump_deferred(state.deferred),
+        acted=state.acted.dump() if state.acted else None,
+    )
     text = orjson.dumps(head)
     return b"".join((_HEAD.pack(MAGIC, VERSION, len(text)), text, *blobs))
+
+
+def _filled(**parts: object) -> dict[str, object]:
+    """What is there of these; nothing that is false, zero or empty."""
+    return {name: value for name, value in parts.items() if value}
 
 
 def decode(data: bytes) -> DurableState:
@@ -163,51 +177,54 @@ def _decode(data: bytes) -> DurableState:
     magic, version, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise ValueError("these bytes are no encoded state")
-    if version != VERSION:
-        raise ValueError(f"the encoded state has version {version}, this server reads version {VERSION}")
+    if version not in READABLE:
+        raise ValueError(f"the encoded state has version {version}, this server reads versions up to {VERSION}")
     place = _HEAD.size + length
     if place > len(data):
         raise ValueError(f"the encoded state is cut: {len(data)} bytes of at least {place}")
     head = cast("dict[str, list[list[object]]]", orjson.loads(data[_HEAD.size : place]))
-    state = DurableState(cast(int, head["last_lsn"]), cast(int, head["unclean"]))
-    for vhost, name, kind, durable, auto_delete, internal, arguments, used in head["exchanges"]:
+    state = DurableState(cast(int, head.get("last_lsn", 0)), cast(int, head.get("unclean", 0)))
+    nothing: dict[str, object] = {}
+    for vhost, name, kind, durable, auto_delete, internal, arguments, used in head.get("exchanges", ()):
         state.exchanges[str(vhost), str(name)] = ExchangeState(
             str(kind), bool(durable), bool(auto_delete), bool(internal), as_table(arguments), bool(used)
         )
-    state.bindings = {Binding(*map(str, row)) for row in head["bindings"]}
-    state.topics = {(str(v), str(x), str(k)): as_table(value) for v, x, k, value in head["topics"]}
-    state.vias = {cast(int, number): (str(vhost), str(exchange)) for number, vhost, exchange in head["vias"]}
-    state.routes = {cast(int, row[0]): tuple(cast("list[int]", row[1:])) for row in head["routes"]}
-    state.next_route = cast(int, head["next_route"])
-    state.publishers = dict(cast("dict[str, int]", head["publishers"]))
-    state.sinks = dict(cast("dict[str, int]", head["sinks"]))
-    state.decided = load_decided(head.get("decided", {}))  # absent in states written before there were any
+    state.bindings = {Binding(*map(str, row)) for row in head.get("bindings", ())}
+    state.topics = {(str(v), str(x), str(k)): as_table(value) for v, x, k, value in head.get("topics", ())}
+    state.vias = {cast(int, number): (str(vhost), str(exchange)) for number, vhost, exchange in head.get("vias", ())}
+    state.routes = {cast(int, row[0]): tuple(cast("list[int]", row[1:])) for row in head.get("routes", ())}
+    state.next_route = cast(int, head.get("next_route", 0))
+    state.publishers = dict(cast("dict[str, int]", head.get("publishers", nothing)))
+    state.sinks = dict(cast("dict[str, int]", head.get("sinks", nothing)))
+    state.decided = load_decided(head.get("decided", {}))
     state.deferred = load_deferred(head.get("deferred", []))
-    for name, s in cast("dict[str, dict[str, object]]", head["streams"]).items():
+    state.acted = Acted.load(head.get("acted"))
+    for name, s in cast("dict[str, dict[str, object]]", head.get("streams", nothing)).items():
         plans = {batch: array("q", pairs) for batch, pairs in cast("list[tuple[int, list[int]]]", s["plans"])}
         numbers = cast("dict[str, int]", s)
         state.streams[name] = StreamState(
             numbers["queue"], numbers["epoch"], str(s["mode"]), numbers["floor"], numbers["planned"], plans
         )
-    for q in cast("list[dict[str, object]]", head["queues"]):
+    for q in cast("list[dict[str, object]]", head.get("queues", [])):
         queue = QueueState(
             cast(int, q["id"]), str(q["vhost"]), str(q["name"]), load_settings(q["settings"]), bool(q["durable"]),
-            bool(q["exclusive"]), bool(q["auto_delete"]), as_table(q["arguments"]), since=cast(int, q.get("since", 0)),
+            bool(q.get("exclusive")), bool(q.get("auto_delete")), as_table(q.get("arguments")),
+            since=cast(int, q.get("since", 0)),
         )  # fmt: skip
         queue.reviewed, queue.passing = passing.read(q)
-        for _ in range(cast(int, q["chunks"])):
+        for _ in range(cast(int, q.get("chunks", 0))):
             chunk, place = _unpack(data, place)
             queue.waiting.append(chunk)
-        for column, count in cast("dict[str, int]", q["columns"]).items():
-            values = array("q")
-            piece = data[place : place + 8 * count]
-            if len(piece) != 8 * count or column not in COLUMNS:
-                raise ValueError(
-                    f"the encoded state is cut: column {column!r} of queue {queue.name!r} is short or unknown"
-                )
-            values.frombytes(piece)
-            queue.columns[column] = values
-            place += 8 * count
+        forms = cast("dict[str, object]", q.get("columns", {}))
+        lsns = flat(queue.waiting) if forms else np.zeros(0, dtype=np.int64)
+        for column, form in forms.items():
+            if column not in COLUMNS:
+                raise ValueError(f"the encoded state has the unknown column {column!r} of queue {queue.name!r}")
+            try:
+                queue.columns[column], place = unpack(form, lsns, data, place)
+            except ValueError as error:
+                where = f"column {column!r} of queue {queue.name!r}"
+                raise ValueError(f"the encoded state is cut or damaged: {where}: {error}") from error
         state.queues[queue.id] = queue
     place = load_sows(state.sows, head.get("sows", []), data, place)
     if place != len(data):

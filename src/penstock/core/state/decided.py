@@ -7,8 +7,10 @@ the log with it.  So where the copying stands is one number, whatever size the c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
+
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias, cast
 
 import numpy as np
 
 from penstock.records.chunks import as_chunk, pairs_of
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(slots=True)

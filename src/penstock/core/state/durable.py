@@ -9,26 +9,30 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.actions.acted import Acted
 from penstock.core.sow.holding import SowState
 from penstock.core.state.decided import DecidedState
 from penstock.core.state.deferred import DeferredAck, DeferredAcks
 from penstock.core.state.passing import Passing, Spans
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, Longs
+from penstock.records.dataclass import dataclass
 from penstock.records.settings import QueueSettings
 
 Ints = npt.NDArray[np.int64]
 
 COLUMNS = (
     "deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter", "barrier", "rank",
+    "unseen",
 )  # fmt: skip
 """What a queue may remember of a waiting message besides its position; 0 is the rest value of each.
 
 deliveries, failures, cancels   how often it was granted, failed, was cancelled
+unseen                          how many of the deliveries were given back before anybody saw the message
 not_before                      microseconds: delayed until then
 place                           the LSN whose place in the queue it took when it became due
 expires_at                      microseconds: its deadline in this queue
@@ -44,8 +48,8 @@ def empty() -> array[int]:
     return array("q")
 
 
-def ints(values: array[int]) -> Ints:
-    """A view of an `array('q')` as numpy integers."""
+def ints(values: Longs) -> Ints:
+    """A view of an `array('q')`, or of what was one, as numpy integers."""
     return np.frombuffer(values, dtype=np.int64)
 
 
@@ -234,6 +238,7 @@ class DurableState:
     decided: dict[str, DecidedState] = field(default_factory=dict[str, DecidedState])  # query id -> what is unfinished
     sows: dict[int, SowState] = field(default_factory=dict[int, SowState])  # by id
     deferred: DeferredAcks = field(default_factory=dict[int, list[DeferredAck]])  # by queue id
+    acted: Acted = field(default_factory=Acted)  # what actions have done
 
     def encode(self) -> bytes:
         """For a checkpoint or a `BASE` group."""

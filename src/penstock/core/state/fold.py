@@ -6,7 +6,7 @@ What makes it order-free inside a table, so that numpy can do it:
   rows whose route names its id, whenever the queue was declared or deleted;
 - nothing is put into a queue at an old LSN but by RECOVERED records, at which tables are cut, so what is removed stays
   removed: what waits is the members without the union of all removed pairs;
-- counts (failures, cancels) add up, and the attempt of a grant only rises.
+- counts (failures, cancels, unseen deliveries) add up, and the attempt of a grant only rises.
 
 What depends on order (delays, the topology, streams) is folded record by record; these are few.  The fold runs no
 filter, no pattern, no clock and no chance; deadlines are the one thing it computes again, from the record's time and

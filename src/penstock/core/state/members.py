@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.queue.expiry import deadlines
+from penstock.core.queue.timed.expiry import deadlines
 from penstock.core.state import passing
 from penstock.core.state.durable import Ints, QueueState, flat, spread
 from penstock.records.chunks import LSN_LIMIT

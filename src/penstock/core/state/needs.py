@@ -32,11 +32,15 @@ def count(pairs: Ints) -> int:
 
 
 def held_from(state: DurableState) -> int:
-    """The first LSN that a reader in log mode may come back to: nothing from there on may go.  LSN_LIMIT: none may."""
-    return min(
-        (pairs[0] for one in state.streams.values() if one.mode == "log" for pairs in one.plans.values() if pairs),
-        default=LSN_LIMIT,
-    )
+    """The first LSN that a reader in log mode, or an action, may come back to: nothing from there on may go.
+
+    LSN_LIMIT: none may.
+    """
+    readers = (one.plans.values() for one in state.streams.values() if one.mode == "log")
+    lows = [pairs[0] for plans in readers for pairs in plans if pairs]
+    if state.acted:
+        lows.append(state.acted.floor + 1)  # what set actions off that may not be done
+    return min(lows, default=LSN_LIMIT)
 
 
 def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:

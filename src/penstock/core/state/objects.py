@@ -56,6 +56,7 @@ class Objects:
         self._sows = Sows()
         self._sows.load(start.sows, start.topics)
         self._deferred = deferred_acks.copies(start.deferred)
+        self._acted = start.acted.copy()
 
     def save(self, state: DurableState) -> None:
         """Write it into a durable state, the queues' messages too."""
@@ -74,6 +75,7 @@ class Objects:
         state.decided = copies(self._decided)
         state.sows = self._sows.capture()()
         state.deferred = deferred_acks.copies(self._deferred)
+        state.acted = self._acted.copy()
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
@@ -136,6 +138,8 @@ class Objects:
             case Kind.DEFER | Kind.UNDEFER:
                 values = np.frombuffer(body, dtype="<i8").tolist()
                 self._defer(kind, values[0], load(header), values[1:])
+            case Kind.ACTED:
+                self._acted.fold(name, load(header), np.frombuffer(body, dtype="<i8").tolist())
             case Kind.MARK | Kind.BASE:
                 pass  # the log's own business: the state it repeats has been folded or was given at the start
             case _:
@@ -160,7 +164,7 @@ class Objects:
         queue, pairs = self._queue_and_pairs(body)
         if queue is None or lsn <= queue.since:
             return
-        for key, column in (("failed", "failures"), ("cancelled", "cancels")):
+        for key, column in (("failed", "failures"), ("cancelled", "cancels"), ("unseen", "unseen")):
             if times := int(cast(int, header.get(key) or 0)):
                 queue.counted.append((column, times, pairs))
         if not_before := cast(int, header.get("not_before") or 0):

@@ -7,8 +7,9 @@ has been over (`reviewed`), whatever became of it; what the queue has settled st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, cast
+
+from penstock.records.dataclass import dataclass
 
 Spans: TypeAlias = "tuple[tuple[int, int], ...]"
 """Disjoint, ascending LSN spans [a, b)."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from penstock.core.effects import Deliver, Effect, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue.consumers import Consumer
-from penstock.core.queue.runs import Run
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.order.runs import Run
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now
 

@@ -10,15 +10,16 @@ follow in chunks, each with a record of how far it brings them.  What is decided
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.publishing import Published, Publisher
+from penstock.core.publishing.published import Published
+from penstock.core.publishing.publishing import Publisher
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.streams.streams import Streams
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Now
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.schema import GROUP_BYTES_MAX

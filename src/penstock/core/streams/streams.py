@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.core.effects import Effect, Verb
@@ -20,6 +19,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.state.durable import StreamState
 from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
+from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
 

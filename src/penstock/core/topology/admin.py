@@ -1,6 +1,6 @@
 """Administration: declaring, altering, binding and deleting, with every refusal decided before a record is written.
 
-It keeps the register of queues.  Texts of refusals are the ones that AMQP clients know and some compare.
+It keeps the register of queues.  What a refusal says is in `refusals`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from penstock.core.queue.view import Queue
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.plain import as_table, dump_settings, wrap
 from penstock.core.topology.interning import Interning
+from penstock.core.topology.refusals import (
+    bad_argument,
+    check_settings,
+    locked,
+    no_exchange,
+    on_default_exchange,
+    refuse_difference,
+)
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, TYPES, Topology, canonical_table
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, ResourceLocked
-from penstock.expr import TopicPattern, compile_filter, compile_value
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.kinds import Kind
 from penstock.records.settings import QueueSettings
-from penstock.records.tables import Timestamp
 
 _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
@@ -77,7 +83,7 @@ class Admin:
         if queue is None:
             raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
         if queue.exclusive_to is not None and queue.exclusive_to is not by:
-            raise _locked(vhost, name)
+            raise locked(vhost, name)
         return queue
 
     def declare_queue(
@@ -101,8 +107,8 @@ class Admin:
             found = self.queue(vhost, name, by if by is not None else exclusive_to)
             if not passive:
                 if (exclusive_to is not None) != (found.exclusive_to is not None):
-                    raise _locked(vhost, name)
-                _same(f"queue '{name}' in vhost '{vhost}'", (
+                    raise locked(vhost, name)
+                refuse_difference(f"queue '{name}' in vhost '{vhost}'", (
                     ("durable", durable, found.durable), ("auto_delete", auto_delete, found.auto_delete),
                 ), arguments, found.arguments)  # fmt: skip
             return found
@@ -181,7 +187,7 @@ class Admin:
     ) -> None:
         """Declare, or find an equal one."""
         if name == DEFAULT:
-            raise _default_exchange()
+            raise on_default_exchange()
         existing = self._topology.exchange(vhost, name)
         if passive:
             if existing is None:
@@ -195,7 +201,7 @@ class Admin:
                 raise PreconditionFailed(
                     f"inequivalent arg 'type' for {what}: received '{kind}' but current is '{existing.type}'"
                 )
-            _same(what, (
+            refuse_difference(what, (
                 ("durable", durable, existing.durable), ("auto_delete", auto_delete, existing.auto_delete),
                 ("internal", internal, existing.internal),
             ), arguments, existing.arguments)  # fmt: skip
@@ -204,7 +210,7 @@ class Admin:
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         alternate = arguments.get("alternate-exchange")
         if alternate is not None and not isinstance(alternate, str):
-            raise _bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", alternate)
+            raise bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", alternate)
         now = self._outbox.at(now)
         header = {
             "vhost": vhost,
@@ -221,7 +227,7 @@ class Admin:
     def delete_exchange(self, now: Now, vhost: str, name: str, *, if_unused: bool) -> None:
         """Delete; one that does not exist is no error."""
         if name == DEFAULT:
-            raise _default_exchange()
+            raise on_default_exchange()
         if name in PREDECLARED:
             raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed")
         if (vhost, name) not in self._topology.exchanges:
@@ -284,7 +290,7 @@ class Admin:
         self, vhost: str, source: str, destination: str, kind: str, key: str, arguments: Mapping[str, object]
     ) -> tuple[Binding, str]:
         if source == DEFAULT or (kind == "exchange" and destination == DEFAULT):
-            raise _default_exchange()
+            raise on_default_exchange()
         exchange = self._topology.exchange(vhost, source)
         if exchange is None:
             raise no_exchange(vhost, source)
@@ -327,104 +333,3 @@ def binding_header(binding: Binding, arguments: Mapping[str, object]) -> dict[st
         "key": binding.key,
         "arguments": wrap(arguments),
     }
-
-
-def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
-    """Refuse settings that cannot hold together.  ExpressionError for a filter that cannot be read."""
-    where = f"queue '{name}' in vhost '{vhost}'"
-    if settings.underlying_topic:
-        try:
-            pattern = TopicPattern(settings.underlying_topic)
-        except ValueError as error:
-            raise _bad_argument("underlying_topic", where, error) from error
-        target = settings.default_publish_target
-        if target is None and not pattern.literal:
-            raise _bad_argument("default_publish_target", where, "a pattern of topics needs one")
-        if target is not None and not pattern.matches(target):
-            raise _bad_argument("default_publish_target", where, f"'{target}' is not among its underlying topics")
-    if settings.dead_letter_routing_key is not None and settings.dead_letter_exchange is None:
-        raise _bad_argument("x-dead-letter-routing-key", where, "routing_key_but_no_dlx_defined")
-    if settings.semantics == "at-most-once" and settings.fairness_model != "round-robin":
-        raise _bad_argument("fairness_model", where, "at-most-once queues know round-robin alone")
-    if settings.filter and not compile_filter(settings.filter).deterministic:
-        raise _bad_argument("filter", where, "a queue's filter must say the same of a message at any time")
-    if settings.priority_expression is not None:
-        compile_value(settings.priority_expression).require_deterministic("a priority expression")
-    if settings.barrier_expression:
-        compile_filter(settings.barrier_expression).require_deterministic("a barrier expression")
-
-
-def no_exchange(vhost: str, name: str) -> NotFound:
-    """The refusal for a missing exchange."""
-    return NotFound(f"no exchange '{name}' in vhost '{vhost}'")
-
-
-def _default_exchange() -> AccessRefused:
-    return AccessRefused("operation not permitted on the default exchange")
-
-
-def _bad_argument(argument: str, where: str, detail: object) -> PreconditionFailed:
-    return PreconditionFailed(f"invalid arg '{argument}' for {where}: {detail}")
-
-
-def _locked(vhost: str, name: str) -> ResourceLocked:
-    return ResourceLocked(
-        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally declared "
-        "on another connection or the exclusive property value does not match that of the original declaration."
-    )
-
-
-def _same(
-    what: str,
-    flags: tuple[tuple[str, bool, bool], ...],
-    received: Mapping[str, object],
-    current: Mapping[str, object],
-) -> None:
-    """Raise PreconditionFailed at the first difference between a declare and what is there."""
-    for name, mine, theirs in flags:
-        if mine != theirs:
-            raise PreconditionFailed(
-                f"inequivalent arg '{name}' for {what}: received '{_word(mine)}' but current is '{_word(theirs)}'"
-            )
-    for name in sorted({*received, *current}):
-        if name not in current:
-            text = f"received {_described(received[name])} but current is none"
-        elif name not in received:
-            text = f"received none but current is {_described(current[name])}"
-        elif canonical_table({"": received[name]}) == canonical_table({"": current[name]}):
-            continue
-        else:
-            text = f"received '{_word(received[name])}' but current is '{_word(current[name])}'"
-        raise PreconditionFailed(f"inequivalent arg '{name}' for {what}: {text}")
-
-
-def _described(value: object) -> str:
-    return f"the value '{_word(value)}' of type '{_type_name(value)}'"
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _type_name(value: object) -> str:
-    match value:
-        case bool():
-            return "bool"
-        case Timestamp():
-            return "timestamp"
-        case int():
-            return "signedint" if -(2**31) <= value < 2**31 else "long"
-        case float():
-            return "double"
-        case str():
-            return "longstr"
-        case bytes():
-            return "binary"
-        case list() | tuple():
-            return "array"
-        case dict():
-            return "table"
-        case None:
-            return "void"
-        case _:
-            return type(value).__name__

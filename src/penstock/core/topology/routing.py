@@ -9,13 +9,13 @@ headers exchange's rule, and what a queue does with a message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import Binding
 from penstock.core.topology.topology import DEFAULT, Topology, table_of
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
+from penstock.records.dataclass import dataclass
 from penstock.records.tables import FieldValue
 
 Headers: TypeAlias = "Mapping[str, FieldValue]"

@@ -7,7 +7,7 @@ their positions; of nothing else.  Whoever computes them otherwise, in a batch o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from penstock.core.views.aggregates import STORES
@@ -19,6 +19,7 @@ from penstock.expr.program import RunParsed
 from penstock.expr.projection import LAST, Gather, compiled, parse_grouping, parse_projection, split
 from penstock.expr.tree import Field, Node
 from penstock.expr.tree import Literal as Constant
+from penstock.records.dataclass import dataclass
 
 WHERE = "a view"
 

@@ -8,16 +8,16 @@ holds nothing but who is to be heard of, and of topics where the present record 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from penstock.core.queue.runs import NEVER
+from penstock.core.queue.order.runs import NEVER
 from penstock.core.sow.index import Index
 from penstock.core.sow.records import unpack_put
 from penstock.core.state.plain import load
 from penstock.records.chunks import Chunk, unpack_pairs
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import NO_ROUTE, Kind
 

@@ -13,7 +13,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TypeAlias
 
 from penstock.core.views.contributions import AVAILABLE
@@ -24,6 +24,7 @@ from penstock.expr.program import RunParsed
 from penstock.expr.projection import compiled
 from penstock.expr.tree import Compare, Field, Node
 from penstock.expr.values import text
+from penstock.records.dataclass import dataclass
 from penstock.records.properties import EMPTY
 
 _QUALIFIED = re.compile(
@@ -99,6 +100,11 @@ def qualified(whole: str, sources: Sequence[str]) -> str:
     return _QUALIFIED.sub(one, whole)
 
 
+def _digest(record: Table) -> int:
+    """Stands for the contents of a row; not 0."""
+    return int.from_bytes(blake2b(repr(record).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") + 1
+
+
 class _Source:
     """The rows of one source."""
 
@@ -129,6 +135,7 @@ class Join:
         self._held: dict[int, list[tuple[int, int]]] = {}  # and the rows beside it: source, id
         self._next = 1
         self._touched: dict[int, None] = {}  # rows of the first source to look at anew
+        self.ageless = set[int]()  # sources whose ids say when a row changed here: rows of views
 
     @property
     def count(self) -> int:
@@ -189,9 +196,14 @@ class Join:
 
     # -- what stands side by side
 
-    def changes(self) -> tuple[list[int], list[int], list[Table]]:
-        """Ids of combinations that are no more; ids of new ones, ascending, and their rows by number of the source."""
+    def changes(self) -> tuple[list[int], list[int], list[Table], list[tuple[int, ...]]]:
+        """Ids of combinations that are no more; ids of new ones, ascending, their rows by number of the source, ranks.
+
+        A rank says how new a combination is, whenever it was made: its newest row, then its rows in order; rows of
+        no age come before all others, in an order of their contents.
+        """
         gone: list[int] = []
+        ranks: list[tuple[int, ...]] = []
         ids: list[int] = []
         records: list[Table] = []
         first = self._sources[0]
@@ -215,12 +227,21 @@ class Join:
                 records.append(
                     {str(i): self._sources[i].rows[number] for i, number in enumerate(chosen) if number is not None}
                 )
+                ranks.append(self._rank(chosen))
                 held += [(i, number) for i, number in enumerate(chosen) if i and number is not None]
             self._combined[base] = mine
             self._held[base] = held
             for place, number in held:
                 self._sources[place].bases.setdefault(number, {})[base] = None
-        return gone, ids, records
+        return gone, ids, records, ranks
+
+    def _rank(self, chosen: Sequence[int | None]) -> tuple[int, ...]:
+        places = [0 if number is None or at in self.ageless else number for at, number in enumerate(chosen)]
+        contents = [
+            _digest(self._sources[at].rows[number]) if (number := chosen[at]) is not None else 0
+            for at in sorted(self.ageless)
+        ]
+        return (max(places), *places, *contents)
 
     def _expand(self, base: int) -> list[list[int | None]]:
         rows: list[list[int | None]] = [[base]]

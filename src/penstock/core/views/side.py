@@ -57,7 +57,7 @@ class Side:
 
 def bring(join: Join, view: View) -> None:
     """Bring what changed in the join to the view over it."""
-    gone, ids, records = join.changes()
+    gone, ids, records, ranks = join.changes()
     view.gone([end for one in sorted(gone) for end in (one, one + 1)])
     if ids:
-        view.enter(view.read(Elements(ids, records)))
+        view.enter(view.read(Elements(ids, records, ranks=ranks)))

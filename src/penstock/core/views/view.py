@@ -13,10 +13,9 @@ queue, no log and no reader.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import repeat
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import orjson
 
@@ -25,11 +24,18 @@ from penstock.core.views.contributions import AVAILABLE, AWAY, GONE, INACTIVE, B
 from penstock.core.views.definition import Definition, Plan, plan
 from penstock.expr.fields import Table
 from penstock.expr.values import NAN, Value, to_bytes
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 
 GroupKey: TypeAlias = tuple[Value, ...]
 Row: TypeAlias = tuple[Value, ...]
+
+Rank: TypeAlias = tuple[int, ...]
+"""How new a combination of rows is: what is higher is newer.  It depends on the rows and on nothing else."""
+
+Place: TypeAlias = "int | tuple[Rank, int]"
+"""Where the newest or the oldest is looked for: the position, or the rank before it; negated, to find the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class Elements:
     topics: list[Topic] | Topic | None = None
     times: Sequence[int] | int | None = None
     states: bytes = b""  # of each; empty: all are available
+    ranks: Sequence[Rank] = ()  # of each, where positions do not say which is newer: in a join
 
     def arguments(self) -> tuple[object, ...]:
         """What comes first for a function of `compile_parsed`."""
@@ -67,6 +74,7 @@ class Given:
     lsns: Sequence[int]
     values: Sequence[Values]
     states: bytes = b""
+    ranks: Sequence[Rank] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +97,8 @@ class _Group:
         self.stores = stores
         self.available = 0
         self.living = 0
-        self.newest: list[int] = []  # heap of -LSN; what is not available any more is dropped when it comes up
-        self.oldest: list[list[int]] = [[] for _ in range(oldest)]  # heaps of LSNs, for ANY
+        self.newest: list[Place] = []  # heap, negated; what is not available any more is dropped when it comes up
+        self.oldest: list[list[Place]] = [[] for _ in range(oldest)]  # heaps, for ANY
         self.row: Row | None = None  # as it was told
 
 
@@ -107,10 +115,12 @@ class View:
         self._makers = [STORES[name][0] for name, _ in self.plan.stores]
         self._store_columns = [self._column[place] for _, place in self.plan.stores]
         self._any_columns = [self._column[place] for _, place in self.plan.any]
+        self._ranked = bool(definition.join) and bool(self.plan.last or self.plan.any)
+        self._width = len(kept) + self._ranked  # the ranks come last
         self._numbers: dict[GroupKey, int] = {}
         self._groups: list[_Group | None] = []
         self._free: list[int] = []
-        self._messages = Contributions(len(kept))
+        self._messages = Contributions(self._width)
         self._dirty: dict[int, None] = {}
         self.rows: dict[GroupKey, Row] = {}
         self.changes = 0  # rows told so far
@@ -128,7 +138,7 @@ class View:
     def read(self, elements: Elements) -> Given:
         """What messages give.  Any thread: nothing is changed."""
         lsns: Sequence[int] = elements.lsns
-        states = elements.states
+        states, ranks = elements.states, elements.ranks
         values: Sequence[Values] = self._evaluated(elements)
         if self.plan.filter is not None:
             passed = self.plan.filter.matches_parsed(
@@ -144,7 +154,8 @@ class View:
                 lsns = [lsns[row] for row in rows]
                 values = [[column[row] for row in rows] for column in values]
                 states = bytes(states[row] for row in rows) if states else states
-        return Given(lsns, values, states)
+                ranks = [ranks[row] for row in rows] if ranks else ranks
+        return Given(lsns, values, states, ranks)
 
     def enter(self, given: Given) -> None:
         """Messages newer than all before."""
@@ -152,7 +163,10 @@ class View:
         if len(lsns):
             keys = self._keys(values[: self.plan.groups], len(lsns))
             states = given.states or bytes((AVAILABLE,)) * len(lsns)
-            self._messages.add(lsns, keys, [values[place] for place in self._kept], states, self._change)
+            columns: list[Values] = [values[place] for place in self._kept]
+            if self._ranked:
+                columns.append(cast("Values", given.ranks))
+            self._messages.add(lsns, keys, columns, states, self._change)
 
     def leave(self, pairs: Iterable[int]) -> None:
         """Messages in these spans are there, and nobody else can have them now."""
@@ -176,7 +190,7 @@ class View:
 
     def clear(self) -> None:
         """All messages are gone, at once, however many they are."""
-        self._messages = Contributions(len(self._kept))
+        self._messages = Contributions(self._width)
         self._numbers.clear()
         for group in self._groups:
             if group is not None:
@@ -257,18 +271,28 @@ class View:
         if self.plan.last:
             heap = group.newest
             for row in rows:
-                heappush(heap, -block.lsns[row])
+                heappush(heap, self._place(block, row, -1))
             if len(heap) > 2 * group.available + 64:
-                heap[:] = {lsn for lsn in heap if self._messages.find(-lsn) is not None}
+                heap[:] = {place for place in heap if self._find(place) is not None}
                 heapify(heap)
         for heap, column in zip(group.oldest, self._any_columns, strict=True):
             values = block.columns[column]
             for row in rows:
                 if values[row] is not None:
-                    heappush(heap, block.lsns[row])
+                    heappush(heap, self._place(block, row, 1))
             if len(heap) > 2 * group.available + 64:
-                heap[:] = {lsn for lsn in heap if self._messages.find(lsn) is not None}
+                heap[:] = {place for place in heap if self._find(place) is not None}
                 heapify(heap)
+
+    def _place(self, block: Block, row: int, sign: int) -> Any:
+        """A `Place`; those of one view compare."""
+        if not self._ranked:
+            return sign * block.lsns[row]
+        rank = cast("Rank", block.columns[-1][row])
+        return tuple(sign * part for part in rank), block.lsns[row]
+
+    def _find(self, place: Place) -> tuple[Block, int] | None:
+        return self._messages.find(abs(place) if isinstance(place, int) else place[1])
 
     def _forget(self, block: Block, rows: Sequence[int]) -> None:
         for number, mine in _by_group(block, rows):
@@ -282,14 +306,14 @@ class View:
             gathered[read.name] = STORES[read.aggregate][1](group.stores[read.store], read.extra)
         if self.plan.last:
             heap = group.newest
-            while (found := self._messages.find(-heap[0])) is None:
+            while (found := self._find(heap[0])) is None:
                 heappop(heap)
             block, row = found
             for name, place in self.plan.last:
                 gathered[name] = block.columns[self._column[place]][row]
         for (name, _), heap, column in zip(self.plan.any, group.oldest, self._any_columns, strict=True):
             oldest = None
-            while heap and (oldest := self._messages.find(heap[0])) is None:
+            while heap and (oldest := self._find(heap[0])) is None:
                 heappop(heap)
             gathered[name] = None if oldest is None else oldest[0].columns[column][oldest[1]]
         out: list[Value] = []

@@ -1,0 +1,1 @@
+"""Publishing: from a batch to records, routes and queues."""

@@ -1,0 +1,123 @@
+"""Rows become rows of the log, then arrive in the queues that took them: each queue gets its rows as one chunk.
+
+It knows who takes what, not why.  What goes into the log beside the rows lies in one group with them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
+from penstock.core.publishing.marks import Marks
+from penstock.core.publishing.rating import ranks_of
+from penstock.core.publishing.shared_credit import Share, share_out
+from penstock.core.queue.view import Queue
+from penstock.core.topology.interning import Interning
+from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
+from penstock.records.entries import Publishes
+from penstock.records.kinds import Kind
+
+NO_BARRIERS: Mapping[Queue, Sequence[int]] = {}
+
+
+class Arrivals:
+    """Stores batches and lets them arrive."""
+
+    def __init__(self, outbox: Outbox[Effect], interning: Interning, touched: set[Queue]) -> None:
+        """touched: where queues that took something are noted."""
+        self._outbox = outbox
+        self._interning = interning
+        self._touched = touched
+        self.transient = Marks()  # stored rows that a restart does not keep
+
+    def store(
+        self,
+        batch: Publishes,
+        unnamed: Sequence[tuple[Queue, list[int] | None]],
+        barriers: Mapping[Queue, Sequence[int]] = NO_BARRIERS,
+    ) -> int:
+        """Write the rows; the first one's LSN.
+
+        unnamed: where the table of routes is full, the queues that took rows, to be named beside them; None: all rows.
+        barriers: rows that are barriers in a queue, ascending; a record of the same group says so.
+        """
+        if not unnamed and not barriers:
+            first = self._outbox.publish(batch)
+        else:
+            self._outbox.begin()
+            first = self._outbox.publish(batch)
+            for queue, taken in unnamed:
+                if taken is not None and not taken:
+                    continue
+                rows = range(first, first + len(batch.bodies)) if taken is None else [first + row for row in taken]
+                self._interning.took(queue, as_chunk(array("q", rows)))
+            for queue, marked in barriers.items():
+                pairs = pairs_of(as_chunk([first + row for row in marked]), False)
+                self._outbox.record(Kind.BARRIER, queue.name, body=pack_pairs(queue.id, pairs))
+            self._outbox.end()
+        if batch.transient is True:
+            self.transient.add(first, first + len(batch.bodies))
+        elif batch.transient is False:
+            self.transient.part()
+        else:
+            self.transient.add_rows(first, batch.transient)
+        return first
+
+    def arrive(
+        self,
+        now: Now,
+        batch: Publishes,
+        taken: Sequence[tuple[Queue, Chunk, Sequence[int]]],
+        barriers: Mapping[Queue, Sequence[int]] = NO_BARRIERS,
+    ) -> None:
+        """Let a stored batch arrive in several queues; in order of its messages where their consumers share credit.
+
+        taken: for each queue the LSNs that it takes, and their rows in the batch.
+        """
+        if len(taken) > 1 and any(queue.sharing for queue, _, _ in taken):
+
+            def give(queue: Queue, chunk: Chunk, rows: Sequence[int]) -> None:
+                self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue))
+
+            share_out(now, [Share(*one) for one in taken], self._outbox, self._outbox.effects, give)
+        else:
+            for queue, chunk, rows in taken:
+                self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue) if barriers else None)
+
+    def arrive_in(
+        self,
+        queue: Queue,
+        now: Now,
+        chunk: Chunk,
+        batch: Publishes,
+        rows: Sequence[int],
+        marked: Sequence[int] | None = None,
+    ) -> None:
+        """Let rows of a stored batch, which have the LSNs of the chunk, arrive in one queue.
+
+        marked: rows of the batch that are barriers in it, ascending.
+        """
+        expires_at, not_before, priority = batch.expires_at, batch.not_before, batch.priority
+        if len(rows) < len(batch.bodies):
+            expires_at = None if expires_at is None else [expires_at[row] for row in rows]
+            not_before = None if not_before is None else [not_before[row] for row in rows]
+            priority = None if priority is None else [priority[row] for row in rows]
+        queue.arrived += len(rows)
+        self._touched.add(queue)
+        ranks = None
+        if queue.settings.priority_expression is not None:
+            ranks = ranks_of(queue.settings.priority_expression, batch, rows, chunk, now.wall)
+        queue.arrive(
+            now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before,
+            priority=priority, barriers=None if marked is None else _within(chunk, marked, batch.first),
+            ranks=ranks,
+        )  # fmt: skip
+
+
+def _within(chunk: Chunk, marked: Sequence[int], first: int) -> list[int]:
+    """The LSNs of marked rows, ascending, that are in the chunk, a stretch of what the queue takes."""
+    low, high = bisect_left(marked, chunk[0] - first), bisect_right(marked, chunk[-1] - first)
+    return [first + row for row in marked[low:high]]

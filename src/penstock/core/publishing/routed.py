@@ -1,0 +1,222 @@
+"""Where the rows of a batch go, worked out before anything is written.
+
+Rows are grouped by topic, where a header may matter by topic and header, and each group passes the filters of its plan.
+It knows which queues want a row, and neither an LSN nor what a queue does with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from penstock.core.publishing.judging import Asking, Question, takers
+from penstock.core.publishing.rating import unrated
+from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
+from penstock.core.queue.view import Queue
+from penstock.core.topology.interning import Interning
+from penstock.core.topology.routing import Plan, Router
+from penstock.records.entries import Publishes, Topic
+from penstock.records.kinds import NO_ROUTE
+
+Banned = Mapping[int, frozenset[str]]
+"""By row, names of queues that must not take it."""
+
+PLANS_KEPT = 4096
+"""Plans of single headers that are remembered under one topology."""
+
+
+class Routed:
+    """What each row of a batch becomes."""
+
+    __slots__ = ("asking", "barriers", "kept", "refused", "routes", "takers", "unroutable")
+
+    def __init__(self, size: int, asking: Asking | None = None) -> None:
+        self.asking = asking  # whether, and what, may be asked instead of evaluated
+        self.routes = [NO_ROUTE] * size
+        self.kept = [False] * size
+        self.takers: dict[Queue, list[int]] = {}  # rows that each queue takes
+        self.barriers: dict[Queue, list[int]] = {}  # of those the rows that are barriers in it
+        self.unroutable: list[int] = []
+        self.refused: list[tuple[int, Refusal]] = []
+
+    def take(self, rows: list[int], queues: tuple[Queue, ...], route: int) -> None:
+        """These rows are kept, and these queues take them."""
+        routes, kept = self.routes, self.kept
+        for row in rows:
+            routes[row] = route
+            kept[row] = True
+        for queue in queues:
+            if (taken := self.takers.get(queue)) is None:
+                self.takers[queue] = rows.copy()
+            else:
+                taken += rows
+
+
+class RowRouter:
+    """Routes batches row by row, under the present topology."""
+
+    def __init__(self, router: Router, interning: Interning, traits: TraitsMemo) -> None:
+        self._router = router
+        self._interning = interning
+        self._traits = traits
+        self._plans: dict[tuple[Topic, bytes, bool], Plan] = {}  # topics whose way depends on headers or extra keys
+        self._plans_version = -1
+
+    def plan(self, topic: Topic) -> Plan:
+        """The plan kept on the topic, made anew when the topology has changed."""
+        plan = topic.plan
+        if isinstance(plan, Plan) and plan.version == self._router.version:
+            return plan
+        plan = topic.plan = self._router.plan(topic.vhost, topic.exchange, (topic.name,), None)
+        return plan
+
+    def route_of(self, plan: Plan) -> int:
+        """The interned id of the plan's queues; NO_ROUTE when it has none, or when the table of routes is full."""
+        if plan.route == NO_ROUTE and plan.queues:
+            plan.route = self._interning.route(tuple([queue.id for queue in plan.queues]))
+        return plan.route
+
+    def route(
+        self,
+        batch: Publishes,
+        traits: list[Traits],
+        skip: int,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+    ) -> Routed:
+        """Where the rows go: as `unjudged` has worked it out, if that still holds, else worked out here.
+
+        traits: of each row.  The other parameters as in `Publisher.publish`.
+        """
+        left, batch.routed = batch.routed, None
+        if not banned and isinstance(left, tuple):
+            key, routed = cast("tuple[tuple[int, int, bool, bool], Routed]", left)
+            if key == (self._router.version, skip, trusted, carbon):
+                return routed
+        routed = Routed(len(traits))
+        self._route(batch, traits, skip, routed, trusted, carbon, banned)
+        return routed
+
+    def unjudged(
+        self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None
+    ) -> list[Question]:
+        """What has to be evaluated before the batch can be published; if nothing, where its rows go is kept on it."""
+        return self._unrated(batch, skip) + self._unfiltered(batch, skip, trusted, carbon, banned)
+
+    def _unrated(self, batch: Publishes, skip: int) -> list[Question]:
+        """Priorities that have to be worked out off the loop."""
+        if not self._router.rating:
+            return []
+        asked = list[tuple[str, Sequence[int]]]()
+        whole = range(skip, len(batch.bodies))
+        for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
+            texts = {one.settings.priority_expression for one in self.plan(topic).queues}
+            for text in [text for text in texts if text is not None]:
+                rows = [row for row in whole if batch.topics[row] is topic] if isinstance(batch.topics, list) else whole
+                asked.append((text, rows))
+        return unrated(batch, asked) if asked else []
+
+    def _unfiltered(
+        self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None
+    ) -> list[Question]:
+        """Filters that have to be asked off the loop."""
+        if not self._router.filtering:
+            return []
+        topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
+        if not any(plan.filtered or plan.by_headers or carbon for plan in map(self.plan, topics)):
+            return []
+        size = len(batch.bodies)
+        data, memo = batch.properties, self._traits
+        traits = [memo[data]] * size if isinstance(data, bytes) else [memo[one] for one in data]
+        asking = Asking()
+        routed = Routed(size, asking)
+        version = self._router.version
+        self._route(batch, traits, skip, routed, trusted, carbon, banned)
+        if not asking.questions and not banned:
+            batch.routed = ((version, skip, trusted, carbon), routed)
+        return list(asking.questions.values())
+
+    def _route(
+        self,
+        batch: Publishes,
+        traits: list[Traits],
+        skip: int,
+        routed: Routed,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+    ) -> None:
+        """Group the rows by where they go, and let each group pass its queues' filters."""
+        groups: dict[Topic, list[int]] = {}
+        if isinstance(batch.topics, Topic):
+            groups[batch.topics] = list(range(skip, len(traits)))
+        else:
+            for row in range(skip, len(traits)):
+                groups.setdefault(batch.topics[row], []).append(row)
+        kinds = set(traits)
+        clean = trusted or all(one.refusal is None for one in kinds)
+        carbon = carbon and any(one.keys for one in kinds)
+        for topic, rows in groups.items():
+            if not clean:
+                for row in rows:
+                    if (refusal := traits[row].refusal) is not None:
+                        routed.refused.append((row, refusal))
+                rows = [row for row in rows if traits[row].refusal is None]
+            plan = self.plan(topic)
+            if plan.by_headers or carbon or banned:
+                special: dict[tuple[bytes, frozenset[str]], list[int]] = {}
+                for row in rows:
+                    ban = (banned or {}).get(row, frozenset())
+                    special.setdefault((batch.properties_of(row), ban), []).append(row)
+                for (data, ban), same in special.items():
+                    one = self._special_plan(topic, data, carbon) if plan.by_headers or carbon else plan
+                    self._take(batch, same, topic, one.without(ban) if ban else one, routed)
+            elif rows:
+                self._take(batch, rows, topic, plan, routed)
+        routed.unroutable.sort()
+        routed.refused.sort(key=_row)
+
+    def _take(self, batch: Publishes, rows: list[int], topic: Topic, plan: Plan, routed: Routed) -> None:
+        """Note for rows of one plan which queues take them."""
+        if not plan.filtered:
+            if plan.queues or plan.keep:
+                routed.take(rows, plan.queues, self.route_of(plan))
+            else:
+                routed.unroutable += rows
+            return
+        wanted = takers(batch, rows, topic, plan, routed.asking)
+        if routed.asking is not None and routed.asking.questions:
+            return  # nothing is decided before they are answered
+        alike: dict[int, list[int]] = {}
+        for row, bits in zip(rows, wanted, strict=True):
+            alike.setdefault(bits, []).append(row)
+        for bits, same in alike.items():
+            queues = tuple(queue for i, queue in enumerate(plan.queues) if bits >> i & 1)
+            if queues:
+                routed.take(same, queues, self._interning.route(tuple(queue.id for queue in queues)))
+                for bit, i in enumerate(plan.fenced, len(plan.queues)):
+                    if bits >> bit & 1 and bits >> i & 1:
+                        routed.barriers.setdefault(plan.queues[i], []).extend(same)
+            elif plan.keep:
+                routed.take(same, (), NO_ROUTE)
+            else:
+                routed.unroutable += same
+
+    def _special_plan(self, topic: Topic, data: bytes, carbon: bool) -> Plan:
+        """The plan of a topic for messages with one header."""
+        if self._plans_version != self._router.version or len(self._plans) > PLANS_KEPT:
+            self._plans.clear()
+            self._plans_version = self._router.version
+        plan = self._plans.get((topic, data, carbon))
+        if plan is None:
+            traits = self._traits[data]
+            keys = (topic.name, *traits.keys) if carbon else (topic.name,)
+            plan = self._router.plan(topic.vhost, topic.exchange, keys, traits.headers)
+            if len(data) <= HEADER_KEPT:
+                self._plans[topic, data, carbon] = plan
+        return plan
+
+
+def _row(item: tuple[int, Refusal]) -> int:
+    return item[0]

@@ -1,0 +1,1 @@
+"""Barriers: what waits for what, and when they are let go."""

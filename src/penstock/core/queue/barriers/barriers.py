@@ -1,0 +1,394 @@
+"""Barriers: messages that wait until all before them are settled, hold back all behind, then go to every subscription.
+
+What stands behind the first barrier is in neither the main order nor among what came back: each barrier holds its own
+part of the queue, up to the next one, so whoever looks for ready messages never meets what is held back.  When a
+barrier goes, its part becomes the main order as it is, whatever its size.
+
+    main, returned | barrier, its part | barrier, its part ...
+      done first          held                held
+
+Before and after are a matter of LSNs: an earlier message is one with a lower LSN that is ready, leased, delayed or
+dying here.  A barrier that is itself delayed is an ordinary delayed message until it is due; then it stands where its
+DUE record does, behind all that came before that.
+
+What is a barrier is decided once, as the message enters the queue, and a BARRIER record of the same group says so.  It
+knows no expression and no body; the filters of subscriptions are asked by a `Scan`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.runs import NEVER, Run, sift, sorted_chunk
+from penstock.records.chunks import Chunk, as_chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
+
+GONE_MOST = 64
+"""Places of barriers that went are cut off when they are more than this, and more than those that wait."""
+
+_NOTHING: Chunk = range(0)
+
+
+class Barrier:
+    """One that waits, and what is behind it up to the next."""
+
+    __slots__ = ("back", "delayed", "lsn", "main", "place")
+
+    def __init__(self, lsn: int, place: int) -> None:
+        self.lsn = lsn
+        self.place = place  # its own LSN, or that of the record by which it became due
+        self.main: Main | None = None  # never delivered; None: nothing
+        self.back: Returned | None = None  # what has a place of its own, or was delivered before
+        self.delayed = 0  # delayed messages that belong here
+
+    @property
+    def behind(self) -> int:
+        """Messages held in its part."""
+        return (self.main.count if self.main is not None else 0) + (self.back.count if self.back is not None else 0)
+
+    def order(self) -> Main:
+        """Its part, to append to."""
+        if self.main is None:
+            self.main = Main()
+        return self.main
+
+    def push(self, run: Run) -> None:
+        """Add what has its own place in its part."""
+        if self.back is None:
+            self.back = Returned()
+        self.back.push(run)
+
+
+class Barriers:
+    """The barriers of a queue, in order, and all that they hold back."""
+
+    __slots__ = (
+        "_all", "_places", "_start", "answers", "asked", "asking", "delayed", "dormant", "held", "late",
+        "serial",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._all: list[Barrier] = []  # those that wait begin at `_start`
+        self._places: list[int] = []  # beside them
+        self._start = 0
+        self.held = 0  # barriers that wait and what is behind them
+        self.delayed = 0  # delayed messages before the first barrier; counted while one waits
+        self.dormant = set[int]()  # barriers that are delayed themselves
+        self.late: dict[int, int] = {}  # barriers that were delayed and wait now: LSN -> place
+        # who of those with a filter wants the first barrier
+        self.answers: dict[str, bool] = {}  # by filter text
+        self.asked = 0  # serial of the scan under way; 0: none
+        self.asking: tuple[str, ...] = ()  # the filters in it
+        self.serial = 0
+
+    def __len__(self) -> int:
+        return len(self._all) - self._start
+
+    @property
+    def first(self) -> Barrier | None:
+        """The one that goes next."""
+        return self._all[self._start] if self._start < len(self._all) else None
+
+    @property
+    def last(self) -> Barrier | None:
+        """The one behind which messages arrive."""
+        return self._all[-1] if self._start < len(self._all) else None
+
+    def waiting(self) -> Iterator[Barrier]:
+        """Those that wait, in order."""
+        for index in range(self._start, len(self._all)):
+            yield self._all[index]
+
+    def since(self, lsn: int) -> Iterator[Barrier]:
+        """Those that wait, from the one behind which the message stands or would stand."""
+        for index in range(max(bisect_right(self._places, lsn, self._start) - 1, self._start), len(self._all)):
+            yield self._all[index]
+
+    def add(self, lsn: int, place: int, delayed: int) -> Barrier:
+        """One more behind all others; `delayed`: messages that are delayed now, itself not among them."""
+        if not len(self):
+            self.delayed = delayed - len(self.dormant)
+        barrier = Barrier(lsn, place)
+        if place != lsn:
+            self.late[lsn] = place
+        self._all.append(barrier)
+        self._places.append(place)
+        self.held += 1
+        return barrier
+
+    def pop(self) -> Barrier:
+        """The first one goes; what it held is the caller's."""
+        barrier = self._all[self._start]
+        self._start += 1
+        if self._start > GONE_MOST and 2 * self._start > len(self._all):
+            del self._all[: self._start], self._places[: self._start]
+            self._start = 0
+        self.held -= 1 + barrier.behind
+        self.delayed = barrier.delayed
+        self.late.pop(barrier.lsn, None)
+        self.answers.clear()
+        self.asked = 0
+        return barrier
+
+    def lsns(self) -> Chunk:
+        """The barriers that wait, those at their own place."""
+        return as_chunk(array("q", [barrier.lsn for barrier in self.waiting() if barrier.lsn == barrier.place]))
+
+    def all_lsns(self) -> Iterator[int]:
+        """The barriers that wait."""
+        return (barrier.lsn for barrier in self.waiting())
+
+    def clear(self) -> None:
+        """All that is held is gone; what is delayed stays."""
+        self._all, self._places, self._start, self.held = [], [], 0, 0
+        self.late.clear()
+        self.answers.clear()
+        self.asked = 0
+
+    # -- where a message belongs
+
+    def cut(self, chunk: Chunk) -> Iterator[tuple[Barrier | None, Chunk]]:
+        """An ascending chunk by parts: those before the first barrier (None), then those behind each."""
+        at, n = 0, len(chunk)
+        while at < n:
+            index = bisect_right(self._places, chunk[at], self._start)
+            end = n if index == len(self._places) else bisect_left(chunk, self._places[index], at)
+            yield (self._all[index - 1] if index > self._start else None), chunk[at:end]
+            at = end
+
+    def delay(self, chunk: Chunk, sign: int) -> None:
+        """Messages became delayed (1), or are it no longer (-1)."""
+        if not len(self):
+            return
+        for barrier, part in self.cut(chunk):
+            count = sign * (len(part) - (sum(lsn in self.dormant for lsn in part) if self.dormant else 0))
+            if barrier is None:
+                self.delayed += count
+            else:
+                barrier.delayed += count
+
+    def forget_delayed(self, runs: Sequence[Run]) -> None:
+        """Delayed messages are gone for good."""
+        for run in runs:
+            self.delay(run.chunk, -1)
+            if self.dormant:
+                self.dormant.difference_update(run.chunk)
+
+    # -- what leaves from the middle
+
+    def extract(self, wanted: Chunk) -> tuple[list[Run], list[Barrier]]:
+        """Take those of the wanted that are held: (their runs, the barriers among them, without their parts).
+
+        Parts of barriers that are gone were joined to the part before; the caller joins those before the first.
+        """
+        out = list[Run]()
+        if not len(self) or (wanted[-1] < self._places[self._start] and not self.late):
+            return out, []
+        for barrier, part in self.cut(wanted):
+            if barrier is None:
+                continue
+            runs = barrier.main.extract(part) if barrier.main is not None else []
+            if barrier.back is not None:
+                runs += barrier.back.extract(part)
+            out += runs
+        self.held -= sum(len(run.chunk) for run in out)
+        gone = self._among(wanted)
+        for barrier in gone:
+            late = barrier.place != barrier.lsn
+            out.append(Run(range(barrier.lsn, barrier.lsn + 1), True, place=barrier.place if late else 0))
+            self.late.pop(barrier.lsn, None)
+        return out, self._remove(gone) if gone else []
+
+    def _among(self, wanted: Chunk) -> list[Barrier]:
+        """Barriers that are among the wanted."""
+        out = list[Barrier]()
+        index = bisect_left(self._places, wanted[0], self._start)
+        while index < len(self._all) and self._places[index] <= wanted[-1]:
+            barrier = self._all[index]
+            if barrier.place == barrier.lsn and _has(wanted, barrier.lsn):
+                out.append(barrier)
+            index += 1
+        if self.late:
+            places = {place for lsn, place in self.late.items() if _has(wanted, lsn)}
+            out += (b for b in self.waiting() if b.place in places and b.place != b.lsn and _has(wanted, b.lsn))
+        return out
+
+    def _remove(self, gone: Sequence[Barrier]) -> list[Barrier]:
+        """Take barriers out.  Those that stood before all that stay, whose parts are before no barrier now."""
+        going = set(gone)
+        freed = list[Barrier]()
+        while (first := self.first) is not None and first in going:
+            before = self.delayed
+            freed.append(self.pop())
+            self.delayed += before
+        if len(freed) == len(going):
+            return freed
+        kept = list[Barrier]()
+        for barrier in self.waiting():
+            if barrier not in going:
+                kept.append(barrier)
+                continue
+            merge(kept[-1], barrier)
+            kept[-1].delayed += barrier.delayed
+            self.held -= 1
+        self._all, self._start = kept, 0
+        self._places = [barrier.place for barrier in kept]
+        return freed
+
+    # -- all of it
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All that is held, at its own place and never delivered; the chunks will not change."""
+        lsns = self.lsns()
+        if len(lsns):
+            yield lsns
+        for barrier in self.waiting():
+            if barrier.main is not None:
+                yield from barrier.main.chunks()
+
+    def runs(self) -> Iterator[Run]:
+        """The rest of what is held."""
+        for lsn, place in self.late.items():
+            yield Run(range(lsn, lsn + 1), True, place=place)
+        for barrier in self.waiting():
+            if barrier.back is not None:
+                yield from barrier.back.runs()
+
+    def marked(self) -> Chunk:
+        """All barriers: those that wait and those that are delayed."""
+        return as_chunk(array("q", sorted([*self.dormant, *(barrier.lsn for barrier in self.waiting())])))
+
+    def floor(self) -> int:
+        """Nothing that is held is older."""
+        return min([self._places[self._start] if len(self) else NEVER, *self.late])
+
+
+def merge(before: Barrier, gone: Barrier) -> None:
+    """The part of a barrier that is gone, behind that of the one before it."""
+    if gone.main is not None:
+        if before.main is None:
+            before.main = gone.main
+        else:
+            before.main.absorb(gone.main)
+    if gone.back is not None:
+        for run in gone.back.runs():
+            before.push(run)
+
+
+def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
+    """Parts that no barrier holds back any more are ready."""
+    for barrier in freed:
+        queue.ready += barrier.behind
+        if barrier.main is not None and barrier.main.count:
+            if queue.targets.lists:
+                queue.targets.rewind(barrier.main.head() - 1)
+            if queue.main.count:
+                queue.main.absorb(barrier.main)
+            else:
+                queue.main = barrier.main
+        elif barrier.main is not None:
+            queue.main.seal(barrier.main.sealed)
+        if barrier.back is not None:
+            for run in barrier.back.runs():
+                queue.coming_back().push(run)
+                if queue.targets.lists:
+                    queue.targets.came_back(run.chunk)
+
+
+def hold_back(queue: Contents, run: Run) -> Iterator[Run]:
+    """Sort a run that is ready again, or due, by barriers; what stands before the first is given back.
+
+    A barrier that became due waits behind everything from now on.
+    """
+    barriers = queue.barriers
+    chunk = run.chunk
+    if run.place and barriers.dormant:
+        due = [lsn for lsn in chunk if lsn in barriers.dormant]
+        if due:
+            barriers.dormant.difference_update(due)
+            kept = sift(chunk, as_chunk(due))[1]
+            chunk = sorted_chunk(kept) if kept else _NOTHING
+            for lsn in due:
+                barriers.add(lsn, run.place, queue.delayed)
+    for barrier, part in barriers.cut(chunk):
+        mine = run if len(part) == len(run.chunk) else run.part(part, True)
+        if barrier is None:
+            yield mine
+        else:
+            barrier.push(mine)
+            barriers.held += len(part)
+
+
+def dissolve(queue: Contents) -> None:
+    """Make ordinary messages of all barriers: the queue has no expression for them any more."""
+    barriers = queue.barriers
+    parts = list(barriers.waiting())
+    barriers.dormant.clear()
+    barriers.clear()
+    for barrier in parts:
+        if barrier.place == barrier.lsn:
+            own = Main()
+            own.append(range(barrier.lsn, barrier.lsn + 1))
+            own.absorb(barrier.order())
+            barrier.main = own
+        else:
+            barrier.push(Run(range(barrier.lsn, barrier.lsn + 1), True, place=barrier.place))
+    join_front(queue, parts)
+
+
+def split(queue: Contents, keys: Iterable[tuple[int, int]]) -> None:
+    """Put barriers, (place, LSN) ascending, where they belong among what is ready and held already."""
+    barriers = queue.barriers
+    merged = sorted({*keys, *((barrier.place, barrier.lsn) for barrier in barriers.waiting())})
+    if not merged:
+        return
+    freed = list(barriers.waiting())
+    barriers.clear()
+    join_front(queue, freed)
+    main, back = queue.main, list(queue.returned.runs())
+    queue.clear_returned()
+    if queue.targets.lists:
+        queue.targets.rewind(0)
+        for run in back:
+            queue.targets.left(run.chunk)
+    edges = [place for place, _ in merged[1:]]
+    queue.main = _taken(main, merged[0][0])
+    queue.main.seal(main.sealed)
+    queue.ready = queue.main.count
+    for (place, lsn), edge in zip(merged, [*edges, NEVER], strict=True):
+        barrier = barriers.add(lsn, place, 0)
+        part = _taken(main, edge)
+        if part.count:
+            part.seal(main.sealed)
+            barrier.main = part
+            barriers.held += part.count
+    for run in back:
+        queue.put_back(run)
+    barriers.delayed = 0
+    for run in queue.delays.retries.runs():
+        barriers.delay(run.chunk, 1)
+    for block in queue.delays.scheduled.blocks:
+        barriers.delay(block.lsns, 1)
+
+
+def _taken(main: Main, limit: int) -> Main:
+    """What stands before `limit`, as an order of its own."""
+    out = Main()
+    for run in main.take(NEVER, limit) if main.count else ():
+        out.seal(run.chunk[0] - 1)
+        out.append(run.chunk, run.solid)
+    return out
+
+
+def _has(chunk: Chunk, lsn: int) -> bool:
+    if isinstance(chunk, range):
+        return lsn in chunk
+    at = bisect_left(chunk, lsn)
+    return at < len(chunk) and chunk[at] == lsn

@@ -1,0 +1,103 @@
+"""Letting barriers go: when, to whom, and what is written of it.
+
+A barrier goes to every subscription of the moment whose filter lets it in, whatever its backlog, and its removal is a
+SETTLE record of the same turn.  In an at-least-once queue it is sent before that record is durable: a crash in between
+repeats it, to the subscriptions of then, and does not lose it.  In an at-most-once queue the removal is durable first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Deliver, Purpose, Scan, Sink, Token
+from penstock.core.queue.barriers.barriers import Barrier, Barriers, join_front
+from penstock.core.queue.dispatching.dispatch import dispatch
+from penstock.records.chunks import Now, pack_pairs
+from penstock.records.kinds import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.queue.view import Queue
+
+RELEASE_MOST = 256
+"""Barriers that go in one step; the queue asks to be called again for the rest."""
+
+
+def release(queue: Queue, now: Now, sink: Sink) -> None:
+    """Let go what is free to go, and serve what it held back."""
+    barriers = queue.barriers
+    for _ in range(RELEASE_MOST):
+        first = barriers.first
+        if first is None or not _free(queue, first):
+            return
+        wanting = queue.roster.all
+        if wanting:
+            if not _answered(queue, barriers, first, sink):
+                return
+        elif queue.settings.barrier_without_subscribers == "hold":
+            return
+        _let_go(queue, first, sink)
+        if queue.ready and queue.roster.all:
+            dispatch(queue, now, sink)
+    queue.hungry = True
+
+
+def _free(queue: Queue, first: Barrier) -> bool:
+    """Whether all before it is done."""
+    barriers = queue.barriers
+    if queue.older is not None or queue.ready or barriers.delayed:
+        return False
+    some = queue.leased or queue.outstanding
+    if some and any(holder.leases.reach_before(first.place) for holder in queue.holders()):
+        return False
+    if queue.expiry.busy:  # it may be overdue itself
+        return False
+    return not queue.letters.count or all(run.chunk[0] > first.place for run in queue.letters.runs())
+
+
+def _answered(queue: Queue, barriers: Barriers, first: Barrier, sink: Sink) -> bool:
+    """Whether all filters have looked at it; if not they are asked, unless they are at it."""
+    if not queue.targets.lists:
+        return True
+    filters = {one.targets.filter.text: one.targets.filter for one in queue.roster.all if one.targets is not None}
+    unknown = [one for text, one in filters.items() if text not in barriers.answers]
+    if unknown and not barriers.asked:
+        barriers.serial += 1
+        barriers.asked = barriers.serial
+        barriers.asking = tuple([one.text for one in unknown])
+        lsn = first.lsn
+        sink.effect(Scan(Token(queue.id, barriers.serial, Purpose.BARRIER), tuple(unknown), range(lsn, lsn + 1)))
+    return not unknown
+
+
+def looked(queue: Queue, token: Token, found: Sequence[Sequence[int]], upto: int) -> None:
+    """The answer to the scan: which of the filters asked want the first barrier."""
+    barriers = queue.barriers
+    first = barriers.first
+    if first is None or barriers.asked != token.serial:
+        return
+    barriers.asked = 0
+    if upto >= first.lsn:
+        for text, lsns in zip(barriers.asking, found, strict=True):
+            barriers.answers[text] = len(lsns) > 0
+
+
+def _let_go(queue: Queue, first: Barrier, sink: Sink) -> None:
+    barriers = queue.barriers
+    answers = barriers.answers
+    takers = [one for one in queue.roster.all if one.targets is None or answers[one.targets.filter.text]]
+    barriers.pop()
+    lsn = first.lsn
+    removed = sink.record(Kind.SETTLE, queue.name, {"barrier": len(takers)}, pack_pairs(queue.id, (lsn, lsn + 1)))
+    settings = queue.settings
+    once = settings.semantics == "at-most-once"
+    after = removed if once else 0 if settings.deliver == "early" else first.place
+    again = lsn < queue.redelivered_below
+    others = len(takers) - 1
+    for consumer in takers:
+        one = range(lsn, lsn + 1)
+        sink.effect(Deliver(consumer, queue, one, 1, again, after, barrier=True, others=others))
+        others = 0
+    queue.delivered += len(takers)
+    join_front(queue, (first,))

@@ -1,0 +1,1 @@
+"""Who gets a queue's messages: consumers, fairness, filters."""

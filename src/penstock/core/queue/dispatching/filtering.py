@@ -1,0 +1,398 @@
+"""Consumers with a content filter: which waiting messages match, without asking twice.
+
+There is one target list for each distinct filter text.  Lists that have looked at everything follow: what arrives is
+evaluated for all of them at once (`FilterSet`), and a list that an arrival does not concern costs nothing.  The others
+walk over what waited before them: `Scan` effects ask for the matches of a stretch of the main order, one for all lists
+that stand at the same place, and come back with LSNs.  A list holds a bounded number of positions; a full one stops
+where it is and walks on when half of them are gone.  First lease wins: positions that are gone are skipped when they
+reach the head of a list, so a message that nobody wants blocks nobody.
+
+What would hold up the loop is not evaluated as it arrives: the lists fall behind, and walk there at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Purpose, Scan, Sink, Token
+from penstock.core.queue.dispatching.takers import Takers
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.runs import NEVER, Key
+from penstock.expr import FilterSet, Matcher
+from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, HandOver, meter
+from penstock.records.bodies import listed
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes, Topic
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+
+TARGETS_MOST = 10_000
+"""Positions in one list."""
+WALK_FIRST = 4_096
+"""Messages of the first stretch that a list looks through; the next is twice as long, where few match."""
+WALK_MOST = 1 << 20
+WALK_LEAST = 256
+RECHECK = 500
+"""Messages that came back, asked for at once."""
+WALKS_MOST = 2
+"""Stretches of one queue that are looked through at the same time."""
+
+__all__ = ["Matcher", "TargetList", "Targets"]
+
+
+class TargetList:
+    """The waiting messages that one filter wants."""
+
+    __slots__ = (
+        "_back", "_owner", "busy", "consumers", "filter", "found", "parked", "recalled", "recheck", "slot", "stride",
+        "takers", "walked",
+    )  # fmt: skip
+
+    def __init__(self, filter: Matcher, owner: Targets) -> None:
+        self.filter = filter
+        self.consumers: list[Consumer] = []
+        self.takers = Takers()  # those that are pushed to and may have room
+        self.found: deque[int] = deque()  # matching, of the main order, ascending; some may be gone
+        self.walked = 0  # all of the main order up to here was looked at; NEVER: it follows
+        self.recalled: dict[int, int] = {}  # matching, of what came back: LSN -> place; none is gone
+        self.recheck: deque[Chunk] = deque()  # came back, not yet looked at by this list; some may be gone
+        self.slot = -1  # among those that follow
+        self.stride = WALK_FIRST
+        self.busy = False  # a scan is under way for it
+        self.parked = False  # full: it walks on when half of its positions are gone
+        self._back: list[Key] = []  # heap over `recalled`; some may be gone
+        self._owner = owner
+
+    def head(self, main: Main) -> Key | None:
+        """Where the oldest match stands; what is gone is dropped on the way."""
+        found, back = self.found, self._back
+        while found and not main.has(found[0]):
+            found.popleft()
+        if self.parked and 2 * len(found) <= self._owner.most:
+            self._owner.unpark(self)
+        while back and self.recalled.get(back[0][1]) != back[0][0]:
+            heappop(back)
+        if not found:
+            return back[0] if back else None
+        first = (found[0], found[0])
+        return min(first, back[0]) if back else first
+
+    def oldest_recalled(self) -> Key | None:
+        """Where the oldest match of what came back stands, after `head`."""
+        return self._back[0] if self._back else None
+
+    def take(self, lsns: Sequence[int], most: int) -> int:
+        """Add matches of the main order, ascending, as far as there is room; returns how many were added."""
+        room = max(most - len(self.found), 0)
+        if lsns:
+            self.found.extend(lsns if len(lsns) <= room else lsns[:room])
+            self._owner.awake[self] = None
+        return min(len(lsns), room)
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer may have room again."""
+        if not (consumer.passive or consumer.closed):
+            self.takers.add(consumer)
+            self._owner.awake[self] = None
+
+    def recall(self, keys: Iterable[Key]) -> None:
+        """These came back and match."""
+        self._owner.awake[self] = None
+        for place, lsn in keys:
+            self.recalled[lsn] = place
+            heappush(self._back, (place, lsn))
+
+    def forget(self) -> None:
+        """The queue was emptied."""
+        self.found.clear()
+        self.recalled.clear()
+        self._back.clear()
+        self.recheck.clear()
+
+
+@dataclass(slots=True, eq=False)
+class Look:
+    """A scan under way."""
+
+    lists: tuple[TargetList, ...]
+    chunk: Chunk
+    recheck: bool  # of what came back
+
+
+class Targets:
+    """The target lists of a queue."""
+
+    __slots__ = (
+        "_behind", "_by_slot", "_following", "_queue", "_recalling", "_recheck", "_rechecking", "_serial", "asked",
+        "awake", "lists", "most",
+    )  # fmt: skip
+
+    def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
+        self._queue = queue  # id
+        self._serial = 0
+        self.lists: dict[str, TargetList] = {}
+        self.most = most
+        self.asked: dict[int, Look] = {}  # scans under way, by serial
+        self.awake: dict[TargetList, None] = {}  # those that may have a match and somebody to take it
+        self._following = FilterSet()
+        self._by_slot: dict[int, TargetList] = {}
+        self._behind: dict[TargetList, None] = {}  # those that have to walk, and have room
+        self._recheck: deque[Chunk] = deque()  # came back, not yet looked at by any list
+        self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
+        self._recalling: dict[TargetList, None] = {}  # those with something in `recalled`
+
+    def go_on_from(self, others: Targets) -> None:
+        """Take the place of others: no answer to what they asked is taken for one to these."""
+        self._serial, self.most = others._serial, others.most
+
+    # -- lists
+
+    def join(self, consumer: Consumer, filter: Matcher, main: Main, returned: Returned) -> TargetList:
+        """The list of this filter, made if it is the first consumer with it."""
+        targets = self.lists.get(filter.text)
+        if targets is None:
+            targets = self.lists[filter.text] = TargetList(filter, self)
+            if main.count:
+                self._fall_behind(targets, main.head() - 1)
+            else:
+                self._follow(targets)
+            targets.recheck.extend(run.chunk for run in returned.runs())
+            if targets.recheck:
+                self._rechecking[targets] = None
+        targets.consumers.append(consumer)
+        return targets
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer has gone; its list goes with the last."""
+        targets = consumer.targets
+        if targets is not None:
+            targets.consumers.remove(consumer)
+            targets.takers.remove(consumer)
+            if not targets.consumers and self.lists.pop(targets.filter.text, None) is not None:
+                self._stop_following(targets)
+                for group in (self._behind, self._rechecking, self._recalling, self.awake):
+                    group.pop(targets, None)
+                if not self.lists:
+                    self._recheck.clear()
+
+    def _follow(self, targets: TargetList) -> None:
+        self._behind.pop(targets, None)
+        targets.walked = NEVER
+        targets.stride = WALK_FIRST
+        targets.slot = self._following.add(targets.filter)
+        self._by_slot[targets.slot] = targets
+
+    def _stop_following(self, targets: TargetList) -> None:
+        if targets.slot >= 0:
+            self._following.remove(targets.slot)
+            del self._by_slot[targets.slot]
+            targets.slot = -1
+
+    def _fall_behind(self, targets: TargetList, walked: int) -> None:
+        """The list has looked at everything up to `walked` and has to walk from there; a full one waits first."""
+        self._stop_following(targets)
+        targets.walked = walked
+        targets.parked = 2 * len(targets.found) > self.most
+        if targets.parked:
+            self._behind.pop(targets, None)
+        else:
+            self._behind[targets] = None
+
+    def unpark(self, targets: TargetList) -> None:
+        """A full list has room again."""
+        targets.parked = False
+        self._behind[targets] = None
+
+    # -- what comes and goes
+
+    def arrive(self, chunk: Chunk, batch: Publishes | None, rows: Sequence[int] | None, main: Main) -> None:
+        """Evaluate messages that are about to be appended to the main order.
+
+        Without a batch, or where that would take long, the lists walk there instead.
+        """
+        if not self._by_slot:
+            return
+        found = None if batch is None else self._evaluate(chunk, batch, rows)
+        if found is None:
+            for targets in list(self._by_slot.values()):
+                self._fall_behind(targets, chunk[0] - 1)
+            return
+        for slot, places in found.items():
+            targets = self._by_slot[slot]
+            taken = targets.take([chunk[place] for place in places], self.most)
+            if taken < len(places):
+                self._fall_behind(targets, chunk[places[taken]] - 1)
+
+    def _evaluate(self, chunk: Chunk, batch: Publishes, rows: Sequence[int] | None) -> dict[int, list[int]] | None:
+        """By slot the places in the chunk that match; None: not on the loop."""
+        bodies = batch.bodies = listed(batch.bodies)  # for good: the next queue's filters ask again
+        properties: bytes | list[bytes] = batch.properties
+        topics: Topic | list[Topic] = batch.topics
+        if rows is not None and len(rows) != len(bodies):
+            bodies = [bodies[row] for row in rows]
+            properties = [properties[row] for row in rows] if isinstance(properties, list) else properties
+            topics = [topics[row] for row in rows] if isinstance(topics, list) else topics
+        sizes = list(map(len, bodies))
+        if max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or self._following.too_much(len(bodies)):
+            return None
+        try:
+            with meter.bounded():
+                return self._following.matches(bodies, properties, topics, lsns=chunk)
+        except HandOver:
+            return None
+
+    def matches(self, chunk: Chunk, batch: Publishes, rows: Sequence[int]) -> list[tuple[TargetList, list[int]]] | None:
+        """For each list that has a filter here the places in the chunk that match; None: not on the loop."""
+        found = self._evaluate(chunk, batch, rows)
+        return None if found is None else [(self._by_slot[slot], places) for slot, places in found.items()]
+
+    def came_back(self, chunk: Chunk) -> None:
+        """Messages returned to the queue: each list has to look again."""
+        self._recheck.append(chunk)
+
+    def left(self, chunk: Chunk) -> None:
+        """Messages that had come back are ready no more."""
+        for targets in list(self._recalling):
+            recalled = targets.recalled
+            for lsn in chunk:
+                recalled.pop(lsn, None)
+            if not recalled:
+                del self._recalling[targets]
+
+    def rewind(self, lsn: int) -> None:
+        """What stands after `lsn` in the main order has to be looked at anew, by all lists."""
+        for serial, look in list(self.asked.items()):
+            if not look.recheck and look.chunk[-1] > lsn:
+                del self.asked[serial]
+                for targets in look.lists:
+                    targets.busy = False
+        for targets in self.lists.values():
+            if targets.walked > lsn:
+                while targets.found and targets.found[-1] > lsn:
+                    targets.found.pop()
+                self._fall_behind(targets, lsn)
+
+    def forget(self) -> None:
+        """The queue was emptied of what is ready."""
+        for targets in self.lists.values():
+            targets.forget()
+            if targets.parked:
+                self.unpark(targets)
+        self._recheck.clear()
+        self._rechecking.clear()
+        self._recalling.clear()
+
+    # -- looking through what waits
+
+    def ask(self, main: Main, returned: Returned, sink: Sink) -> None:
+        """Have the world look where lists have room and something to look at."""
+        if self._recheck or self._rechecking:
+            self._ask_again(returned, sink)
+        if self._behind:
+            self._ask_on(main, sink)
+
+    def _ask_on(self, main: Main, sink: Sink) -> None:
+        """The next stretch for those that stand furthest back; it ends where the next ones stand, to go on together."""
+        walking = sum(not look.recheck for look in self.asked.values())
+        while walking < WALKS_MOST:
+            waiting = [targets for targets in self._behind if not targets.busy]
+            if not waiting:
+                return
+            lowest = min(targets.walked for targets in waiting)
+            group = [targets for targets in waiting if targets.walked == lowest]
+            if not main.count or main.last() <= lowest:
+                for targets in group:
+                    self._follow(targets)
+                continue
+            chunk = main.stretch(lowest, max(targets.stride for targets in group))
+            others = min((targets.walked for targets in waiting if targets.walked > lowest), default=NEVER)
+            if not len(chunk):
+                for targets in group:
+                    targets.walked = main.last()
+            elif chunk[0] > others:
+                for targets in group:
+                    targets.walked = others
+            else:
+                if chunk[-1] > others:
+                    chunk = chunk[: _count_to(chunk, others)]
+                self._scan(group, chunk, False, sink)
+                walking += 1
+
+    def _ask_again(self, returned: Returned, sink: Sink) -> None:
+        if any(look.recheck for look in self.asked.values()):
+            return
+        while self._recheck and self.lists:
+            chunk = _next(self._recheck, returned)
+            if not len(chunk):
+                continue
+            room = [targets for targets in self.lists.values() if len(targets.recalled) < self.most]
+            if len(room) < len(self.lists):
+                for targets in self.lists.values():
+                    if len(targets.recalled) >= self.most:
+                        targets.recheck.append(chunk)
+                        self._rechecking[targets] = None
+            if room:
+                self._scan(room, chunk, True, sink)
+                return
+        for targets in list(self._rechecking):
+            if len(targets.recalled) >= self.most:
+                continue
+            while targets.recheck:
+                chunk = _next(targets.recheck, returned)
+                if len(chunk):
+                    self._scan([targets], chunk, True, sink)
+                    return
+            del self._rechecking[targets]
+
+    def _scan(self, lists: Sequence[TargetList], chunk: Chunk, recheck: bool, sink: Sink) -> None:
+        self._serial += 1
+        self.asked[self._serial] = Look(tuple(lists), chunk, recheck)
+        if not recheck:
+            for targets in lists:
+                targets.busy = True
+        filters = tuple([targets.filter for targets in lists])
+        sink.effect(Scan(Token(self._queue, self._serial, Purpose.WALK), filters, chunk))
+
+    def scanned(self, token: Token, found: Sequence[Sequence[int]], upto: int, main: Main, returned: Returned) -> None:
+        """The answer to a scan: for each filter the LSNs that it matches, ascending, of those up to `upto`."""
+        look = self.asked.pop(token.serial, None)
+        if look is None:
+            return
+        if look.recheck and upto < look.chunk[-1]:
+            self._recheck.appendleft(look.chunk[_count_to(look.chunk, upto) :])
+        for targets, lsns in zip(look.lists, found, strict=True):
+            here = self.lists.get(targets.filter.text) is targets
+            if look.recheck:
+                if lsns and here:
+                    targets.recall(returned.present(as_chunk(lsns)))
+                    self._recalling[targets] = None
+                continue
+            targets.busy = False
+            if not here:
+                continue
+            targets.stride = min(2 * targets.stride, WALK_MOST)
+            if 4 * len(lsns) > self.most:
+                targets.stride = max(targets.stride // 8, WALK_LEAST)
+            taken = targets.take(lsns, self.most)
+            self._fall_behind(targets, upto if taken == len(lsns) else lsns[taken] - 1)
+
+
+def _next(waiting: deque[Chunk], returned: Returned) -> Chunk:
+    """Of what came back the next few that are still here; may be empty."""
+    chunk = waiting.popleft()
+    if len(chunk) > RECHECK:
+        waiting.appendleft(chunk[RECHECK:])
+        chunk = chunk[:RECHECK]
+    return as_chunk(sorted(lsn for _, lsn in returned.present(chunk)))
+
+
+def _count_to(chunk: Chunk, lsn: int) -> int:
+    """How many of an ascending chunk are not above `lsn`."""
+    return bisect_right(chunk, lsn)

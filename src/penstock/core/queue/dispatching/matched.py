@@ -1,0 +1,217 @@
+"""Dispatch among consumers with filters: only the lists that have a match and somebody to take it are looked at.
+
+It grants what `dispatch` would grant message by message: the oldest ready message that somebody with room wants, to one
+of those that want it.  Lists stand in a heap by their oldest match.  What one consumer takes must not change another's
+room otherwise than through the queue's own limit; `dispatch` sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.filtering import TargetList
+from penstock.core.queue.dispatching.takers import Takers, ratio
+from penstock.core.queue.order.runs import NEVER, Key, Run
+from penstock.records.chunks import Now
+from penstock.records.settings import FairnessModel
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+
+Grant: TypeAlias = "Callable[[Queue, Now, Sink, Consumer, list[Run]], None]"
+
+
+class _Group:
+    """A list with the consumers that take from it, or (without a list) those that take anything."""
+
+    __slots__ = ("list", "takers")
+
+    def __init__(self, list: TargetList | None, takers: Takers) -> None:
+        self.list = list
+        self.takers = takers
+
+    def head(self, queue: Queue) -> Key | None:
+        """Where the oldest message stands that they want."""
+        return queue.head() if self.list is None else self.list.head(queue.main)
+
+
+def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant: Grant) -> None:
+    """Grant what can be granted, `budget` messages at most; then the queue is hungry."""
+    model = queue.settings.fairness_model
+    awake = queue.targets.awake
+    shares: dict[Consumer, list[Run]] = {}
+    heap = list[tuple[Key, int, _Group]]()  # the number keeps groups from being compared
+    for group in _groups(queue):
+        _enter(heap, group, queue)
+    heapify(heap)
+    held = 0
+    while heap and queue.ready and queue.room - held > 0:
+        key = heap[0][0]
+        wanting = list[_Group]()
+        while heap and heap[0][0] == key:
+            wanting.append(heappop(heap)[2])
+        if wanting[-1].list is None or wanting[0].list is None:  # of all messages: another list may have taken it
+            wanting = _still(wanting, key, heap, queue)
+        consumer, taking = _next(wanting, model, queue.roster.turn)
+        if consumer is None or taking is None:
+            for one in wanting:
+                if one.list is not None:
+                    awake.pop(one.list, None)
+            continue
+        if not budget:
+            queue.hungry = True
+            break
+        if len(wanting) == 1 and taking.list is not None:
+            most = min(budget, queue.room - held)
+            limit = heap[0][0] if heap else (NEVER, 0)
+            given, counted = _give(queue, taking.list, taking.takers, key, limit, most, shares)
+        else:
+            shares.setdefault(consumer, []).append(queue.take_one(key))
+            given, counted = 1, _count(consumer, taking.takers, 1)
+            queue.roster.turn = consumer.serial
+        budget -= given
+        held += counted
+        for one in wanting:
+            _enter(heap, one, queue, sort=True)
+    for consumer in sorted(shares, key=_rank):
+        share = shares[consumer]
+        if not consumer.no_ack:
+            consumer.leases.count -= sum(len(run.chunk) for run in share)
+        grant(queue, now, sink, consumer, share)
+
+
+def _groups(queue: Queue) -> list[_Group]:
+    groups = [_Group(one, one.takers) for one in queue.targets.awake]
+    plain = queue.roster.plain
+    if plain:
+        takers = Takers()
+        for consumer in plain:
+            takers.add(consumer)
+        groups.append(_Group(None, takers))
+    return groups
+
+
+def _enter(heap: list[tuple[Key, int, _Group]], group: _Group, queue: Queue, *, sort: bool = False) -> None:
+    """Put a group into the heap, if it wants something and has somebody to take it; else its list sleeps."""
+    key = group.head(queue) if group.takers else None
+    if key is None:
+        if group.list is not None:
+            queue.targets.awake.pop(group.list, None)
+    elif sort:
+        heappush(heap, (key, id(group), group))
+    else:
+        heap.append((key, id(group), group))
+
+
+def _still(wanting: list[_Group], key: Key, heap: list[tuple[Key, int, _Group]], queue: Queue) -> list[_Group]:
+    """Those of the groups whose oldest message this still is; the others go back into the heap."""
+    here = list[_Group]()
+    for group in wanting:
+        if group.list is not None or queue.head() == key:
+            here.append(group)
+        else:
+            _enter(heap, group, queue, sort=True)
+    return here
+
+
+def _next(wanting: list[_Group], model: FairnessModel, turn: int) -> tuple[Consumer | None, _Group | None]:
+    """Who gets a message that all these groups want."""
+    best: tuple[tuple[int, float, int], Consumer, _Group] | None = None
+    for group in wanting:
+        consumer = group.takers.next(model, turn)
+        if consumer is None:
+            continue
+        second = 0.0
+        if model == "proportional":
+            second = ratio(consumer)
+        elif model == "round-robin":
+            second = float(consumer.serial <= turn)
+        rank = (-consumer.priority, second, consumer.serial)
+        if best is None or rank < best[0]:
+            best = rank, consumer, group
+    return (None, None) if best is None else (best[1], best[2])
+
+
+def _count(consumer: Consumer, takers: Takers, count: int) -> int:
+    """Count what a consumer is given at once, for the next pick (`grant` counts for good); what uses up backlog."""
+    if consumer.no_ack:
+        return 0
+    consumer.leases.count += count
+    takers.served(consumer)
+    return count
+
+
+def _give(
+    queue: Queue,
+    targets: TargetList,
+    takers: Takers,
+    key: Key,
+    limit: Key,
+    most: int,
+    shares: dict[Consumer, list[Run]],
+) -> tuple[int, int]:
+    """Give matches of one list to its consumers, up to where another list wants something.
+
+    Returns how many, and how many of them use up backlog.  Somebody has room for the first.
+    """
+    model = queue.settings.fairness_model
+    lsns = _matches(queue, targets, key, limit, most)
+    owners: list[Consumer] = []
+    counted = 0
+    turn = queue.roster.turn
+    if len(targets.consumers) == 1 and (only := takers.next(model, turn)) is not None:
+        owners = [only] * min(len(lsns), only.room)
+        counted = _count(only, takers, len(owners))
+        turn = only.serial
+    else:
+        for _ in lsns:
+            consumer = takers.next(model, turn)
+            if consumer is None:
+                break
+            owners.append(consumer)
+            counted += _count(consumer, takers, 1)
+            turn = consumer.serial
+    queue.roster.turn = turn
+    given = len(owners)
+    found = targets.found
+    if given == 1 and not (found and key == (found[0], found[0])):
+        shares.setdefault(owners[0], []).append(queue.take_one(key))
+        return 1, counted
+    queue.ready -= given
+    runs = queue.main.take_if_first(lsns[:given]) if given > 1 else []
+    if runs and len(targets.consumers) == 1:
+        shares.setdefault(owners[0], []).extend(runs)
+    elif runs:
+        for consumer, lsn in zip(owners, lsns, strict=False):
+            shares.setdefault(consumer, []).append(Run(range(lsn, lsn + 1), True))
+    else:
+        for consumer, lsn in zip(owners, lsns, strict=False):
+            shares.setdefault(consumer, []).append(queue.main.punch(lsn))
+    last = lsns[given - 1]
+    while found and found[0] <= last:
+        found.popleft()
+    return given, counted
+
+
+def _matches(queue: Queue, targets: TargetList, key: Key, limit: Key, most: int) -> list[int]:
+    """The next matches of a list, oldest first, that stand before `limit`: several of the main order, or the one."""
+    main, found = queue.main, targets.found
+    if most == 1 or not found or key != (found[0], found[0]):
+        return [key[1]]
+    back = targets.oldest_recalled()
+    if back is not None and back < limit:
+        limit = back
+    end = limit[0]
+    if len(found) == 1 or found[1] >= end:
+        return [key[1]]
+    lsns = list(islice(found, most)) if found[-1] < end else list(takewhile(end.__gt__, islice(found, most)))
+    return lsns if main.begins_with(lsns) else [lsn for lsn in lsns if main.has(lsn)]
+
+
+def _rank(consumer: Consumer) -> tuple[int, int]:
+    return -consumer.priority, consumer.serial

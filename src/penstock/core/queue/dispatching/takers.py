@@ -1,0 +1,102 @@
+"""Consumers that share a filter and may have room: who of them is next, without asking all.
+
+A thousand workers with one filter would otherwise each be asked for every message.  Here each stands in an order that
+fits the fairness model; one that turns out to have no room is dropped, and comes back when its queue says that it has
+some again (`add`).  The answer is that of `fairness.pick` over those with room.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from penstock.records.settings import FairnessModel
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+
+Rank = tuple[int, int]
+"""Consumers in order: (priority, highest first, as a negative number; order of subscription)."""
+
+
+class Takers:
+    """Those of one list.  All but those without room are here; some without room may be."""
+
+    __slots__ = ("_by_rank", "_heap", "_ranks")
+
+    def __init__(self) -> None:
+        self._ranks = list[Rank]()  # ascending
+        self._by_rank: dict[Rank, Consumer] = {}
+        self._heap: list[tuple[int, float, int]] | None = None  # (priority, ratio, serial); made when it is asked for
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+    def add(self, consumer: Consumer) -> None:
+        """It may have room."""
+        rank = (-consumer.priority, consumer.serial)
+        if rank not in self._by_rank:
+            self._by_rank[rank] = consumer
+            insort(self._ranks, rank)
+        if self._heap is not None:
+            if len(self._heap) > 4 * len(self._ranks) + 64:
+                self._heap = None  # mostly outdated entries
+            else:
+                heappush(self._heap, (rank[0], ratio(consumer), rank[1]))
+
+    def remove(self, consumer: Consumer) -> None:
+        """It is gone, or has no room."""
+        rank = (-consumer.priority, consumer.serial)
+        if self._by_rank.pop(rank, None) is not None:
+            del self._ranks[bisect_left(self._ranks, rank)]
+
+    def next(self, model: FairnessModel, turn: int) -> Consumer | None:
+        """Who of the highest priority with room comes next; `turn` is who was served last.  None: nobody."""
+        if model == "proportional":
+            return self._lightest()
+        ranks = self._ranks
+        while ranks:
+            level = ranks[0][0]
+            at = 0
+            if model == "round-robin":
+                at = bisect_left(ranks, (level, turn + 1))
+                if at == len(ranks) or ranks[at][0] != level:
+                    at = 0
+            consumer = self._by_rank[ranks[at]]
+            if has_room(consumer):
+                return consumer
+            del self._by_rank[ranks.pop(at)]
+        return None
+
+    def served(self, consumer: Consumer) -> None:
+        """It holds more than before."""
+        if self._heap is not None:
+            heappush(self._heap, (-consumer.priority, ratio(consumer), consumer.serial))
+
+    def _lightest(self) -> Consumer | None:
+        heap = self._heap
+        if heap is None:
+            heap = self._heap = [(p, ratio(self._by_rank[p, serial]), serial) for p, serial in self._ranks]
+            heapify(heap)
+        while heap:
+            priority, told, serial = heap[0]
+            consumer = self._by_rank.get((priority, serial))
+            if consumer is not None and told == ratio(consumer):
+                if has_room(consumer):
+                    return consumer
+                self.remove(consumer)
+            heappop(heap)
+        return None
+
+
+def ratio(consumer: Consumer) -> float:
+    """What `proportional` compares."""
+    weight = consumer.weight
+    return consumer.leases.count / weight if weight else math.inf
+
+
+def has_room(consumer: Consumer) -> bool:
+    """Whether it can be given a message now."""
+    return not consumer.paused and not consumer.closed and consumer.room > 0

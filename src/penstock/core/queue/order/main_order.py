@@ -1,0 +1,365 @@
+"""The main order of a queue: messages that were never delivered, oldest first.
+
+It is consumed by a cursor at the head; what is taken from the middle leaves a hole until the segments are rebuilt.
+It knows no consumer, clock or log.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from penstock.core.arena import Move
+from penstock.core.queue.order.runs import NEVER, PIECE, SMALL, Key, Run, sift
+from penstock.records.chunks import Chunk, as_chunk
+
+HOLES_MOST = 4096
+"""More holes than this are cut out of the segments."""
+STRETCH = 65_536
+"""Messages of several segments that `stretch` puts together: half a megabyte, and a few milliseconds."""
+
+
+class Segment:
+    """A chunk of the main order."""
+
+    __slots__ = ("chunk", "solid")
+
+    def __init__(self, chunk: Chunk, solid: bool) -> None:
+        self.chunk = chunk
+        self.solid = solid
+
+
+_NO_SEGMENTS: deque[Segment] = deque()
+_NO_HOLES = set[int]()
+"""Shared by all that are empty; nobody adds to these."""
+
+
+class Main:
+    """Messages never delivered, in LSN order, taken from the head by a cursor and from the middle by holes."""
+
+    __slots__ = ("_barrier", "count", "cursor", "holes", "segments")
+
+    def __init__(self) -> None:
+        self.segments: deque[Segment] = _NO_SEGMENTS
+        self.cursor = 0  # index of the head in the first segment
+        self.holes: set[int] = _NO_HOLES  # in a segment, not before the cursor, and gone
+        self.count = 0
+        self._barrier = 0  # the newest message that went elsewhere, from the middle or past this order
+
+    def append(self, chunk: Chunk, solid: bool = True) -> None:
+        """Add messages at the tail.  The chunk is not kept if it is an array: others may hold it too."""
+        n = len(chunk)
+        if not n:
+            return
+        self.count += n
+        if self.segments:
+            tail = self.segments[-1]
+            held = tail.chunk
+            sealed = self._barrier > held[-1]
+            if isinstance(held, range):
+                if isinstance(chunk, range) and held.stop == chunk.start:
+                    tail.chunk = range(held.start, chunk.stop)
+                    return
+                if len(held) < SMALL and not sealed and (n < SMALL or not isinstance(chunk, range)):
+                    tail.chunk = held = array("q", held)
+                    tail.solid = solid
+                    held.extend(chunk)
+                    return
+            elif (
+                not sealed
+                and tail.solid == solid
+                and len(held) < PIECE
+                and (n < SMALL or not isinstance(chunk, range))
+                and isinstance(held, array)
+            ):
+                held.extend(chunk)
+                return
+        else:
+            self.segments = deque()
+        self.segments.append(Segment(chunk if isinstance(chunk, range) else chunk[:], solid))
+
+    def seal(self, lsn: int) -> None:
+        """Say that this message went elsewhere: no array that is appended to may span it and be solid."""
+        if lsn > self._barrier:
+            self._barrier = lsn
+
+    def head(self) -> int:
+        """The oldest LSN; only when there is one."""
+        if self.holes:
+            self._skip()
+        return self.segments[0].chunk[self.cursor]
+
+    def key(self) -> Key:
+        """The key of the oldest; only when there is one."""
+        first = self.head()
+        return first, first
+
+    def lowest(self) -> int:
+        """The oldest LSN; only when there is one."""
+        return self.head()
+
+    def stands(self, key: Key) -> bool:
+        """Whether this message is here, at this place."""
+        return key[0] == key[1] and self.has(key[1])
+
+    def emptied(self) -> Main:
+        """A new one for the same queue: what went elsewhere is still there."""
+        new = Main()
+        new.seal(self._barrier)
+        return new
+
+    def last(self) -> int:
+        """The newest LSN of the segments, a hole or not; 0 when there is none."""
+        return self.segments[-1].chunk[-1] if self.segments else 0
+
+    def _skip(self) -> None:
+        holes = self.holes
+        while self.segments:
+            chunk = self.segments[0].chunk
+            cursor, end = self.cursor, len(chunk)
+            while cursor < end and chunk[cursor] in holes:
+                holes.discard(chunk[cursor])
+                cursor += 1
+            self.cursor = cursor
+            if cursor < end:
+                return
+            self.segments.popleft()
+            self.cursor = 0
+
+    def take(self, count: int, limit: int = NEVER) -> list[Run]:
+        """Up to `count` of the oldest with LSNs below `limit`, in order, as runs; they are no longer here."""
+        out = list[Run]()
+        segments = self.segments
+        while count and self.count:
+            if self.holes:
+                self._skip()
+            segment = segments[0]
+            chunk, start = segment.chunk, self.cursor
+            end = min(start + count, len(chunk))
+            if chunk[end - 1] >= limit:
+                end = bisect_left(chunk, limit, start, end)
+                if end == start:
+                    break
+            if end == len(chunk):
+                part = chunk[start:] if start else chunk
+                segments.popleft()
+                self.cursor = 0
+            else:
+                part = chunk[start:end]
+                self.cursor = end
+            solid = segment.solid
+            if self.holes:
+                gone = (
+                    {lsn for lsn in self.holes if lsn <= part[-1]}
+                    if len(part) > len(self.holes)
+                    else self.holes.intersection(part)
+                )
+                if gone:
+                    self.holes -= gone
+                    for kept in sift(part, as_chunk(sorted(gone)))[1]:
+                        out.append(Run(kept, False))
+                        count -= len(kept)
+                        self.count -= len(kept)
+                    continue
+            out.append(Run(part, solid))
+            count -= len(part)
+            self.count -= len(part)
+        if not segments:
+            self.segments = _NO_SEGMENTS
+        return out
+
+    def begins_with(self, wanted: Sequence[int]) -> bool:
+        """Whether these are the oldest, all of one segment."""
+        if self.holes:
+            self._skip()
+        if not self.count or self.holes or not wanted:
+            return False
+        chunk = self.segments[0].chunk
+        end = self.cursor + len(wanted)
+        return end <= len(chunk) and chunk[end - 1] == wanted[-1] and list(chunk[self.cursor : end]) == list(wanted)
+
+    def take_if_first(self, wanted: Sequence[int]) -> list[Run]:
+        """Take these if they are the oldest, all of one segment; else nothing."""
+        return self.take(len(wanted)) if self.begins_with(wanted) else []
+
+    def has(self, lsn: int) -> bool:
+        """Whether this message is here."""
+        if lsn in self.holes or not self.count:
+            return False
+        index = bisect_left(self.segments, lsn, key=_last_of)
+        if index == len(self.segments):
+            return False
+        chunk = self.segments[index].chunk
+        place = bisect_left(chunk, lsn, 0 if index else self.cursor)
+        return place < len(chunk) and chunk[place] == lsn
+
+    def punch(self, lsn: int) -> Run:
+        """Take one message that is here."""
+        if self.head() == lsn:
+            return self.take(1)[0]
+        if self.holes is _NO_HOLES:
+            self.holes = set()
+        self.holes.add(lsn)
+        self.seal(lsn)
+        self.count -= 1
+        if len(self.holes) > HOLES_MOST:
+            self.compact()
+        return Run(range(lsn, lsn + 1), True)
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here, wherever they stand."""
+        if not self.count or wanted[-1] < self.head():
+            return []
+        self.compact()
+        out = list[Run]()
+        kept: deque[Segment] = deque()
+        for index, segment in enumerate(self.segments):
+            chunk = segment.chunk
+            start = self.cursor if index == 0 else 0
+            if chunk[-1] < wanted[0] or chunk[start] > wanted[-1]:
+                kept.append(segment)
+                continue
+            if start:
+                chunk = chunk[start:]
+                self.cursor = 0
+            inside, outside, slices = sift(chunk, wanted)
+            if inside is not None:
+                out.append(Run(inside, segment.solid and slices))
+                self.count -= len(inside)
+                self.seal(inside[-1])
+            # a piece that has the taken ones between its ends is one slice no more
+            kept.extend(Segment(part, segment.solid and (slices or isinstance(part, range))) for part in outside)
+        self.segments = kept
+        return out
+
+    def compact(self) -> None:
+        """Rebuild the segments without holes."""
+        if not self.holes:
+            return
+        self._skip()
+        holes = as_chunk(sorted(self.holes))
+        self.holes = _NO_HOLES
+        if not len(holes):
+            return
+        kept: deque[Segment] = deque()
+        for index, segment in enumerate(self.segments):
+            chunk = segment.chunk
+            if index == 0 and self.cursor:
+                if chunk[self.cursor] > holes[-1] or chunk[-1] < holes[0]:
+                    kept.append(segment)
+                    continue
+                chunk = chunk[self.cursor :]
+                self.cursor = 0
+            inside, outside, slices = sift(chunk, holes)
+            if inside is None:
+                kept.append(Segment(chunk, segment.solid))
+            else:
+                kept.extend(Segment(part, segment.solid and slices) for part in outside)
+        self.segments = _joined(kept)
+
+    def absorb(self, other: Main) -> None:
+        """Add all of another order, whose messages are newer, at the tail; the other is not to be used any more."""
+        self.seal(other.sealed)
+        other.compact()
+        if not other.count:
+            return
+        if not self.segments:
+            self.segments = deque()
+        for chunk, segment in zip(list(other.whole()), list(other.segments), strict=True):
+            segment.chunk = chunk
+            self.segments.append(segment)
+        self.count += other.count
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena: all but the last segment while that still grows."""
+        last = len(self.segments) - 1
+        for index, segment in enumerate(self.segments):
+            if not isinstance(segment.chunk, range) and (index < last or len(segment.chunk) >= PIECE):
+                segment.chunk = move.chunk(segment.chunk)
+
+    def loosen(self) -> None:
+        """Messages of the queue may lie between those of an array from now on."""
+        for segment in self.segments:
+            segment.solid = False
+
+    @property
+    def sealed(self) -> int:
+        """The newest message that is known to have gone elsewhere; 0: none is."""
+        return self._barrier
+
+    def after(self, lsn: int, count: int) -> Chunk:
+        """Up to `count` messages that stand after `lsn`, ascending; they stay."""
+        out = array("q")
+        for index in range(bisect_left(self.segments, lsn + 1, key=_last_of), len(self.segments)):
+            chunk = self.segments[index].chunk
+            start = bisect_left(chunk, lsn + 1, self.cursor if index == 0 else 0)
+            while start < len(chunk) and len(out) < count:
+                part = chunk[start : start + count - len(out)]
+                out.extend(x for x in part if x not in self.holes) if self.holes else out.extend(part)
+                start += len(part)
+            if len(out) >= count:
+                break
+        return as_chunk(out)
+
+    def stretch(self, lsn: int, count: int) -> Chunk:
+        """Some of what follows `lsn`, ascending, nothing left out: `count` at most, and as many as cost little.
+
+        For who only looks: messages that were taken from the middle are among them.
+        """
+        out = array("q")
+        for index in range(bisect_left(self.segments, lsn + 1, key=_last_of), len(self.segments)):
+            chunk = self.segments[index].chunk
+            start = bisect_left(chunk, lsn + 1, self.cursor if index == 0 else 0)
+            part = chunk[start : start + count - len(out)]
+            if isinstance(part, range) and not out and len(part) >= min(count, STRETCH):
+                return part
+            out.extend(part[:STRETCH])
+            if len(out) >= min(count, STRETCH):
+                break
+        return as_chunk(out)
+
+    def whole(self) -> Iterator[Chunk]:
+        """What is here, in order; to be looked at before anything changes."""
+        self.compact()
+        for index, segment in enumerate(self.segments):
+            yield segment.chunk[self.cursor :] if index == 0 and self.cursor else segment.chunk
+
+    def chunks(self) -> Iterator[Chunk]:
+        """What is here, as chunks that will not change."""
+        self.compact()
+        last = len(self.segments) - 1
+        for index, segment in enumerate(self.segments):
+            chunk = segment.chunk
+            if index == 0 and self.cursor:
+                yield chunk[self.cursor :]
+            elif index == last:
+                yield chunk[:]
+            else:
+                yield chunk
+
+
+def _last_of(segment: Segment) -> int:
+    return segment.chunk[-1]
+
+
+def _joined(segments: Iterable[Segment]) -> deque[Segment]:
+    """Small neighbours gathered, so that many holes do not leave many small arrays."""
+    out: deque[Segment] = deque()
+    joined: array[int] | None = None  # of the last in `out`, if it was made here: others may hold the rest
+    for segment in segments:
+        chunk = segment.chunk
+        if out and len(chunk) < SMALL:
+            held = out[-1].chunk
+            if joined is None and len(held) < (SMALL if isinstance(held, range) else PIECE):
+                joined = array("q", held)
+                out[-1] = Segment(joined, False)
+            if joined is not None:
+                joined.extend(chunk)
+                if len(joined) >= PIECE:
+                    joined = None
+                continue
+        joined = None
+        out.append(segment)
+    return out

@@ -1,0 +1,197 @@
+"""What came back to a queue, or became due late: runs in a heap, ordered by place.
+
+What comes back one by one is joined when the small runs are many, so that a million of them are some hundred runs.
+
+It knows no consumer, clock or log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.arena import Move
+from penstock.core.queue.order.runs import SMALL, Key, Run, packed, sift, view
+from penstock.core.queue.settling.attempts import Tally
+from penstock.records.chunks import Chunk
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+LOOSE_MOST = 1024
+"""More small runs than this are joined."""
+
+ALIKE = 4
+"""As many small runs of a kind, on average, are worth a walk through all."""
+
+KINDS_MOST = 16_384
+"""So many small runs without much in common are left alone."""
+
+JOINED = 2048
+"""Messages in a joined run at most: what is taken from its middle copies the rest."""
+
+
+class RunHeap:
+    """Runs ordered by a key of their first message, which may be cut or taken out anywhere."""
+
+    __slots__ = ("_heap", "_kinds", "_loose", "_loose_most", "_serial", "count")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, int, Run]] = []  # key, serial, run
+        self._serial = 0  # breaks ties, so that runs are never compared
+        self._loose = 0  # small runs that came since they were joined last
+        self._loose_most = LOOSE_MOST
+        self._kinds = set[tuple[Tally, int, int]]()  # what they are, as far as that says which can be joined
+        self.count: int = 0
+
+    def key(self, run: Run) -> Key:
+        """Where the run belongs."""
+        raise NotImplementedError
+
+    def push(self, run: Run) -> None:
+        """Add a run."""
+        self.count += len(run.chunk)
+        self._push(run)
+        if len(run.chunk) < SMALL:
+            self._loose += 1
+            self._kinds.add((run.tally, run.place, run.deadline))
+            if self._loose > self._loose_most:
+                self._join_if_worth_it()
+
+    def _join_if_worth_it(self) -> None:
+        """Join what is alike, unless few are: a walk to find that out would cost time that grows with the heap."""
+        if self._loose > ALIKE * len(self._kinds):
+            self._join()
+        elif self._loose < KINDS_MOST:
+            self._loose_most = 2 * self._loose
+        else:
+            self._loose, self._loose_most = 0, LOOSE_MOST
+            self._kinds.clear()
+
+    def _join(self) -> None:
+        """Join small runs that have all in common, the order within being that of their LSNs."""
+        kept = list[Run]()
+        alike: dict[tuple[Tally, int, int], list[Run]] = {}
+        for entry in self._heap:
+            run = entry[3]
+            if len(run.chunk) < SMALL:
+                alike.setdefault((run.tally, run.place, run.deadline), []).append(run)
+            else:
+                kept.append(run)
+        loose = 0
+        for (tally, place, deadline), runs in alike.items():
+            if len(runs) == 1:
+                joined = runs
+            else:
+                lsns = np.sort(np.concatenate([view(run.chunk) for run in runs]))
+                joined = [Run(chunk, False, tally, place, deadline) for chunk in _pieces(lsns)]
+            loose += sum(len(run.chunk) < SMALL for run in joined)
+            kept += joined
+        self._loose, self._loose_most = 0, max(LOOSE_MOST, 2 * loose)
+        self._kinds.clear()
+        self._fill(kept)
+
+    def _fill(self, runs: Iterable[Run]) -> None:
+        """Have these, and no others."""
+        self._heap = []
+        for run in runs:
+            self._serial += 1
+            self._heap.append((*self.key(run), self._serial, run))
+        heapify(self._heap)
+
+    def _push(self, run: Run) -> None:
+        self._serial += 1
+        heappush(self._heap, (*self.key(run), self._serial, run))
+
+    def head(self) -> Key:
+        """The lowest key; only when there is a run."""
+        return self._heap[0][0], self._heap[0][1]
+
+    def lowest(self) -> int:
+        """The oldest LSN; only when there is one."""
+        return min(entry[3].chunk[0] for entry in self._heap)
+
+    def pop(self) -> Run:
+        """Take the run with the lowest key."""
+        run = heappop(self._heap)[3]
+        self.count -= len(run.chunk)
+        return run
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here, in the order of their keys."""
+        if not self.count:
+            return []
+        out = list[Run]()
+        left = list[Run]()
+        for entry in self._heap:
+            run = entry[3]
+            inside, outside, slices = sift(run.chunk, wanted)
+            if inside is None:
+                left.append(run)
+                continue
+            out.append(run.part(inside, slices))
+            self.count -= len(inside)
+            left.extend(run.part(part, slices) for part in outside)
+        if out:
+            self._fill(left)
+            out.sort(key=self.key)
+        return out
+
+    def runs(self) -> Iterator[Run]:
+        """What is here, in no order."""
+        return (entry[3] for entry in self._heap)
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena."""
+        for entry in self._heap:
+            run = entry[3]
+            if not isinstance(run.chunk, range):
+                run.chunk = move.chunk(run.chunk)
+
+
+def _pieces(lsns: Ints) -> Iterator[Chunk]:
+    """Ascending LSNs in chunks of `JOINED` at most; what is dense stays one range."""
+    if int(lsns[-1]) - int(lsns[0]) == len(lsns) - 1:
+        yield packed(lsns)
+        return
+    for start in range(0, len(lsns), JOINED):
+        yield packed(lsns[start : start + JOINED])
+
+
+class Returned(RunHeap):
+    """Ready messages that are not in the main order: what came back, and what became due.  A heap by place."""
+
+    __slots__ = ()
+
+    def key(self, run: Run) -> Key:
+        """The place of its first message."""
+        first = run.chunk[0]
+        return (run.place or first, first)
+
+    def take(self, count: int, limit: Key) -> list[Run]:
+        """Up to `count` of the oldest that stand before `limit`, as one run or none."""
+        if not self.count or self.head() >= limit:
+            return []
+        run = heappop(self._heap)[3]
+        if self._heap:
+            limit = min(limit, self.head())
+        n = min(count, run.below(limit))
+        if n < len(run.chunk):
+            rest = run.part(run.chunk[n:], True)
+            run.chunk = run.chunk[:n]
+            self._push(rest)
+        self.count -= n
+        return [run]
+
+    def present(self, wanted: Chunk) -> list[Key]:
+        """Where those of the wanted that are here stand."""
+        out = list[Key]()
+        for entry in self._heap:
+            inside = sift(entry[3].chunk, wanted)[0]
+            if inside is not None:
+                place = entry[3].place
+                out.extend((place or lsn, lsn) for lsn in inside)
+        return out

@@ -1,0 +1,216 @@
+"""Runs: LSNs with what their messages have in common, and the operations on chunks of LSNs.
+
+A run moves through the states of a queue as a whole and is cut where it must be.  Nothing here knows an order, a
+consumer, a clock or the log.
+
+*Solid* means: between the ends of the chunk lie no other living messages of this queue, so that one LSN pair names it
+in the log.  A range is solid whatever the flag says, for it has no gaps.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.queue.settling.attempts import FRESH, Tally
+from penstock.records.chunks import Chunk, as_chunk, pairs_of
+
+Key: TypeAlias = tuple[int, int]
+"""The order of waiting messages: (place, LSN).  A message's own place is its LSN."""
+
+SMALL = 64
+"""Ranges shorter than this are gathered in an array, so that a message costs about 8 bytes."""
+PIECE = 8192
+"""LSNs in an array of the main order, about."""
+NEVER = 1 << 62
+"""Later than every LSN and every time."""
+END: Key = (1 << 128, 0)
+"""Behind every place, with priorities or without."""
+
+
+class Run:
+    """Messages that share tally, place and fate."""
+
+    __slots__ = ("chunk", "deadline", "granted", "place", "solid", "tally")
+
+    def __init__(self, chunk: Chunk, solid: bool, tally: Tally = FRESH, place: int = 0, deadline: int = 0) -> None:
+        self.chunk = chunk
+        self.solid = solid
+        self.tally = tally
+        self.place = place  # 0: each at its own LSN
+        self.deadline = deadline  # end of a lease, or of a delay; 0 is none
+        self.granted = 0  # when it was leased, on the monotonic clock; 0: it is not, or was by an earlier process
+
+    def part(self, chunk: Chunk, solid: bool) -> Run:
+        """Some of the messages; `solid` says that they are a slice."""
+        run = Run(chunk, solid and self.solid, self.tally, self.place, self.deadline)
+        run.granted = self.granted
+        return run
+
+    def pairs(self) -> list[int]:
+        """Its LSN pairs for the log."""
+        if isinstance(self.chunk, range):
+            return [self.chunk.start, self.chunk.stop]
+        if not self.solid and len(self.chunk) >= SMALL:
+            lsns = view(self.chunk)
+            last = np.append(np.diff(lsns) != 1, True)
+            starts = lsns[np.concatenate((last[-1:], last[:-1]))]
+            pairs: list[int] = np.stack((starts, lsns[last] + 1), axis=1).reshape(-1).tolist()
+            return pairs
+        return pairs_of(self.chunk, self.solid)
+
+    def pair_bytes(self) -> bytes:
+        """Its LSN pairs as they stand in a record."""
+        chunk = self.chunk
+        if isinstance(chunk, range) or self.solid or len(chunk) < SMALL:
+            pairs = self.pairs()
+            return struct.pack(f"<{len(pairs)}q", *pairs)
+        lsns = view(chunk)
+        last = np.append(np.diff(lsns) != 1, True)
+        starts = lsns[np.concatenate((last[-1:], last[:-1]))]
+        return np.stack((starts, lsns[last] + 1), axis=1).astype("<i8").tobytes()
+
+    def below(self, limit: Key) -> int:
+        """How many of its messages, from the first on, stand before `limit`."""
+        if not self.place:
+            return bisect_left(self.chunk, limit[0])
+        if self.place == limit[0]:
+            return bisect_left(self.chunk, limit[1])
+        return len(self.chunk) if self.place < limit[0] else 0
+
+    def __repr__(self) -> str:
+        return f"Run({self.chunk!r}, solid={self.solid}, {self.tally}, place={self.place}, deadline={self.deadline})"
+
+
+def pairs_body(queue: int, runs: Sequence[Run]) -> bytes:
+    """The body of a record about these messages: the queue's id, then the LSN pairs of each run."""
+    if len(runs) == 1 and isinstance(chunk := runs[0].chunk, range):
+        return struct.pack("<3q", queue, chunk.start, chunk.stop)
+    return b"".join([struct.pack("<q", queue), *(run.pair_bytes() for run in runs)])
+
+
+def view(chunk: Chunk) -> npt.NDArray[np.int64]:
+    """The chunk as numpy integers, without a copy if it is an array."""
+    if isinstance(chunk, range):
+        return np.arange(chunk.start, chunk.stop, dtype=np.int64)
+    return np.frombuffer(chunk, dtype=np.int64)
+
+
+def packed(lsns: npt.NDArray[np.int64]) -> Chunk:
+    """Ascending numpy integers as the tightest chunk."""
+    n = len(lsns)
+    if n and int(lsns[-1]) - int(lsns[0]) == n - 1:
+        return range(int(lsns[0]), int(lsns[0]) + n)
+    out = array("q")
+    out.frombytes(lsns.tobytes())
+    return out
+
+
+def sorted_chunk(chunks: Sequence[Chunk]) -> Chunk:
+    """All LSNs of several chunks as one, ascending, each once."""
+    if len(chunks) == 1:
+        return chunks[0]
+    if not chunks:
+        return range(0)
+    total = sum(map(len, chunks))
+    if total < SMALL:
+        return as_chunk(sorted({lsn for chunk in chunks for lsn in chunk}))
+    return packed(np.unique(np.concatenate([view(chunk) for chunk in chunks])))
+
+
+def tidy(lsns: npt.NDArray[np.int64]) -> Iterator[tuple[Chunk, bool]]:
+    """Ascending LSNs cut into ranges where they are dense and arrays where they are not; the flag: all of a slice."""
+    n = len(lsns)
+    if not n:
+        return
+    breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
+    starts = np.concatenate(([0], breaks))
+    ends = np.concatenate((breaks, [n]))
+    done = 0
+    for k in np.flatnonzero(ends - starts >= SMALL).tolist():
+        start, end = int(starts[k]), int(ends[k])
+        for i in range(done, start, PIECE):
+            yield packed(lsns[i : min(i + PIECE, start)]), True
+        yield range(int(lsns[start]), int(lsns[start]) + end - start), True
+        done = end
+    for i in range(done, n, PIECE):
+        yield packed(lsns[i : min(i + PIECE, n)]), True
+
+
+def ascending(lsns: npt.NDArray[np.int64]) -> Iterator[Chunk]:
+    """LSNs in any order as chunks that ascend."""
+    start = 0
+    for end in [*(np.flatnonzero(np.diff(lsns) < 0) + 1).tolist(), len(lsns)]:
+        yield packed(lsns[start:end])
+        start = end
+
+
+def within(chunk: Chunk, first: int, stop: int) -> Chunk:
+    """Those of an ascending chunk in [first, stop)."""
+    return chunk[bisect_left(chunk, first) : bisect_left(chunk, stop)]
+
+
+def sift(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
+    """Part an ascending chunk by membership in another: (inside or None, pieces outside, all of them slices)."""
+    if not len(chunk) or not len(wanted) or wanted[-1] < chunk[0] or chunk[-1] < wanted[0]:
+        return None, [chunk], True
+    if len(chunk) == 1:
+        return (chunk, [], True) if chunk[0] in _members(wanted, chunk[0]) else (None, [chunk], True)
+    if isinstance(wanted, range) or len(wanted) == 1:
+        low = bisect_left(chunk, wanted[0])
+        high = bisect_left(chunk, wanted[-1] + 1, low)
+        if low == high:
+            return None, [chunk], True
+        return chunk[low:high], [part for part in (chunk[:low], chunk[high:]) if len(part)], True
+    if isinstance(chunk, range):
+        low, high = bisect_left(wanted, chunk.start), bisect_left(wanted, chunk.stop)
+        inside = as_chunk(wanted[low:high])
+        if not len(inside):
+            return None, [chunk], True
+        if isinstance(inside, range):
+            outside = (range(chunk.start, inside.start), range(inside.stop, chunk.stop))
+            return inside, [part for part in outside if len(part)], True
+        return inside, list(gaps(chunk, inside)), False
+    low = bisect_left(chunk, wanted[0])  # mostly the one is a stretch of the other
+    if low + len(wanted) <= len(chunk) and chunk[low : low + len(wanted)] == wanted:
+        return wanted, [part for part in (chunk[:low], chunk[low + len(wanted) :]) if len(part)], True
+    low = bisect_left(wanted, chunk[0])
+    if wanted[low : low + len(chunk)] == chunk:
+        return chunk, [], True
+    mask = np.isin(view(chunk), view(wanted), assume_unique=True)
+    if not mask.any():
+        return None, [chunk], True
+    lsns = view(chunk)
+    rest = lsns[~mask]
+    return packed(lsns[mask]), ([packed(rest)] if len(rest) else []), False
+
+
+def _members(wanted: Chunk, lsn: int) -> Sequence[int]:
+    """What to search for one LSN: the range itself, or the one place of an array where it may stand."""
+    if isinstance(wanted, range):
+        return wanted
+    place = bisect_left(wanted, lsn)
+    return wanted[place : place + 1]
+
+
+def gaps(chunk: range, holes: Chunk) -> Iterator[Chunk]:
+    """What remains of a range without some of its elements (ascending): long gaps as ranges, short ones gathered."""
+    short = array("q")
+    start = chunk.start
+    for hole in [*holes, chunk.stop]:
+        if hole - start >= SMALL:
+            if short:
+                yield short
+                short = array("q")
+            yield range(start, hole)
+        elif hole > start:
+            short.extend(range(start, hole))
+        start = hole + 1
+    if short:
+        yield short

@@ -1,0 +1,1 @@
+"""Queues with priorities: ranks, their order, and the lists of filters in that order."""

@@ -1,0 +1,446 @@
+"""The order of a queue with priorities: ready messages that were never delivered, highest priority first.
+
+While there are few priorities each has a main order of its own, and what arrives is appended to it: ranges stay ranges.
+With many, rank and LSN of each message stand in sorted rows.  Either way no step costs more because more wait.
+
+A place is one number here: the rank in its high bits, the LSN below.  It knows no consumer, clock or log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+import numpy as np
+
+from penstock.core.arena import Move
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.pool import Pool
+from penstock.core.queue.order.runs import NEVER, Key, Run, ascending, packed, sorted_chunk, view, within
+from penstock.core.queue.order.sorted_rows import SortedRows
+from penstock.core.queue.priority.ranks import LOWEST, Ints, Ranks
+from penstock.core.state.durable import to_array
+from penstock.records.chunks import Chunk, Longs, as_chunk
+
+LEVELS_MOST = 256
+"""Priorities that have a main order each; with more there are sorted rows."""
+
+SINGLY = 64
+"""So many messages are looked for one by one; for more everything is looked through once."""
+
+LOW = (1 << 64) - 1
+"""The bits of a place that hold an LSN."""
+
+
+def place_of(rank: int, lsn: int) -> int:
+    """Where a message stands among those of all ranks."""
+    return (rank << 64) + lsn
+
+
+class PriorityOrder(Main):
+    """Messages never delivered, by rank and then LSN.  Ranks of what is appended are in `ranks` already."""
+
+    __slots__ = ("_levels", "_lowest", "_order", "_rows", "anyhow", "pool", "ranks")
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self._levels: dict[int, Main] = {}  # by rank, none empty
+        self._order: list[int] = []  # their ranks, ascending
+        self._rows: SortedRows | None = None  # rank, LSN; instead of levels
+        self._lowest = 0  # an LSN below which none was when it was looked for
+        self.anyhow = False  # rows are asked for, however few ranks there are
+        self.pool: Pool | None = None  # messages that have the lowest rank until theirs is known: nothing is taken yet
+
+    def emptied(self) -> PriorityOrder:
+        """A new one for the same queue."""
+        new = PriorityOrder(self.ranks)
+        if self.anyhow:
+            new.use_rows(anyhow=True)
+        return new
+
+    # -- in
+
+    def append(self, chunk: Chunk, solid: bool = True) -> None:
+        """Put messages in their places; `solid` means nothing here."""
+        n = len(chunk)
+        if not n:
+            return
+        if not self.count and not self.anyhow:
+            self._rows = None
+        self.count += n
+        ranks = self.ranks.each(chunk)
+        if self._rows is None:
+            parts = _by_rank(ranks, chunk)
+            if (
+                parts is not None
+                and len(self._levels) + sum(rank not in self._levels for rank, _ in parts) <= LEVELS_MOST
+            ):
+                for rank, part in parts:
+                    self._level(rank).append(part, False)
+                return
+            self.use_rows()
+        rows = self._rows
+        assert rows is not None
+        if n == 1:
+            rows.add((int(ranks[0]), chunk[0]))
+        else:
+            rows.add_many((ranks, view(chunk)))
+        self._lowest = min(self._lowest, chunk[0])
+
+    def use_rows(self, anyhow: bool = False) -> None:
+        """Rows instead of levels, with `anyhow` even where these are few: then what is appended need not be newer.
+
+        What stands in order stays in order.
+        """
+        self.anyhow = anyhow
+        if self._rows is not None:
+            return
+        ranks, lsns = list[Ints](), list[Ints]()
+        for rank in self._order:
+            for chunk in self._levels[rank].whole():
+                lsns.append(view(chunk))
+                ranks.append(np.full(len(chunk), rank, dtype=np.int64))
+        self._rows = SortedRows(2, 2)
+        self._lowest = 0
+        if lsns:
+            self._rows.add_sorted((np.concatenate(ranks), np.concatenate(lsns)))
+        self._levels, self._order = {}, []
+
+    def use_pool(self, pool: Pool) -> None:
+        """Take these up, whose ranks are `LOWEST` meanwhile; the order is new and empty."""
+        self.use_rows(anyhow=True)
+        self.pool = pool
+        self.count = pool.count
+
+    def pieces(self) -> Iterator[Chunk]:
+        """What is here, in no order; the order is not used any more."""
+        if self.pool is not None:
+            yield from map(to_array, self.pool.pieces())
+        if self._rows is None:
+            for level in self._levels.values():
+                yield from level.whole()
+        else:
+            yield from self._rows.copies(1)
+
+    def _level(self, rank: int) -> Main:
+        level = self._levels.get(rank)
+        if level is None:
+            level = self._levels[rank] = Main()
+            insort(self._order, rank)
+        return level
+
+    def _drop(self, rank: int) -> None:
+        """A level is empty."""
+        del self._levels[rank]
+        del self._order[bisect_left(self._order, rank)]
+
+    # -- asked
+
+    def head(self) -> int:
+        """The place of the first; only when there is one."""
+        return place_of(*self._first())
+
+    def key(self) -> Key:
+        """The key of the first; only when there is one."""
+        rank, lsn = self._first()
+        return place_of(rank, lsn), lsn
+
+    def _first(self) -> tuple[int, int]:
+        if self._rows is not None:
+            if not self._rows.count:
+                return LOWEST, self.ranks.firsts[0]
+            rank, lsn = self._rows.head()
+            return rank, lsn
+        rank = self._order[0]
+        return rank, self._levels[rank].head()
+
+    def place(self, lsn: int) -> int:
+        """Where a message of the queue stands or would stand, unless it took another's place."""
+        return place_of(self.ranks.of(lsn), lsn)
+
+    def places(self, chunk: Chunk) -> list[int]:
+        """The same of many."""
+        if not len(chunk):
+            return []
+        return [place_of(rank, lsn) for rank, lsn in zip(self.ranks.each(chunk).tolist(), chunk, strict=True)]
+
+    def lowest(self) -> int:
+        """The oldest LSN; only when there is one."""
+        if self._rows is None:
+            return min(level.head() for level in self._levels.values())
+        if self.pool is not None and self.pool.count:
+            return self.ranks.firsts[0]  # nobody in there is older, and that will do until it is empty
+        if not self._lowest or not self.has(self._lowest):
+            self._lowest = min(int(block[1].min()) for block in self._rows.blocks())
+        return self._lowest
+
+    def _here(self, rank: int, lsn: int) -> bool:
+        if self._rows is not None:
+            here = self._rows.find((rank, lsn)) is not None
+            return here or (self.pool is not None and rank == LOWEST and self.pool.has(lsn))
+        level = self._levels.get(rank)
+        return level is not None and level.has(lsn)
+
+    def has(self, lsn: int) -> bool:
+        """Whether this message is here."""
+        return bool(self.count) and self.ranks.knows(lsn) and self._here(self.ranks.of(lsn), lsn)
+
+    def stands(self, key: Key) -> bool:
+        """Whether this message is here, at this place."""
+        place, lsn = key
+        return place & LOW == lsn and self._here(place >> 64, lsn)
+
+    def priorities(self, most: int) -> list[tuple[int, int]]:
+        """(rank, how many) of the first ranks."""
+        if self._rows is None:
+            return [(rank, self._levels[rank].count) for rank in self._order[:most]]
+        out: dict[int, int] = {}
+        for block in self._rows.blocks():
+            values, counts = np.unique(block[0], return_counts=True)
+            for rank, count in zip(values.tolist(), counts.tolist(), strict=True):
+                out[rank] = out.get(rank, 0) + count
+            if len(out) > most:
+                break
+        return list(out.items())[:most]
+
+    # -- out
+
+    def take(self, count: int, limit: int = NEVER) -> list[Run]:
+        """Up to `count` of the first that stand before the place `limit`, in order; they are no longer here."""
+        out = list[Run]()
+        before = None if limit == NEVER else (limit >> 64, limit & LOW)
+        while count and self.count:
+            if self._rows is None:
+                rank = self._order[0]
+                level = self._levels[rank]
+                end = NEVER
+                if before is not None and rank >= before[0]:
+                    if rank > before[0]:
+                        break
+                    end = before[1]
+                runs = level.take(count, end)
+                if not level.count:
+                    self._drop(rank)
+                if not runs:
+                    break
+            else:
+                columns = self._rows.take(count, before)
+                if columns is None:
+                    break
+                runs = [Run(part, False) for part in ascending(np.frombuffer(columns[1], dtype=np.int64))]
+            taken = sum([len(run.chunk) for run in runs])
+            count -= taken
+            self.count -= taken
+            for run in runs:
+                run.solid = False
+            out += runs
+        return out
+
+    def punch(self, lsn: int) -> Run:
+        """Take one message that is here."""
+        rank = self.ranks.of(lsn)
+        self.count -= 1
+        if self._rows is not None:
+            if self._rows.remove((rank, lsn)) is None and self.pool is not None:
+                self.pool.extract(range(lsn, lsn + 1))
+        else:
+            level = self._levels[rank]
+            level.punch(lsn)
+            if not level.count:
+                self._drop(rank)
+        return Run(range(lsn, lsn + 1), True)
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here, wherever they stand."""
+        if not self.count or not len(wanted):
+            return []
+        if len(wanted) <= SINGLY:
+            found = [lsn for lsn in wanted if self.has(lsn)]
+            for lsn in found:
+                self.punch(lsn)
+            return [Run(as_chunk(found), False)] if found else []
+        if self._rows is not None:
+            low, high = wanted[0], wanted[-1]
+            asked = None if isinstance(wanted, range) else view(wanted)
+
+            def chosen(columns: list[Ints]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+                lsns = columns[1]
+                inside = (lsns >= low) & (lsns <= high)
+                if asked is not None and inside.any():
+                    inside &= np.isin(lsns, asked)
+                return inside
+
+            gone = self._rows.sift(chosen)[1]
+            if self.pool is not None:
+                gone = np.concatenate((gone, self.pool.extract(wanted)))
+            gone = np.sort(gone)
+            chunks = [packed(gone)] if len(gone) else []
+        else:
+            chunks = [run.chunk for rank in list(self._order) for run in self._extract_level(rank, wanted)]
+        out = [Run(chunk, False) for chunk in chunks]
+        self.count -= sum(len(chunk) for chunk in chunks)
+        return out
+
+    def take_unranked(self, first: int, last: int) -> Ints:
+        """Take what has the lowest rank and an LSN in [first, last]; only where rows are asked for anyhow.
+
+        Of a pool all up to `last` is taken: what is judged is always the oldest in it.
+        """
+        rows = self._rows
+        assert rows is not None
+        lsns = rows.take_between((LOWEST, first), (LOWEST, last + 1))[1]
+        if self.pool is not None and self.pool.count:
+            lsns = np.sort(np.concatenate((lsns, self.pool.take_upto(last))))
+        self.count -= len(lsns)
+        return lsns
+
+    def put_again(self, lsns: Ints) -> None:
+        """Put back what was taken so, by the ranks that they have now."""
+        rows = self._rows
+        assert rows is not None
+        if len(lsns):
+            self.count += len(lsns)
+            rows.add_many((self.ranks.each(packed(lsns)), lsns))
+            self._lowest = min(self._lowest, int(lsns[0]))
+
+    def _extract_level(self, rank: int, wanted: Chunk) -> list[Run]:
+        level = self._levels[rank]
+        runs = level.extract(wanted)
+        if not level.count:
+            self._drop(rank)
+        return runs
+
+    # -- looked at
+
+    def after(self, lsn: int, count: int) -> Chunk:
+        """Up to `count` messages with LSNs above `lsn`, ascending; they stay."""
+        return self._between(lsn + 1, NEVER, count)
+
+    def between(self, first: int, stop: int) -> Chunk:
+        """All messages with LSNs in [first, stop), ascending; they stay."""
+        return self._between(first, stop, NEVER)
+
+    def _between(self, first: int, stop: int, count: int) -> Chunk:
+        parts = list[Chunk]()
+        if self._rows is not None and stop - first > SINGLY:
+            for _, lsns in self._rows.blocks():
+                chosen = lsns[(lsns >= first) & (lsns < stop)]
+                if len(chosen):
+                    parts.append(to_array(np.sort(chosen)))
+            if self.pool is not None and self.pool.count:
+                parts.append(to_array(np.sort(self.pool.between(first, stop))))
+        elif self._rows is not None:
+            parts.append(as_chunk([lsn for lsn in range(first, stop) if self.has(lsn)]))
+        else:
+            for level in self._levels.values():
+                if count < NEVER:
+                    part = level.after(first - 1, count)
+                    parts.append(part[: bisect_left(part, stop)])
+                else:
+                    parts += (inside for chunk in level.whole() if (inside := within(chunk, first, stop)))
+        return sorted_chunk([part for part in parts if len(part)])[: min(count, LOW)]
+
+    def stretch_after(self, place: int, count: int) -> tuple[Chunk, int]:
+        """Some of what stands behind a place: the LSNs, ascending, and the place of the last; all there is when few.
+
+        For who only looks: messages that were taken from the middle are among them.
+        """
+        rank, lsn = place >> 64, place & LOW
+        if self._rows is not None:
+            ranks, lsns = self._rows.after((rank, lsn), count)
+            if not len(lsns):
+                return range(0), place
+            return packed(np.sort(lsns)), place_of(int(ranks[-1]), int(lsns[-1]))
+        parts = list[Chunk]()
+        left = count
+        for index in range(bisect_left(self._order, rank), len(self._order)):
+            here = self._order[index]
+            part = self._levels[here].stretch(lsn if here == rank else 0, left)
+            if len(part):
+                parts.append(part)
+                left -= len(part)
+                place = place_of(here, part[-1])
+                if left <= 0 or part[-1] < self._levels[here].last():
+                    break
+        return (sorted_chunk(parts), place) if parts else (range(0), place)
+
+    def behind(self, place: int) -> int | None:
+        """The place of the first message behind a place; None without one."""
+        rank, lsn = place >> 64, place & LOW
+        if self._rows is not None:
+            ranks, lsns = self._rows.after((rank, lsn), 1)
+            return place_of(int(ranks[0]), int(lsns[0])) if len(lsns) else None
+        for index in range(bisect_left(self._order, rank), len(self._order)):
+            here = self._order[index]
+            part = self._levels[here].after(lsn if here == rank else 0, 1)
+            if len(part):
+                return place_of(here, part[0])
+        return None
+
+    def next_ones(self, count: int) -> Chunk:
+        """The first `count` to be taken, ascending by LSN; they stay."""
+        if self._rows is not None:
+            return packed(np.sort(self._rows.after((-(1 << 63), 0), count)[1]))
+        parts = list[Chunk]()
+        for rank in self._order:
+            part = self._levels[rank].after(0, count)
+            parts.append(part)
+            count -= len(part)
+            if count <= 0:
+                break
+        return sorted_chunk(parts)
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena."""
+        for level in self._levels.values():
+            level.page(move)
+        if self._rows is not None:
+            self._rows.page(move)
+
+    def fresh(self) -> list[Chunk]:
+        """What is in rows, so not in a pool, as ascending chunks in any order."""
+        return [] if self._rows is None else [to_array(np.sort(block[1])) for block in self._rows.blocks()]
+
+    def copies(self) -> list[Longs]:
+        """What is here where rows are, each as LSNs in any order; cheaper than chunks."""
+        if self._rows is None:
+            return []
+        copies = self._rows.copies(1)
+        return copies if self.pool is None else [*copies, *map(to_array, self.pool.pieces())]
+
+    def whole(self) -> Iterator[Chunk]:
+        """What is here, as ascending chunks in any order; to be looked at before anything changes."""
+        if self._rows is None:
+            for level in self._levels.values():
+                yield from level.whole()
+            return
+        for _, lsns in self._rows.blocks():
+            yield to_array(np.sort(lsns))
+        if self.pool is not None:
+            yield from self.pool.chunks()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """What is here, as chunks that will not change."""
+        if self._rows is None:
+            for level in self._levels.values():
+                yield from level.chunks()
+            return
+        for _, lsns in self._rows.blocks():
+            yield to_array(np.sort(lsns))
+        if self.pool is not None:
+            yield from self.pool.chunks()
+
+
+def _by_rank(ranks: Ints, chunk: Chunk) -> list[tuple[int, Chunk]] | None:
+    """Messages of one rank each, ascending; None when there are too many ranks for levels."""
+    first = int(ranks[0])
+    if len(chunk) == 1 or not (ranks != first).any():
+        return [(first, chunk)]
+    order = np.argsort(ranks, kind="stable")
+    ordered, lsns = ranks[order], view(chunk)[order]
+    ends: list[int] = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(lsns)).tolist()
+    if len(ends) > LEVELS_MOST:
+        return None
+    starts = [0, *ends[:-1]]
+    return [(int(ordered[a]), packed(lsns[a:b])) for a, b in zip(starts, ends, strict=True)]

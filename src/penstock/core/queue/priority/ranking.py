@@ -1,0 +1,233 @@
+"""Ranks that are not known yet: of messages that the log brought after the last checkpoint, or after a change of the
+expression.  Their bodies are read and judged in steps, off the loop, and nothing is delivered before the last of them.
+
+Until then such a message has the lowest rank.  Where very many change their order at once, those that were never
+delivered lie in a pool meanwhile, which is put in order of their LSNs in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.core.effects import Purpose, Rate, Sink, Token
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.pool import Pool
+from penstock.core.queue.order.runs import Run, packed, tidy
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.priority.ranks import LOWEST, UNKNOWN, Ints, Ranks, priority_of
+from penstock.core.state.durable import flat, to_array
+from penstock.expr import compile_value
+from penstock.records.chunks import Chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
+
+STEP = 512
+"""Messages that are judged at once."""
+
+
+class Ranking:
+    """Messages whose rank is to be worked out.  Those of the order's own pool are among them."""
+
+    __slots__ = ("asked", "expression", "lsns", "more", "serial")
+
+    def __init__(self, expression: str | None, lsns: Pool) -> None:
+        self.expression = expression  # None: there are no ranks any more, only another order
+        self.lsns = lsns  # some may be gone
+        self.asked: Chunk = range(0)  # what the world is asked about
+        self.serial = 0
+        self.more = False  # a step of putting in order is due
+
+    def left(self, queue: Contents) -> int:
+        """How many there are, with some that are gone."""
+        return self.lsns.count + (pool.count if (pool := _pool(queue)) is not None else 0)
+
+    def pieces(self, queue: Contents) -> list[Ints]:
+        """Those whose rank is not known, and some that are gone; nothing of it will change."""
+        pool = _pool(queue)
+        return [*self.lsns.pieces(), *(pool.pieces() if pool is not None else ())]
+
+
+def _pool(queue: Contents) -> Pool | None:
+    return queue.main.pool if isinstance(queue.main, PriorityOrder) else None
+
+
+_serials = iter(range(1, 1 << 62))
+"""Numbers of questions: an answer to a ranking that was given up means nothing."""
+
+
+def begin_ranks(queue: Contents) -> None:
+    """The queue, new and empty, serves by priority from now on."""
+    queue.ranks = Ranks()
+    queue.main = PriorityOrder(queue.ranks)
+
+
+def load_ranks(queue: Contents, lsns: Ints, ranks: Ints) -> None:
+    """What a saved state says of the messages that a new queue will hold, ascending; those it does not know wait."""
+    assert queue.ranks is not None
+    assert isinstance(queue.main, PriorityOrder)
+    if queue.ranks.count:  # it was put in order again: they are known, or waited for
+        if queue.ranking is not None:
+            queue.main.use_rows(anyhow=True)
+        return
+    unknown = ranks == UNKNOWN
+    queue.ranks.load(lsns, np.where(unknown, LOWEST, ranks))
+    if unknown.any():
+        _wait_for(queue, queue.main, [to_array(lsns[unknown])])
+
+
+def take_unranked(queue: Contents, lsns: Ints) -> None:
+    """Messages whose rank is not known, ascending, are about to come; some may be older than others here."""
+    assert queue.ranks is not None
+    assert isinstance(queue.main, PriorityOrder)
+    queue.ranks.mix(lsns, LOWEST)
+    before = queue.ranking.lsns.pieces() if queue.ranking is not None else ()
+    _wait_for(queue, queue.main, [*map(to_array, before), to_array(lsns)])
+
+
+def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
+    """The expression has changed, or came, or went; `more` messages, whose ranks are known or mixed in, are ready too.
+
+    What costs more with many that wait is done by `go_on`.
+    """
+    expression = queue.settings.priority_expression
+    back = [Run(run.chunk, run.solid, run.tally, run.place) for run in queue.returned.runs()]
+    others = list(queue.beside_main())
+    before = queue.main
+    ready = [*(before.pieces() if isinstance(before, PriorityOrder) else before.chunks()), *more]
+    ranks = queue.ranks
+    if ranks is None:
+        ranks = queue.ranks = Ranks()
+        ranks.level(flat([*ready, *others]), LOWEST)
+    else:
+        ranks.make_level(LOWEST)
+    queue.clear_returned()
+    pool, lsns = Pool(ranks.firsts), Pool(ranks.firsts)
+    for piece in ready:
+        pool.put(piece)
+    for piece in others:
+        lsns.put(piece)
+    order = queue.main = PriorityOrder(ranks)
+    order.use_pool(pool)
+    for run in back:
+        queue.coming_back().push(run)
+    queue.ranking = Ranking(expression, lsns)
+    queue.ranking.more = True
+    queue.renew_targets()
+
+
+def _wait_for(queue: Contents, order: PriorityOrder, pieces: Iterable[Chunk]) -> None:
+    expression = queue.settings.priority_expression
+    assert queue.ranks is not None
+    lsns = Pool(queue.ranks.firsts)
+    for piece in pieces:
+        lsns.put(piece)
+    queue.ranking = Ranking(expression, lsns)
+    queue.ranking.more = True
+    order.use_rows(anyhow=True)
+
+
+def go_on(queue: Contents, sink: Sink) -> None:
+    """One step of putting in order, or have the world judge the next messages, if it is not at it."""
+    ranking = queue.ranking
+    if ranking is None or len(ranking.asked):
+        return
+    pool = _pool(queue)
+    ranking.more = (pool is not None and pool.sort_some()) or ranking.lsns.sort_some()
+    if ranking.more:
+        return
+    if ranking.expression is None:
+        _without_ranks(queue)
+        return
+    while ranking.left(queue):
+        chunk = _next(ranking, pool)
+        living = _living(queue, chunk)
+        if len(living):
+            ranking.asked = living
+            ranking.serial = next(_serials)
+            sink.effect(Rate(Token(queue.id, ranking.serial, Purpose.RANK), compile_value(ranking.expression), living))
+            return
+        ranking.lsns.take_upto(chunk[-1])
+    queue.ranking = None
+    order = queue.main
+    assert isinstance(order, PriorityOrder)
+    order.anyhow, order.pool = False, None
+    queue.renew_targets()
+
+
+def _next(ranking: Ranking, pool: Pool | None) -> Chunk:
+    """The oldest whose rank is not known."""
+    lsns = ranking.lsns.first(STEP)
+    if pool is not None and pool.count:
+        lsns = np.sort(np.concatenate((lsns, pool.first(STEP))))
+    return packed(lsns[:STEP])
+
+
+def _without_ranks(queue: Contents) -> None:
+    """All are in order of their LSNs: that is the order of the queue from now on."""
+    order = queue.main
+    assert isinstance(order, PriorityOrder)
+    assert queue.ranks is not None
+    last = queue.ranks.last
+    back = list(queue.returned.runs())
+    main = Main()
+    parts = [*(order.pool.all() if order.pool is not None else ()), flat(order.fresh())]
+    for part in parts:
+        for chunk, _ in tidy(part):
+            main.append(chunk, solid=False)
+    main.seal(last)
+    queue.main, queue.ranks, queue.ranking = main, None, None
+    queue.clear_returned()
+    for run in back:
+        queue.coming_back().push(run)
+    queue.renew_targets()
+
+
+def _living(queue: Contents, chunk: Chunk) -> Chunk:
+    assert queue.ranks is not None
+    return queue.ranks.among(chunk)
+
+
+def rated(queue: Contents, token: Token, chunk: Chunk, ranks: Sequence[int], sink: Sink) -> None:
+    """The answer to a `Rate`: the ranks of the messages of the chunk, which is the first part of what was asked.
+
+    Of a chunk that is empty nothing can be read: what was asked keeps the rank it has.
+    """
+    ranking = queue.ranking
+    if ranking is None or token.serial != ranking.serial or not len(ranking.asked):
+        return
+    asked, ranking.asked = ranking.asked, range(0)
+    last = chunk[-1] if len(chunk) else asked[-1]
+    known, order = queue.ranks, queue.main
+    assert known is not None
+    assert isinstance(order, PriorityOrder)
+    ranking.lsns.take_upto(last)
+    taken = order.take_unranked(asked[0], last)
+    back = queue.returned.extract(chunk) if len(chunk) else []
+    if len(chunk):
+        known.replace(chunk, ranks)
+    order.put_again(taken)
+    for run in back:
+        queue.coming_back().push(run)
+    go_on(queue, sink)
+
+
+PRIORITIES_MOST = 10
+"""Priorities that are told of a queue."""
+
+
+def priorities(queue: Contents) -> dict[str, object]:
+    """For those who ask about a queue with priorities: the highest of what was never delivered, and how many of each.
+
+    `unranked` are messages whose priority is still worked out; nothing is delivered meanwhile.
+    """
+    if not isinstance(queue.main, PriorityOrder):
+        return {}
+    told = queue.main.priorities(PRIORITIES_MOST) if queue.main.count else []
+    return {
+        "priorities": {str(priority_of(rank)) if rank != LOWEST else "lowest": count for rank, count in told},
+        "unranked": queue.ranking.left(queue) if queue.ranking is not None else 0,
+    }

@@ -1,0 +1,1 @@
+"""How deliveries end: leases, acks, failures, attempts, dead letters."""

@@ -1,0 +1,64 @@
+"""How often a message was tried, and when that is enough.
+
+A tally is one shared value for a run of messages, however long the run.  The limits are judged at one moment only: when
+a message would go back to its queue.  The smallest of several limits wins.
+
+    max_deliveries n    n deliveries in all, whatever ended them, but for those that nobody saw
+    retry.attempts n    n failures in all: failed explicitly, lease ended, or lost with its consumer as its oldest
+    delivery_limit n    n + 1 failures in all
+    max_cancels n       n cancels in all
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.records.settings import QueueSettings
+
+
+class Tally(NamedTuple):
+    """Counts of one run of messages.  All of them are durable."""
+
+    deliveries: int = 0  # sends, whatever became of them
+    failures: int = 0
+    cancels: int = 0
+    unseen: int = 0  # of the sends: given back before anybody saw the message
+
+
+FRESH = Tally()
+ONCE = Tally(1)
+
+
+def delivered(tally: Tally) -> Tally:
+    """The tally after one more send."""
+    return ONCE if tally is FRESH else tally._replace(deliveries=tally.deliveries + 1)
+
+
+def spent(tally: Tally, settings: QueueSettings) -> tuple[str, ...]:
+    """The reasons why a message with this tally does not go back: `max_cancels`, `max_deliveries`, both or none."""
+    out: tuple[str, ...] = ()
+    if settings.max_cancels and tally.cancels >= settings.max_cancels:
+        out = ("max_cancels",)
+    retry = settings.retry
+    if (
+        (settings.max_deliveries and tally.deliveries - tally.unseen >= settings.max_deliveries)
+        or (retry is not None and retry.attempts and tally.failures >= retry.attempts)
+        or (settings.delivery_limit >= 0 and tally.failures > settings.delivery_limit)
+    ):
+        out += ("max_deliveries",)
+    return out
+
+
+def binding_limit(settings: QueueSettings) -> tuple[str, int] | None:
+    """The setting that ends a message which always fails, and how many deliveries it allows; None without a limit."""
+    limits = list[tuple[int, str]]()
+    if settings.max_deliveries:
+        limits.append((settings.max_deliveries, "max_deliveries"))
+    if settings.retry is not None and settings.retry.attempts:
+        limits.append((settings.retry.attempts, "retry.attempts"))
+    if settings.delivery_limit >= 0:
+        limits.append((settings.delivery_limit + 1, "delivery_limit"))
+    if not limits:
+        return None
+    allowed, name = min(limits)
+    return name, allowed

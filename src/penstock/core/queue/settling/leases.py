@@ -1,0 +1,319 @@
+"""What one consumer holds, and until when.
+
+Grants are runs in the order they were given.  While acks come in that order they only cut the front: nothing is kept
+per message.  The first ack out of order lets the runs be found by LSN too (`scattered`), until nothing is held.
+
+All leases of a queue are as long, so deadlines leave in the order of the grants; `in_order=False` is for the time after
+a change of the setting.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from penstock.core.arena import Move
+from penstock.core.queue.order.runs import NEVER, SMALL, Run, sift, sorted_chunk, view
+from penstock.core.queue.settling.scattered import DEAD_MOST, Lanes, Lease
+from penstock.records.chunks import Chunk
+
+SLOT = -1
+"""The place of what is no longer in the queue: delivered at most once, it only fills the consumer's backlog."""
+
+GATHERED_MOST = 2048
+"""Messages that came in small grants are gathered in runs of up to so many."""
+
+
+STEP_MOST = 65_536
+"""Messages that leave their consumers in one step, about, when very many go back at once."""
+
+STEP_RUNS = 1024
+"""Runs in such a step."""
+
+
+class Leases:
+    """The runs that one consumer holds."""
+
+    __slots__ = ("_dead", "_gathering", "_lanes", "count", "runs")
+
+    def __init__(self) -> None:
+        self.runs: deque[Run] = deque()  # in order of grant; shells of which nothing is left may stand among them
+        self.count = 0
+        self._gathering: array[int] | None = None  # the chunk of the last run, if it was made here
+        self._lanes: Lanes | None = None  # the runs by LSN, all of them `Lease`s then
+        self._dead = 0  # empty shells in `runs`
+
+    def add(self, run: Run) -> None:
+        """A new grant."""
+        self.count += len(run.chunk)
+        if self._lanes is not None:
+            run = Lease(run)
+            self._lanes.add(run)
+        elif len(run.chunk) < SMALL and self.runs and self._gather(self.runs[-1], run):
+            return
+        self.runs.append(run)
+        self._gathering = None
+
+    def _gather(self, last: Run, run: Run) -> bool:
+        """Join small grants of one kind, so that a million of single messages are no million runs."""
+        held, chunk = last.chunk, run.chunk
+        if (
+            last.deadline != run.deadline
+            or last.tally != run.tally
+            or last.place != run.place
+            or held[-1] >= chunk[0]
+            or len(held) >= GATHERED_MOST
+        ):
+            return False
+        if isinstance(held, range) and isinstance(chunk, range) and held.stop == chunk.start:
+            last.chunk = range(held.start, chunk.stop)
+            return True
+        if self._gathering is None or self._gathering is not held:
+            if len(held) >= SMALL:
+                return False
+            last.chunk = self._gathering = array("q", held)  # others may hold the array that it was
+        self._gathering.extend(chunk)
+        last.solid = False
+        return True
+
+    def take(self, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
+        """Remove those of the chunk (ascending) that are held here; (the runs they were, the chunks not held)."""
+        out = list[Run]()
+        rest = self._take_front(chunk, out)
+        if rest is None:
+            if self._lanes is not None:
+                self._sweep()
+            return out, []
+        if self._lanes is None:
+            if not self._touches(rest):
+                return out, [rest]
+            self._scatter()
+        lanes = self._lanes
+        assert lanes is not None
+        before = len(out)
+        missing = lanes.take(rest, out)
+        if len(out) > before:
+            self.count -= sum([len(run.chunk) for run in out[before:]])
+            self._sweep()
+        return out, missing
+
+    def _take_front(self, chunk: Chunk, out: list[Run]) -> Chunk | None:
+        """Cut the chunk from the front of the runs as far as it is the same; returns what is left of it."""
+        runs = self.runs
+        scattered = self._lanes is not None
+        while runs:
+            front = runs[0]
+            if scattered and isinstance(front, Lease) and not front.left:
+                runs.popleft()  # a shell: what it names may be held again, behind it
+                continue
+            held = front.chunk
+            n, m = len(chunk), len(held)
+            if scattered and isinstance(front, Lease) and (front.gone is not None or n < m):
+                break
+            if n < m:
+                if chunk != held[:n]:
+                    break
+                front.chunk = held[n:]
+                out.append(front.part(chunk, True))
+                self.count -= n
+                return None
+            if chunk[:m] != held:
+                break
+            runs.popleft()
+            self.count -= m
+            out.append(self._ended_run(front) if scattered else front)
+            if n == m:
+                return None
+            chunk = chunk[m:]
+        return chunk
+
+    def _ended_run(self, run: Run) -> Run:
+        """A run that left `runs` as a whole; what stands in the lanes of it is a shell."""
+        return run.end() if isinstance(run, Lease) else run
+
+    def _touches(self, chunk: Chunk) -> bool:
+        """Whether the chunk and some run overlap by their ends."""
+        first, last = chunk[0], chunk[-1]
+        return any(run.chunk[0] <= last and first <= run.chunk[-1] for run in self.runs)
+
+    def _scatter(self) -> None:
+        lanes = self._lanes = Lanes()
+        leases = [Lease(run) for run in self.runs]
+        for lease in leases:
+            lanes.add(lease)
+        self.runs = deque[Run](leases)
+        self._gathering = None
+
+    def _sweep(self) -> None:
+        """Let go of shells: at the front at once, elsewhere when they are many."""
+        if not self.count:
+            self.runs.clear()
+            self._lanes = None
+            return
+        runs = self.runs
+        while isinstance(front := runs[0], Lease) and not front.left:
+            runs.popleft()
+        self._dead += 1
+        if self._dead > max(DEAD_MOST, len(runs) // 2) and self._lanes is not None:
+            self._dead = 0
+            if any(isinstance(run, Lease) and not run.left for run in runs):
+                self.runs = deque([run for run in runs if not isinstance(run, Lease) or run.left])
+            self._lanes.sweep()
+
+    def extend(self, chunk: Chunk, deadline: int) -> int:
+        """Let what is held of the chunk (ascending) end at `deadline` at the earliest, if it ends by time at all.
+
+        Returns how many messages that are.  They stay in the order of their grants.
+        """
+        count = 0
+        kept: deque[Run] = deque()
+        wanted = view(chunk)
+        for run in list(self.held()):
+            lsns = view(run.chunk)
+            inside = np.isin(lsns, wanted, assume_unique=True)
+            if run.place == SLOT or not inside.any():
+                kept.append(run)
+                continue
+            cuts = [0, *(np.flatnonzero(inside[1:] != inside[:-1]) + 1).tolist(), len(lsns)]
+            for start, stop in pairwise(cuts):
+                part = run.part(run.chunk[start:stop], True)
+                if inside[start]:
+                    count += stop - start
+                    part.deadline = max(part.deadline, deadline) if part.deadline else 0
+                kept.append(part)
+        if count:
+            self.runs = kept
+            self._lanes, self._gathering, self._dead = None, None, 0
+        return count
+
+    def holding(self, chunk: Chunk, deliveries: int) -> Chunk:
+        """Those of the chunk that are held here since the delivery with this number."""
+        found = list[Chunk]()
+        for run in self.runs:
+            if run.tally.deliveries == deliveries and run.chunk[0] <= chunk[-1] and chunk[0] <= run.chunk[-1]:
+                if isinstance(run, Lease):
+                    if not run.left:
+                        continue
+                    run = run.living()
+                start = bisect_left(run.chunk, chunk[0])
+                if run.chunk[start : start + len(chunk)] == chunk:  # nothing happened meanwhile: the usual case
+                    return chunk
+                inside = sift(run.chunk, chunk)[0]
+                if inside is not None:
+                    found.append(inside)
+        return sorted_chunk(found)
+
+    def oldest(self) -> Chunk:
+        """The first unsettled delivery, alone; empty without one."""
+        for run in self.runs:
+            if not isinstance(run, Lease):
+                return run.chunk[:1]
+            if run.left:
+                lsn = run.first()
+                return range(lsn, lsn + 1)
+        return range(0)
+
+    def reach_before(self, lsn: int) -> bool:
+        """Whether something older is held here, in the queue still or not."""
+        return any(
+            run.left > 0 and run.first() < lsn if isinstance(run, Lease) else run.chunk[0] < lsn for run in self.runs
+        )
+
+    def lowest(self) -> int:
+        """No message of the queue that is held here is older."""
+        return min(
+            (
+                run.first() if isinstance(run, Lease) else run.chunk[0]
+                for run in self.runs
+                if run.place != SLOT and not (isinstance(run, Lease) and not run.left)
+            ),
+            default=NEVER,
+        )
+
+    def clear(self) -> list[Run]:
+        """Remove everything."""
+        out = list(self.held())
+        self.runs.clear()
+        self.count = 0
+        self._lanes, self._gathering, self._dead = None, None, 0
+        return out
+
+    def ended(self, mono: int, in_order: bool = True, most: int = NEVER) -> list[Run]:
+        """Remove what has a deadline up to `mono`, oldest grants first: about `most` messages, at least a run."""
+        out = list[Run]()
+        kept: deque[Run] = deque()
+        runs = self.runs
+        while runs and most > 0 and len(out) < STEP_RUNS:
+            run = runs[0]
+            if isinstance(run, Lease) and not run.left:
+                runs.popleft()
+            elif 0 < run.deadline <= mono:
+                out.append(self._ended_run(runs.popleft()))
+                most -= len(out[-1].chunk)
+            elif in_order:
+                break
+            else:
+                kept.append(runs.popleft())
+        if kept:
+            runs.extendleft(reversed(kept))
+        self._removed(out)
+        return out
+
+    def oldest_grants(self, most: int) -> list[Run]:
+        """Remove the oldest grants: about `most` messages, a run at least."""
+        out = list[Run]()
+        runs = self.runs
+        while runs and most > 0 and len(out) < STEP_RUNS:
+            run = runs.popleft()
+            if not isinstance(run, Lease) and len(run.chunk) > 2 * most:
+                runs.appendleft(run.part(run.chunk[most:], True))
+                out.append(run.part(run.chunk[:most], True))
+            elif not isinstance(run, Lease) or run.left:
+                out.append(self._ended_run(run))
+            else:
+                continue
+            most -= len(out[-1].chunk)
+        self._removed(out)
+        return out
+
+    def _removed(self, out: list[Run]) -> None:
+        """These runs are in `runs` no more, but counted still."""
+        if out:
+            self._gathering = None
+            self.count -= sum(len(run.chunk) for run in out)
+            if self._lanes is not None:
+                self._sweep()
+
+    def next_deadline(self, in_order: bool = True) -> int:
+        """The earliest deadline; 0 without one."""
+        living = (run for run in self.runs if not isinstance(run, Lease) or run.left)
+        if in_order:
+            first = next(living, None)
+            return first.deadline if first is not None else 0
+        return min((run.deadline for run in living if run.deadline), default=0)
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena; what is still gathered stays."""
+        for run in self.runs:
+            if not isinstance(run.chunk, range) and run.chunk is not self._gathering:
+                run.chunk = move.chunk(run.chunk)
+            if isinstance(run, Lease) and run.gone is not None:
+                run.gone = move.marks(run.gone)
+
+    def loosen(self) -> None:
+        """Messages of the queue may lie between those of an array from now on."""
+        for run in self.runs:
+            run.solid = False
+
+    def held(self) -> Iterator[Run]:
+        """Everything held, oldest grant first.  The chunks will not change."""
+        for run in self.runs:
+            if not isinstance(run, Lease):
+                yield run if run.chunk is not self._gathering else run.part(run.chunk[:], False)
+            elif run.left:
+                yield run.living()

@@ -1,0 +1,133 @@
+"""Messages that leave without success and whose bodies somebody still wants: a dead-letter exchange or an action.
+
+They are `dying`: no consumer gets them and no ack reaches them, but they count as waiting until the letter is written.
+Bodies are asked for in bounded pieces, a few at a time, so that a million expired messages do not fill the memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+
+from penstock.core.effects import Fetch, Purpose, Sink, Token
+from penstock.core.queue.order.runs import Run, sorted_chunk
+from penstock.records.chunks import Chunk
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Rows
+
+LETTER = 1000
+"""Messages in one fetch at most."""
+PORTION = 64 << 20
+"""Bytes of bodies whose removal and dead letters are one group."""
+OPEN = 4
+"""Fetches under way at once; the others wait their turn."""
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """Messages that leave without success and whose bodies were asked for."""
+
+    runs: list[Run]
+    reason: str  # AMPS_REASON: one or several of forced_expire, time_limit, max_deliveries, max_cancels
+    by: str = ""  # who forced it
+    chunk: Chunk = field(default_factory=lambda: range(0))
+
+    @property
+    def pairs(self) -> list[int]:
+        """For the body of the EXPIRE record."""
+        return [end for run in self.runs for end in run.pairs()]
+
+    def deliveries(self) -> dict[int, int]:
+        """How often each message was sent."""
+        return {lsn: run.tally.deliveries for run in self.runs for lsn in run.chunk}
+
+
+def portions(letter: Letter, rows: Rows, most: int = PORTION) -> Iterator[Letter]:
+    """A letter in parts whose messages have at most `most` bytes together, or one message: each is a group of its own.
+
+    `rows`: what was fetched; a message that is not there weighs nothing.
+    """
+    weights = {lsn: len(body) for lsn, body in zip(rows.lsns, rows.bodies, strict=True)}
+    if sum(weights.values()) <= most:
+        yield letter
+        return
+    runs: list[Run] = []
+    size = 0
+    for run in letter.runs:
+        start = 0
+        for at, lsn in enumerate(run.chunk):
+            weight = weights.get(lsn, 0)
+            if size and size + weight > most:
+                if at > start:
+                    runs.append(run.part(run.chunk[start:at], True))
+                yield Letter(runs, letter.reason, letter.by)
+                runs, size, start = [], 0, at
+            size += weight
+        runs.append(run.part(run.chunk[start:], True))
+    yield Letter(runs, letter.reason, letter.by)
+
+
+class Letters:
+    """The dying messages of a queue."""
+
+    __slots__ = ("_queue", "_serial", "_waiting", "count", "open")
+
+    def __init__(self, queue: int) -> None:
+        self._queue = queue  # id
+        self._serial = 0
+        self._waiting: deque[Letter] = deque()
+        self.open: dict[int, Letter] = {}  # by serial: bodies asked for
+        self.count = 0
+
+    def add(self, runs: Sequence[Run], reason: str, by: str, sink: Sink) -> None:
+        """These die."""
+        for run in runs:
+            self.count += len(run.chunk)
+            for start in range(0, len(run.chunk), LETTER):
+                self._waiting.append(Letter([run.part(run.chunk[start : start + LETTER], True)], reason, by))
+        self._ask(sink)
+
+    def cut(self, serial: int, upto: int) -> Letter | None:
+        """An open letter, without its messages above `upto`: they wait at the front again, to be asked for."""
+        letter = self.open.get(serial)
+        if letter is None or letter.chunk[-1] <= upto:
+            return letter
+        kept, later = list[Run](), list[Run]()
+        for run in letter.runs:
+            at = bisect_right(run.chunk, upto)
+            if at:
+                kept.append(run.part(run.chunk[:at], True) if at < len(run.chunk) else run)
+            if at < len(run.chunk):
+                later.append(run.part(run.chunk[at:], True))
+        letter.runs, letter.chunk = kept, letter.chunk[: bisect_right(letter.chunk, upto)]
+        self._waiting.extendleft(Letter([run], letter.reason, letter.by) for run in reversed(later))
+        return letter
+
+    def close(self, serial: int, sink: Sink) -> None:
+        """The letter is written."""
+        letter = self.open.pop(serial, None)
+        if letter is not None:
+            self.count -= len(letter.chunk)
+        self._ask(sink)
+
+    def _ask(self, sink: Sink) -> None:
+        waiting = self._waiting
+        while waiting and len(self.open) < OPEN:
+            letter = waiting.popleft()
+            size = len(letter.runs[0].chunk)
+            while waiting and waiting[0].reason == letter.reason and waiting[0].by == letter.by:
+                size += len(waiting[0].runs[0].chunk)
+                if size > LETTER:
+                    break
+                letter.runs += waiting.popleft().runs
+            letter.chunk = sorted_chunk([run.chunk for run in letter.runs])
+            self._serial += 1
+            self.open[self._serial] = letter
+            sink.effect(Fetch(Token(self._queue, self._serial, Purpose.LETTER), letter.chunk))
+
+    def runs(self) -> Iterator[Run]:
+        """Everything dying."""
+        for letter in (*self.open.values(), *self._waiting):
+            yield from letter.runs

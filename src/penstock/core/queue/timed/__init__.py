@@ -1,0 +1,1 @@
+"""What happens to messages by time alone: delays, expiry, leases that end."""

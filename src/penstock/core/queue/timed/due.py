@@ -1,0 +1,68 @@
+"""What happens to a queue by time alone: leases end, delays end, messages expire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Sink
+from penstock.core.queue.order.runs import NEVER, Run, pairs_body
+from penstock.core.queue.settling.attempts import spent
+from penstock.core.queue.settling.leases import STEP_MOST
+from penstock.core.queue.settling.settle import give_back
+from penstock.records.chunks import Now
+from penstock.records.kinds import Kind
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+
+def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
+    """Take what ended back, `STEP_MOST` at most; `lease_due` has passed while there is more."""
+    queue.lease_due = NEVER
+    in_order = queue.leases_in_order
+    most = STEP_MOST
+    for consumer in [one for one in queue.holders() if not one.leaving]:
+        runs = consumer.leases.ended(now.mono, in_order, most) if most > 0 else []
+        if runs:
+            most -= sum(len(run.chunk) for run in runs)
+            queue.expired_leases += sum(len(run.chunk) for run in runs)
+            queue.freed(consumer, runs)
+            give_back(queue, now, runs, sink, cause="lease", failed=True)
+        deadline = consumer.leases.next_deadline(in_order)
+        if deadline:
+            queue.lease_due = min(queue.lease_due, deadline)
+    if not queue.outstanding:
+        queue.leases_in_order = True
+
+
+def end_delays(queue: Queue, now: Now, sink: Sink) -> None:
+    runs = queue.delays.pop_retries(now.wall)
+    if runs:
+        sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
+        for run in runs:
+            queue.delayed -= len(run.chunk)
+            queue.barriers.delay(run.chunk, -1)
+            run.deadline = 0
+            queue.put_back(run)
+    for chunk in queue.delays.pop_scheduled(now.wall):
+        run = Run(chunk, False)
+        run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
+        queue.delayed -= len(chunk)
+        queue.barriers.delay(chunk, -1)
+        queue.put_back(run)
+
+
+def expire_due(queue: Queue, now: Now, sink: Sink) -> None:
+    runs = [run for chunk in queue.expiry.come_due(now.wall) for run in queue.extract(chunk)]
+    if runs:
+        queue.expire(runs, "time_limit", sink)
+    if not queue.expiry.busy and queue.expiry.bulky():
+        queue.expiry.trim(queue.floor())
+
+
+def expire_overspent(queue: Queue, sink: Sink) -> None:
+    queue.overspent = False
+    for run in list(queue.returned.runs()):
+        reasons = spent(run.tally, queue.settings)
+        if reasons:
+            queue.expire(queue.extract(run.chunk), ",".join(reasons), sink)

@@ -1,0 +1,127 @@
+"""Select lists: which fields of a JSON body are sent.
+
+    -/, +/id, +/ship/to        nothing but the id, and where it goes
+    -/notes                    all but the notes
+
+`/` is the whole body; `-` leaves out, `+` sends.  The longest path that fits a field decides, and without `-/` a field
+that no path names is sent.  A path goes through an array to each of its elements.  An object or an array of which
+nothing is sent is not sent either.  A body that is no JSON object has no fields, and is sent as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from typing import cast
+
+from penstock.core.sow.merge import Fields, read_object, write_object
+from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
+
+PARTS_MOST = 1000
+STEPS_MOST = 32
+"""Parts of one list, and names of one of its paths."""
+
+NESTED_MOST = 32
+"""Arrays directly within arrays that a path goes through; what lies deeper counts as one value."""
+
+_NOTHING = object()
+
+
+@dataclass(slots=True)
+class _Node:
+    """A place that paths lead to."""
+
+    sent: bool | None = None  # None: as what holds it
+    inner: dict[str, _Node] = field(default_factory=dict["str", "_Node"])
+
+
+class SelectList:
+    """A list that was read.  Unchanging; any thread."""
+
+    __slots__ = ("_paths", "_root")
+
+    def __init__(self, paths: Sequence[tuple[bool, tuple[str, ...]]]) -> None:
+        """paths: whether what stands there is sent, and the names that lead there."""
+        self._paths = tuple(paths)
+        self._root = _Node()
+        for sent, path in paths:
+            node = self._root
+            for name in path:
+                node = node.inner.setdefault(name, _Node())
+            node.sent = sent
+
+    def with_paths(self, paths: Sequence[tuple[str, ...]]) -> SelectList:
+        """The same, and these fields, which a delta needs: the key says whose the changes are."""
+        own = {path for _, path in self._paths} - set(paths)
+        return SelectList([one for one in self._paths if one[1] in own] + [(True, path) for path in paths])
+
+    def fields(self, record: Fields) -> Fields:
+        """The fields of a body that are sent; it is not changed."""
+        found = _sent(record, self._root, on=True, nested=0)
+        return {} if found is _NOTHING else cast("Fields", found)
+
+    def body(self, body: bytes) -> bytes:
+        """A body as it is sent."""
+        try:
+            record = read_object(body, "a body")
+        except InvalidArgument:
+            return body
+        return write_object(self.fields(record))
+
+
+def _sent(value: object, node: _Node, *, on: bool, nested: int) -> object:
+    """What of a value is sent; `_NOTHING` when that is nothing.  on: whether what holds it is sent."""
+    on = on if node.sent is None else node.sent
+    whole = value if on else _NOTHING
+    if not node.inner:
+        return whole
+    if isinstance(value, dict):
+        out: Fields = {}
+        for name, one in cast("Fields", value).items():
+            inner = node.inner.get(name)
+            found = (one if on else _NOTHING) if inner is None else _sent(one, inner, on=on, nested=0)
+            if found is not _NOTHING:
+                out[name] = found
+        return out if on or out else _NOTHING
+    if isinstance(value, list) and nested < NESTED_MOST:
+        each: list[object] = [_sent(one, node, on=on, nested=nested + 1) for one in cast("list[object]", value)]
+        kept = [one for one in each if one is not _NOTHING]
+        return kept if on or kept else _NOTHING
+    return whole
+
+
+def parse_select(parts: Sequence[str]) -> SelectList | None:
+    """Read a list, in one text or in several, with or without the brackets around it; None: there is none.
+
+    InvalidArgument for a part that is none, and for a path that is there twice.
+    """
+    paths: dict[tuple[str, ...], bool] = {}
+    for part in _split(parts):
+        sign, path = part[:1], part[1:]
+        names = () if path == "/" else tuple(path[1:].split("/"))
+        if sign not in ("+", "-") or path[:1] != "/" or not all(names):
+            raise InvalidArgument(
+                f"select: {part[:60]!r} is no part of a list: write +/id, -/customer/name, or -/ first"
+            )
+        if len(names) > STEPS_MOST:
+            raise InvalidArgument(f"select: {part[:60]!r} has {len(names)} names, the most is {STEPS_MOST}")
+        if names in paths:
+            raise InvalidArgument(f"select: {path[:60]} is there twice")
+        if len(paths) >= PARTS_MOST:
+            raise InvalidArgument(f"select: the list has more than {PARTS_MOST} parts")
+        paths[names] = sign == "+"
+    return SelectList([(sent, names) for names, sent in paths.items()]) if paths else None
+
+
+def _split(parts: Sequence[str]) -> Iterator[str]:
+    for whole in parts:
+        text = whole.strip()
+        if text.startswith("[") and text.endswith("]"):
+            text = text[1:-1]
+        for part in text.split(","):
+            if not part.strip():
+                raise InvalidArgument(
+                    f"select: {whole[:60]!r} has an empty part: write +/id, -/customer/name, or -/ first"
+                )
+            yield part.strip()

@@ -1,0 +1,1 @@
+"""The durable state: encoded, decoded, folded from the log, passed over it."""

@@ -1,0 +1,1 @@
+"""Durable streams and sinks: what is granted, settled and visible once."""

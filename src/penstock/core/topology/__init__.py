@@ -1,0 +1,1 @@
+"""Exchanges, bindings, topics and queues by name, and what declares them."""
