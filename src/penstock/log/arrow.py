@@ -8,8 +8,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.records.compute import compute
 from penstock.records.schema import COLUMNS
 
 _AT = {name: COLUMNS.get_field_index(name) for name in COLUMNS.names}
@@ -32,6 +32,30 @@ def lengths(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
     array = cast("Any", batch.column(_AT[name]))
     ends: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], "<i4")[array.offset : array.offset + len(array) + 1]
     return np.diff(ends).astype(np.int64)
+
+
+def span(batch: pa.RecordBatch, name: str) -> int:
+    """Bytes of all values of a text or binary column together."""
+    array = cast("Any", batch.column(_AT[name]))
+    ends: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], "<i4")
+    return int(ends[array.offset + len(array)]) - int(ends[array.offset])
+
+
+def one_value(batch: pa.RecordBatch, name: str) -> bool:
+    """Whether all values of a text or binary column without nulls are the same; looked at as bytes, not one by one."""
+    array = cast("Any", batch.column(_AT[name]))
+    count = len(array)
+    if not count or array.null_count:
+        return False
+    _, offsets, data = array.buffers()
+    ends: npt.NDArray[Any] = np.frombuffer(offsets, "<i4")[array.offset : array.offset + count + 1]
+    start, size = int(ends[0]), int(ends[1] - ends[0])
+    if int(ends[-1]) - start != size * count or not (np.diff(ends) == size).all():
+        return False
+    if not size:
+        return True
+    values: npt.NDArray[Any] = np.frombuffer(data, np.uint8, size * count, start).reshape(count, size)
+    return bool((values[0] == values[-1]).all()) and bool((values[1:] == values[:-1]).all())
 
 
 def nulls(batch: pa.RecordBatch, name: str) -> int:
@@ -77,7 +101,6 @@ def schema_with(metadata: dict[str, str]) -> bytes:
 
 def cells_where(table: pa.Table, kind: int, names: Iterable[str]) -> list[list[Any]]:
     """Columns of the rows that are of one kind; empty lists when there are none."""
-    compute = cast("Any", pc)
     mask = compute.equal(table.column("kind"), pa.scalar(kind, pa.int8()))
     if not compute.any(mask).as_py():
         return [[] for _ in names]

@@ -1,8 +1,7 @@
 """Entries -> one Arrow IPC record batch, without pyarrow: columns are joined bytes, the header is a patched template.
 
-Plain lists are collected over all entries of the batch and converted once; a column with one value for all rows is made
-by repetition; packed bodies already lie as Arrow wants them.  A large batch stays a list of pieces, which are written
-from where they lie; a small one is joined.  `arrow_batch` says the same in plain pyarrow: the template is checked
+`columns` has the values.  A large batch stays a list of pieces, which are written from where they lie; a small one is
+joined.  `arrow_batch` says the same in plain pyarrow: the template is checked
 against it once a process, and if they ever differ (another pyarrow) the encoder uses the plain way.  Of nulls: `via`,
 `route`, `expires_at` and `not_before` have them, where entries hold NO_VIA, NO_ROUTE or 0.  No rule of the queues is
 known here.
@@ -11,33 +10,24 @@ known here.
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate, chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.log import columns
 from penstock.log.arrow import make_batch, message_with
+from penstock.log.columns import PUBLISH, TRANSIENT, parts_of
 from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, stamp
 from penstock.records.bodies import PackedBodies
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.schema import COLUMNS
 
-Part: TypeAlias = "Publishes | Control"
 _Message: TypeAlias = "tuple[int, bytearray, Sequence[bytes | memoryview]]"  # bytes; the header, or all; what follows
-T = TypeVar("T")
 
-_SMALL = 48  # rows up to which plain Python beats numpy's fixed cost
 _PAD = [bytes(-n & 7) for n in range(8)]
-_WIDTH = {"b": 1, "h": 2, "i": 4, "q": 8}
-_PACK = {code: struct.Struct("<" + code).pack for code in _WIDTH}
-_PUBLISH, _TRANSIENT = int(Kind.PUBLISH), int(Kind.PUBLISH_TRANSIENT)
-_I32_MAX = (1 << 31) - 1
 _GATHER = 1 << 16
 """Bytes from which a message is written piece by piece instead of being joined: the join would cost more."""
 _NULLS = {"via": NO_VIA, "route": NO_ROUTE, "expires_at": 0, "not_before": 0}
@@ -59,195 +49,6 @@ class Encoded(NamedTuple):
         return self.head if not self.rest else bytearray().join([self.head, *self.rest])
 
 
-def parts_of(entries: Iterable[Entry]) -> list[Part]:
-    """The entries with groups opened, in order, without empty ones."""
-    out = list[Part]()
-    for entry in entries:
-        if isinstance(entry, Group):
-            out += [part for part in entry.entries if len(part)]
-        elif len(entry):
-            out.append(entry)
-    return out
-
-
-def _spread(values: list[Any], counts: list[int]) -> list[Any]:
-    """One element a row, of one value or list a part."""
-    out = list[Any]()
-    for value, count in zip(values, counts, strict=True):
-        if value.__class__ is list:
-            out += value
-        elif count == 1:
-            out.append(value)
-        else:
-            out += [value] * count
-    return out
-
-
-class _Columns:
-    """The values of a batch, column by column: for each part one value, or a list with one for each of its rows."""
-
-    __slots__ = (
-        "_bodies", "_packed", "counts", "expires_at", "firsts", "kinds", "names", "not_before", "priority",
-        "properties", "routes", "rows", "times", "vias",
-    )  # fmt: skip
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        counts, firsts, kinds, names, vias = list[int](), list[int](), list[Any](), list[Any](), list[Any]()
-        routes, times, properties, bodies = list[Any](), list[Any](), list[Any](), list[bytes]()
-        expires_at, not_before, priority = list[Any](), list[Any](), list[Any]()
-        packed = list[tuple[int, PackedBodies]]()
-        for part in parts:
-            if isinstance(part, Publishes):
-                some = part.bodies
-                counts.append(len(some))
-                firsts.append(part.first)
-                topics, transient = part.topics, part.transient
-                if isinstance(topics, list):
-                    names.append([topic.name for topic in topics])
-                    vias.append([topic.via for topic in topics])
-                else:
-                    names.append(topics.name)
-                    vias.append(topics.via)
-                if isinstance(transient, list):
-                    kinds.append([_TRANSIENT if mark else _PUBLISH for mark in transient])
-                else:
-                    kinds.append(_TRANSIENT if transient else _PUBLISH)
-                routes.append(part.routes)
-                times.append(part.time)
-                properties.append(part.properties)
-                if isinstance(some, list):
-                    bodies += some
-                else:
-                    packed.append((len(bodies), some))
-                expires_at.append(part.expires_at or 0)
-                not_before.append(part.not_before or 0)
-                priority.append(part.priority or 0)
-            else:
-                counts.append(1)
-                firsts.append(part.lsn)
-                kinds.append(int(part.kind))
-                names.append(part.name)
-                vias.append(part.via)
-                routes.append(part.route)
-                times.append(part.time)
-                properties.append(part.header)
-                bodies.append(part.body)
-                expires_at.append(0)
-                not_before.append(0)
-                priority.append(0)
-        self.counts, self.firsts, self.kinds, self.names, self.vias = counts, firsts, kinds, names, vias
-        self.routes, self.times, self.properties = routes, times, properties
-        self.expires_at, self.not_before, self.priority = expires_at, not_before, priority
-        self._bodies = bodies  # of the parts that have lists
-        self._packed = packed  # the others, each with how many of `_bodies` stand before it
-        self.rows = len(bodies) if not packed else sum(counts)
-
-    def lsns(self) -> bytes | memoryview:
-        """The `lsn` column."""
-        counts, firsts, rows = self.counts, self.firsts, self.rows
-        first = firsts[0]
-        if firsts[-1] + counts[-1] - first == rows:  # ascending, so adjacent
-            if rows == 1:
-                return _PACK["q"](first)
-            if rows > _SMALL:
-                return np.arange(first, first + rows, dtype="<i8").data.cast("B")
-            return array("q", range(first, first + rows)).tobytes()
-        spans = [range(a, a + n) for a, n in zip(firsts, counts, strict=True)]
-        return array("q", chain.from_iterable(spans)).tobytes()
-
-    def fixed(self, values: list[Any], code: str, null: int | None) -> tuple[bytes, bytes, int]:
-        """Validity, data and null count of a column of numbers; `null` is the value that stands for null."""
-        rows, value = self.rows, values[0]
-        if value.__class__ is not list and values.count(value) == len(values):
-            if value == null:
-                return bytes((rows + 7) >> 3), bytes(rows * _WIDTH[code]), rows
-            return b"", _PACK[code](value) * rows, 0
-        flat = values if len(values) == rows and list not in set(map(type, values)) else _spread(values, self.counts)
-        data = array(code, flat).tobytes()
-        if null is None or not (nulls := flat.count(null)):
-            return b"", data, 0
-        if rows > _SMALL:
-            valid = np.frombuffer(data, "<i" + str(_WIDTH[code])) != null
-            return np.packbits(valid, bitorder="little").tobytes(), data, nulls
-        bits = sum(1 << at for at, item in enumerate(flat) if item != null)
-        return bits.to_bytes((rows + 7) >> 3, "little"), data, nulls
-
-    def strings(self, values: list[Any]) -> tuple[bytes | memoryview, bytes]:
-        """Offsets and data of a column of str."""
-        value, rows = values[0], self.rows
-        if value.__class__ is not list and values.count(value) == len(values):
-            encoded = value.encode()
-            return _even(len(encoded), rows), encoded * rows
-        flat = _spread(values, self.counts)
-        joined = "".join(flat)
-        if joined.isascii():
-            return _offsets(flat), joined.encode()
-        pieces = [item.encode() for item in flat]
-        return _offsets(pieces), b"".join(pieces)
-
-    def binaries(self, values: list[Any]) -> tuple[bytes | memoryview, bytes]:
-        """Offsets and data of a column of bytes, one value or list a part."""
-        value, rows = values[0], self.rows
-        if value.__class__ is not list and values.count(value) == len(values):
-            return _even(len(value), rows), value * rows
-        flat = _spread(values, self.counts)
-        return _offsets(flat), b"".join(flat)
-
-    def bodies(self) -> tuple[bytes | memoryview, list[bytes | memoryview], int]:
-        """Offsets of the `body` column, its data in pieces, and the bytes of these.  OverflowError beyond 2 GiB."""
-        listed, packed = self._bodies, self._packed
-        if not packed:
-            joined = b"".join(listed)
-            if len(joined) > _I32_MAX:
-                raise _too_large()
-            return _offsets(listed), [joined], len(joined)
-        sums, pieces, size, done = list["npt.NDArray[np.int32]"](), list[bytes | memoryview](), 0, 0
-        for place, some in [*packed, (len(listed), None)]:
-            if done < place:
-                joined = b"".join(listed[done:place])
-                if size + len(joined) > _I32_MAX:
-                    raise _too_large()
-                sums.append(_rebased(np.frombuffer(_offsets(listed[done:place]), "<i4"), size))
-                pieces.append(joined)
-                size += len(joined)
-                done = place
-            if some is not None:
-                if size + some.size > _I32_MAX:
-                    raise _too_large()
-                sums.append(_rebased(some.offsets, size))
-                pieces.append(some.data)
-                size += some.size
-        offsets = sums[0] if len(sums) == 1 else np.concatenate([sums[0], *(part[1:] for part in sums[1:])])
-        return offsets.data.cast("B"), pieces, size
-
-
-def _rebased(offsets: npt.NDArray[np.int32], start: int) -> npt.NDArray[np.int32]:
-    """The same lengths, beginning at `start`."""
-    shift = start - int(offsets[0])
-    return offsets + np.int32(shift) if shift or not offsets.flags.c_contiguous else offsets
-
-
-def _too_large() -> OverflowError:
-    return OverflowError("a batch of the log cannot hold more than 2 GiB in one column")
-
-
-def _even(size: int, rows: int) -> bytes | memoryview:
-    """Offsets of `rows` values of `size` bytes each."""
-    if rows <= _SMALL or not size:
-        return array("i", range(0, size * rows + 1, size)).tobytes() if size else bytes(4 * rows + 4)
-    return np.arange(0, size * rows + 1, size, dtype="<i4").data.cast("B")
-
-
-def _offsets(values: Sequence[bytes] | Sequence[str]) -> bytes | memoryview:
-    """Offsets of values by their lengths."""
-    rows = len(values)
-    if rows <= _SMALL:
-        return array("i", list(accumulate(map(len, values), initial=0))).tobytes()
-    out = np.zeros(rows + 1, "<i4")
-    np.fromiter(map(len, values), "<i4", rows).cumsum(out=out[1:])
-    return out.data.cast("B")
-
-
 def arrow_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
     """The same batch as pyarrow alone makes it: slow, and obvious."""
     rows = list[tuple[object, ...]]()
@@ -262,7 +63,7 @@ def arrow_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
             transient = part.transient[row] if isinstance(part.transient, list) else part.transient
             rows.append((
                 part.first + row,
-                _TRANSIENT if transient else _PUBLISH,
+                TRANSIENT if transient else PUBLISH,
                 topic.name,
                 topic.via,
                 part.routes[row] if isinstance(part.routes, list) else part.routes,
@@ -336,13 +137,13 @@ class Encoder:
         parts = parts_of(entries)
         if not parts:
             raise ValueError("a batch needs a row; use mark()")
-        columns = _Columns(parts)
-        first, last = columns.firsts[0], columns.firsts[-1] + columns.counts[-1] - 1
+        values = columns.Columns(parts)
+        first, last = values.firsts[0], values.firsts[-1] + values.counts[-1] - 1
         if not self.uses_template:
             message = _plain_message(arrow_batch(entries), first, durable, offset)
-            return Encoded(first, last, columns.rows, len(message), message)
-        size, head, rest = self._message(columns, first, durable, offset)
-        return Encoded(first, last, columns.rows, size, head, rest)
+            return Encoded(first, last, values.rows, len(message), message)
+        size, head, rest = self._message(values, first, durable, offset)
+        return Encoded(first, last, values.rows, size, head, rest)
 
     def mark(self, lsn: int, durable: int, offset: int = 0) -> bytearray | None:
         """An empty batch: it only claims what is durable.  `lsn` is the next one, STOPPED or SEALED.
@@ -354,7 +155,7 @@ class Encoder:
         nothing = [b""] * (self.layout.n_buffers - 1)
         return self._assemble(nothing, [], 0, [0] * (2 * self.layout.n_nodes), 0, lsn, durable, offset)[1]
 
-    def _message(self, c: _Columns, lsn: int, durable: int, offset: int) -> _Message:
+    def _message(self, c: columns.Columns, lsn: int, durable: int, offset: int) -> _Message:
         rows = c.rows
         no_time, expires, expire_nulls = c.fixed(c.expires_at, "q", 0)
         no_start, starts, start_nulls = c.fixed(c.not_before, "q", 0)
@@ -363,8 +164,8 @@ class Encoder:
         name_at, names = c.strings(c.names)
         properties_at, properties = c.binaries(c.properties)
         body_at, bodies, size = c.bodies()
-        if max(len(properties), len(names)) > _I32_MAX:
-            raise _too_large()
+        if max(len(properties), len(names)) > columns.REACH:
+            raise columns.too_large()
         pieces: list[bytes | memoryview] = [
             b"", c.lsns(),
             b"", c.fixed(c.kinds, "b", None)[1],

@@ -20,8 +20,9 @@ from penstock.log.damage import Damage
 from penstock.log.files import pin
 from penstock.log.index import Catalog, Segment
 from penstock.log.listing import SegmentInfo, describe
+from penstock.log.mending import Recovery, mend
 from penstock.log.reader import Reader, Vias
-from penstock.log.recover import Recovery, mend, newest_base, open_segments
+from penstock.log.recover import newest_base, open_segments
 from penstock.log.replay import Start, choose_start, replayed_after, rows_after, tables
 from penstock.log.retention import base_group, base_parts
 from penstock.log.segment import FOLDER
@@ -166,6 +167,11 @@ class Log(Committing):
     def segments(self) -> list[SegmentInfo]:
         """The files, oldest first."""
         return [describe(segment, segment is not self._catalog.segments[-1]) for segment in self._catalog.segments]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments, as far as they are written."""
+        return sum(segment.end for segment in self._catalog.segments)
 
     @property
     def first_lsn(self) -> int:

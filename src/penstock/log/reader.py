@@ -10,14 +10,15 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log.arrow import cells, column, lengths, micros, nulls, take
+from penstock.log.arrow import cells, column, joined, lengths, micros, nulls, one_value, span, take
 from penstock.log.damage import UNREADABLE, Damage
 from penstock.log.frame import FrameReader, NotAFrame, sound
 from penstock.log.index import Catalog, Chosen, Segment, after
@@ -146,7 +147,7 @@ class Reader:
         `around`: what lies in damaged batches is left out too, instead of LogDamaged.
         LogDamaged when a batch is not what was written or cannot be read; OSError when the disk fails otherwise.
         """
-        out = Rows([], [], [], [], [], [], [])
+        found = list[pa.RecordBatch]()
         at, n, segments = 0, len(lsns), self._catalog.segments
         place: tuple[Segment, int] | None = None
         solid = isinstance(lsns, range) and lsns.step == 1
@@ -167,13 +168,13 @@ class Reader:
             if solid:
                 low, high = decoded.span(lsns[at], lsns[-1] + 1)
                 if high > low:
-                    left = self._slice(decoded, low, high, out, left)
+                    left = self._slice(decoded, low, high, found, left)
             else:
-                left = self._pick(decoded, lsns[at:stop], out, left)
+                left = self._pick(decoded, lsns[at:stop], found, left)
             at = max(stop, at + 1)
         if ahead and place is not None:
             self._read_ahead(*place, min(ahead, self._budget // 2))
-        return out
+        return self._rows(joined(found)) if found else Rows([], [], [], [], [], [], [])
 
     def _read_ahead(self, segment: Segment, number: int, size: int) -> None:
         while size > 0 and number + 1 < len(segment.lsns):
@@ -245,12 +246,13 @@ class Reader:
                     self._kept_bytes -= self._kept.popitem(last=False)[1].size
         return decoded
 
-    def _slice(self, decoded: _Decoded, low: int, high: int, out: Rows, left: int) -> int:
+    def _slice(self, decoded: _Decoded, low: int, high: int, found: list[pa.RecordBatch], left: int) -> int:
         if not decoded.messages:
-            return self._pick(decoded, cast("list[int]", decoded.lsns[low:high].tolist()), out, left)
-        return self._add(decoded.batch.slice(low, high - low), out, left)
+            return self._pick(decoded, cast("list[int]", decoded.lsns[low:high].tolist()), found, left)
+        whole = low == 0 and high == len(decoded.lsns)
+        return _add(decoded.batch if whole else decoded.batch.slice(low, high - low), found, left)
 
-    def _pick(self, decoded: _Decoded, wanted: Sequence[int], out: Rows, left: int) -> int:
+    def _pick(self, decoded: _Decoded, wanted: Sequence[int], found: list[pa.RecordBatch], left: int) -> int:
         """Scattered rows of one batch."""
         asked = np.asarray(wanted, np.int64)
         rows = asked - decoded.first if decoded.dense else np.searchsorted(decoded.lsns, asked)
@@ -263,31 +265,51 @@ class Reader:
         if not n:
             return left
         if int(rows[-1]) - int(rows[0]) == n - 1:
-            return self._add(decoded.batch.slice(int(rows[0]), n), out, left)
-        return self._add(take(decoded.batch, rows), out, left)
+            return _add(decoded.batch.slice(int(rows[0]), n), found, left)
+        return _add(take(decoded.batch, rows), found, left)
 
-    def _add(self, batch: pa.RecordBatch, out: Rows, left: int) -> int:
-        """Rows of messages, appended as far as `left` bytes reach; the bytes that are left then."""
-        if left < _NO_LIMIT:
+    def _rows(self, batch: pa.RecordBatch) -> Rows:
+        """Rows as Python values.  All batches of a read come at once: a column's fixed cost is paid once."""
+        count = batch.num_rows
+        alike = one_value(batch, "properties")
+        never = nulls(batch, "expires_at") == count
+        return Rows(
+            lsns=column(batch, "lsn", "<i8").tolist(),
+            topics=self._topics_of(batch, count),
+            properties=cells(batch.slice(0, 1), "properties") * count if alike else cells(batch, "properties"),
+            bodies=cells(batch, "body"),
+            times=_values(column(batch, "time", "<i8")),
+            expires_at=[0] * count if never else micros(batch, "expires_at"),
+            priority=_values(column(batch, "priority", "<i2")),
+        )
+
+    def _topics_of(self, batch: pa.RecordBatch, count: int) -> list[Topic]:
+        """The topic of each row; most reads have one for all."""
+        plain = nulls(batch, "via") == count
+        if plain and one_value(batch, "name"):
+            return self._vias.topics(None, cells(batch.slice(0, 1), "name")) * count
+        return self._vias.topics(None if plain else cells(batch, "via"), cells(batch, "name"))
+
+
+def _add(batch: pa.RecordBatch, found: list[pa.RecordBatch], left: int) -> int:
+    """Rows of messages, appended as far as `left` bytes reach; the bytes that are left then."""
+    if left < _NO_LIMIT:
+        size = span(batch, "body") + span(batch, "properties") + _ROW_COST * batch.num_rows
+        if size > left:
             ends = np.cumsum(lengths(batch, "body") + lengths(batch, "properties") + _ROW_COST)
-            fit = int(np.searchsorted(ends, left, "right"))
-            left -= int(ends[-1])
-            if fit < len(ends):
-                fit = max(fit, 0 if out.lsns else 1)
-                if not fit:
-                    return 0
-                batch, left = batch.slice(0, fit), 0
-        names: list[str] = cells(batch, "name")
-        vias = None if nulls(batch, "via") == len(names) else cells(batch, "via")
-        out.topics += self._vias.topics(vias, names)
-        out.lsns += column(batch, "lsn", "<i8").tolist()
-        out.properties += cells(batch, "properties")
-        out.bodies += cells(batch, "body")
-        out.times += column(batch, "time", "<i8").tolist()
-        out.priority += column(batch, "priority", "<i2").tolist()
-        never = nulls(batch, "expires_at") == len(names)
-        out.expires_at += [0] * len(names) if never else micros(batch, "expires_at")
-        return left
+            fit = max(int(np.searchsorted(ends, left, "right")), 0 if found else 1)
+            if not fit:
+                return 0
+            batch, size = batch.slice(0, fit), left
+        left -= size
+    found.append(batch)
+    return left
+
+
+def _values(numbers: npt.NDArray[Any]) -> list[int]:
+    """A column as Python's numbers; the same one again where all are alike."""
+    first = int(numbers[0])
+    return [first] * len(numbers) if (numbers == first).all() else numbers.tolist()
 
 
 def check(segment: Segment, number: int, data: bytes | memoryview) -> None:

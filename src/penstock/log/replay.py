@@ -17,8 +17,9 @@ from penstock.errors import LogDamaged
 from penstock.log import checkpoints
 from penstock.log.arrow import cells_where
 from penstock.log.index import Catalog
+from penstock.log.mending import Recovery
 from penstock.log.reader import Vias, check
-from penstock.log.recover import Recovery, newest_base
+from penstock.log.recover import newest_base
 from penstock.ports import Disk
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS

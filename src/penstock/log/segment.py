@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -38,6 +37,7 @@ from crc32c import crc32c
 from penstock.log.arrow import schema_with
 from penstock.log.frame import HEADER_LIMIT, START
 from penstock.ports import File
+from penstock.records.dataclass import dataclass
 from penstock.records.schema import COLUMNS, LOG_VERSION
 
 FOLDER = "log"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from penstock.records.dataclass import dataclass
 
 Sync = Literal["commit", "interval", "off"]
 

@@ -19,9 +19,10 @@ import errno
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.errors import DataFolderInUse
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(slots=True, eq=False)

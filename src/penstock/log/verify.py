@@ -15,25 +15,15 @@ It reads what `recover` would believe and more: the sums of all batches, not onl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+from operator import attrgetter
 
 from penstock.errors import LogDamaged
 from penstock.log.frame import FrameReader
 from penstock.log.index import Segment
 from penstock.log.listing import SegmentInfo, describe
 from penstock.log.reader import decode
-from penstock.log.recover import (
-    Recovery,
-    Walked,
-    behind,
-    claimed,
-    ends_early,
-    gap,
-    is_older,
-    sealed,
-    uncovered,
-    walk,
-)
+from penstock.log.recover import is_older, uncovered
 from penstock.log.retention import read_base
 from penstock.log.room import RESERVE
 from penstock.log.segment import (
@@ -46,7 +36,9 @@ from penstock.log.segment import (
     read_header,
     segment_name,
 )
+from penstock.log.walking import Walked, behind, claimed, ends_early, gap, sealed, walk
 from penstock.ports import Disk, File
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(slots=True)
@@ -202,9 +194,9 @@ class _Look:
         if known is None:
             file, segment = self._open(header)
             try:
-                recovery = Recovery()
-                known = _Seen(segment, walk(segment, self._frames, recovery, check=False))
-                self._check(known, recovery)
+                bases = list[tuple[Segment, int]]()
+                known = _Seen(segment, walk(segment, self._frames, bases, check=False))
+                self._check(known, bases)
             finally:
                 file.close()
             self._closed[key] = known
@@ -215,8 +207,8 @@ class _Look:
         while True:
             file, segment = self._open(header)
             try:
-                recovery = Recovery()
-                seen = _Seen(segment, walk(segment, self._frames, recovery, check=True))
+                bases = list[tuple[Segment, int]]()
+                seen = _Seen(segment, walk(segment, self._frames, bases, check=True))
                 claim, stray = behind(segment, self._frames, seen.walked.end, file.size())
                 if seen.walked.sealed:
                     seen.end = sealed(segment, seen.walked, torn)
@@ -228,7 +220,7 @@ class _Look:
                 elif header.generation:
                     seen.end = LogDamaged(f"{segment.name} is a closed segment, but the next one is missing")
                 seen.stray = stray > seen.walked.end
-                self._check(seen, recovery)
+                self._check(seen, bases)
                 return seen
             finally:
                 file.close()
@@ -250,11 +242,11 @@ class _Look:
             raise _Moved
         return file, Segment(name, header, start, file)
 
-    def _check(self, seen: _Seen, recovery: Recovery) -> None:
+    def _check(self, seen: _Seen, bases: list[tuple[Segment, int]]) -> None:
         """Sums and bases of a file."""
         segment = seen.segment
-        bases = {number for _, number in recovery.base_batches}
-        for number in range(len(segment.lsns)) if self._sums else sorted(bases):
+        starts = {number for _, number in bases}
+        for number in range(len(segment.lsns)) if self._sums else sorted(starts):
             data = segment.file.pread(segment.lengths[number], segment.offsets[number])
             seen.batches += 1
             seen.bytes += len(data)
@@ -265,7 +257,7 @@ class _Look:
                 seen.damage.append(str(error))
                 continue
             seen.rows += batch.num_rows
-            base = read_base(batch) if number in bases else None
+            base = read_base(batch) if number in starts else None
             seen.base = max(seen.base, base.floor if base is not None else 0)
 
 
@@ -297,9 +289,8 @@ def _judged(listed: _Listed, seen: list[_Seen]) -> Report:
         report.batches += one.batches
         report.rows += one.rows
         report.bytes += one.bytes
-    lack = uncovered(
-        seen[0].segment.header, max(one.segment.header.floor for one in seen), max(one.base for one in seen)
-    )
+    headers = [one.segment.header for one in seen]
+    lack = uncovered(headers[0], max(headers, key=attrgetter("floor")), max(one.base for one in seen))
     if lack and not report.damage:
         report.damage.append(lack)
     last = seen[-1]

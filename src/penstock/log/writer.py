@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from penstock.log.segment import FOLDER, SegmentHeader, segment_name
 from penstock.ports import Disk
 from penstock.records.bodies import lengths
 from penstock.records.bodies import size_of as bytes_of
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
 
@@ -134,6 +135,10 @@ def cut(entries: Sequence[Entry], rows: int, size: int) -> Iterator[list[Entry]]
         yield batch
 
 
+class NoRoom(OSError):
+    """A write that found the disk full, and no reserve.  A sync that fails for that is another thing: it lost data."""
+
+
 class Appender:
     """The end of the log.  One commit at a time; after an exception never again."""
 
@@ -149,10 +154,16 @@ class Appender:
         self._bytes = batch_bytes
         self._offset = segment.end
         self._last = segment.last
+        self._opened = list[Segment]()  # by the present commit
         room.attach(segment.file, segment.end)
 
     def run(self, commit: Commit) -> None:
-        """Do a commit and say in it what was done.  OSError, or whatever went wrong, is put into it too."""
+        """Do a commit and say in it what was done.  OSError, or whatever went wrong, is put into it too.
+
+        When the disk has no room for all of it, nothing of it stays: who is told of a refusal then can rely on it.
+        """
+        segment, start = self.segment, self._offset
+        self._opened.clear()
         try:
             if self._room.failure is not None:
                 raise self._room.failure
@@ -177,6 +188,21 @@ class Appender:
             self._room.advance(self._offset)
         except BaseException as error:  # noqa: BLE001  the loop decides: whatever failed, nothing after it is confirmed
             commit.error = error
+            if isinstance(error, NoRoom):
+                self._take_back(commit, segment, start)
+
+    def _take_back(self, commit: Commit, segment: Segment, end: int) -> None:
+        """Cut the log where the commit began.  When that fails nobody knows what a start will find."""
+        commit.placed.clear()
+        try:
+            for opened in reversed(self._opened):
+                self._disk.remove(opened.name)
+            if self._opened:
+                self._disk.sync_folder(FOLDER)
+            segment.file.truncate(end)
+            segment.file.sync()
+        except OSError as error:
+            commit.error = error
 
     def _write(self, size: int, head: bytearray, rest: Sequence[bytes | memoryview] = ()) -> None:
         self._room.claim(self._offset + size)
@@ -188,8 +214,14 @@ class Appender:
                     self.segment.file.pwrite(head, self._offset)
                 return
             except OSError as error:
-                if not out_of_space(error) or not self._room.give_reserve():
-                    raise
+                self._make_room(error)
+
+    def _make_room(self, error: OSError) -> None:
+        """Free the reserve for a write that found the disk full; raises what stands in the way of writing again."""
+        if not out_of_space(error):
+            raise error
+        if not self._room.give_reserve():
+            raise NoRoom(error.errno, error.strerror) from error
 
     def _roll(self, made: Encoded) -> None:
         """Go on in a new file.  On a full disk go on in the old one: a long segment is better than a broken log."""
@@ -204,9 +236,15 @@ class Appender:
             self._room.full = True
             return
         self.segment = new
+        self._opened.append(new)
         self._room.attach(new.file, new.end)
         closing = (self.encoder.mark(SEALED, self._last, self._offset) or b"") + END_OF_STREAM
-        old.file.pwrite(closing, self._offset)
+        while True:
+            try:
+                old.file.pwrite(closing, self._offset)
+                break
+            except OSError as error:
+                self._make_room(error)
         old.file.truncate(self._offset + len(closing))
         old.file.sync()
         self._offset = new.end

@@ -44,6 +44,9 @@ SLAB_BYTES = 256 << 10
 FORGET_ROUTES = 1 << 10
 """Parted batches after which it is asked anew whether a route's queues want bodies."""
 
+PLACED_MOST = 256
+"""Queues that are given rows of batches in one shrinking; of the batches after that nothing is kept.  2 to 4 ms."""
+
 LOOKED_AT = 1000
 """Lists, and queues, that one sweep looks at."""
 
@@ -80,6 +83,7 @@ class Caches:
         self._idle_routes = set[int]()  # whose queues want no body at present
         self.trimmed = dict[int, Line]()  # queues whose heads had to give way, to be filled when there is room again
         self._parted = 0
+        self._placed = 0  # how often a queue was given its rows of a batch
         self._turns = dict[str, int]()  # how far a sweep got
 
     @property
@@ -122,9 +126,10 @@ class Caches:
         """Make room for `need` bytes more; whether there is.  direct: bodies that lists have may go for it."""
         budget, arrivals = self.budget, self.arrivals
         few = budget.limit // 8
+        last = self._placed + PLACED_MOST
         while budget.over + need > 0:
             if arrivals.bytes > few and (batch := arrivals.part()) is not None:
-                self._part(batch, need)
+                self._part(batch, need, last)
             elif not (self._evict_head() or self.pending.evict()):
                 if not direct:
                     return False
@@ -157,22 +162,28 @@ class Caches:
 
     # -- parting
 
-    def _part(self, batch: Publishes, need: int) -> None:
-        """Find another place for the rows of a batch that leaves the arrivals, or none."""
+    def _part(self, batch: Publishes, need: int, last: int) -> None:
+        """Find another place for the rows of a batch that leaves the arrivals, or none; `last`: of `_placed`."""
         if batch.wanted <= 0:
             return
         self._parted += 1
         if self._parted % FORGET_ROUTES == 0:
             self._idle_routes.clear()
-        routes = {batch.routes} if isinstance(batch.routes, int) else set(batch.routes)
-        routes -= self._idle_routes
-        for route in routes:
+        for route in self._busy_routes(batch):
+            if self._placed >= last:
+                self._leave_out_of(route)
+                continue
             idle = True
             for key, line in self.takers(route):
+                self._placed += 1
                 if self._part_for(batch, key, line, need):
                     idle = False
             if idle:
                 self._idle_routes.add(route)
+
+    def _busy_routes(self, batch: Publishes) -> set[int]:
+        routes = {batch.routes} if isinstance(batch.routes, int) else set(batch.routes)
+        return routes - self._idle_routes
 
     def _part_for(self, batch: Publishes, key: object, line: Line, need: int) -> bool:
         """Give a queue its rows of a batch; whether it may want more of the next."""
@@ -241,11 +252,18 @@ class Caches:
         return heads.held(heads.longest()) > share
 
     def _leave_out(self, batch: Publishes) -> None:
-        """A batch goes nowhere: the heads of its queues end before it."""
-        routes = {batch.routes} if isinstance(batch.routes, int) else set(batch.routes)
-        for route in routes - self._idle_routes:
-            for _, line in self.takers(route):
-                self.heads.leave_out(line.queue)
+        """A batch goes nowhere."""
+        for route in self._busy_routes(batch):
+            self._leave_out_of(route)
+
+    def _leave_out_of(self, route: int) -> None:
+        """The heads of a route's queues end here.  What lists want of a batch that is left out the loader brings."""
+        idle = True
+        for _, line in self.takers(route):
+            self.heads.leave_out(line.queue)
+            idle = idle and line.queue not in self.area.by_queue and not line.alive()
+        if idle:  # nothing follows on at these heads
+            self._idle_routes.add(route)
 
     # -- going
 

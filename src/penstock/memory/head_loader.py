@@ -61,7 +61,8 @@ class HeadLoader:
             return
         chunk = union(parts.values())[:READ_ROWS]
         caches.loading.add(most)
-        self.reading = {queue: part[: bisect_right(part, chunk[-1])] for queue, part in parts.items()}
+        cut = {queue: part[: bisect_right(part, chunk[-1])] for queue, part in parts.items()}
+        self.reading = {queue: part for queue, part in cut.items() if len(part)}  # the others come with a later read
         self._read(chunk, lambda rows: self._loaded(chunk, rows, most), most)
 
     def _next(self, line: Line) -> Chunk:

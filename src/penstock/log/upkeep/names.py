@@ -32,13 +32,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 
 from penstock.log.index import Segment
 from penstock.log.segment import SegmentHeader, segment_name
 from penstock.log.upkeep.source import Source
 from penstock.ports import Disk
+from penstock.records.compute import compute
 from penstock.records.kinds import Kind
 
 FOLDER = "index"
@@ -136,7 +136,6 @@ def build(disk: Disk, first: int, between: Callable[[int], bool] | None = None) 
 
 def _names_of(batch: pa.RecordBatch) -> list[str]:
     """The distinct names of the messages in a batch."""
-    compute = cast("Any", pc)
     column = cast("Any", batch.column("name"))
     messages = compute.less_equal(batch.column("kind"), pa.scalar(int(Kind.PUBLISH_TRANSIENT), pa.int8()))
     return cast("list[str]", compute.unique(column.filter(messages)).to_pylist())

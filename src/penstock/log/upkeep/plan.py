@@ -13,8 +13,9 @@ leave a thousand files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from penstock.records.dataclass import dataclass
 
 Why = Literal["sparse", "small", "many", "cold"]
 

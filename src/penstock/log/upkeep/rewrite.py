@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from penstock.log.frame import END_OF_STREAM, KEY_CRC, KEY_DURABLE, KEY_LAST, KE
 from penstock.log.segment import REWRITTEN, SegmentHeader, rewrite_name, segment_name
 from penstock.log.upkeep.source import RawBatch, Source
 from penstock.ports import Disk, File
+from penstock.records.dataclass import dataclass
 
 ROWS, BYTES, BATCHES = 1_000, 1 << 20, 1_000
 """A new batch is written when this much was gathered, whichever comes first."""

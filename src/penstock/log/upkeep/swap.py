@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from penstock.log.files import pin, unpin
 from penstock.log.index import Catalog, Segment
+from penstock.log.mending import Recovery
 from penstock.log.reader import Reader
-from penstock.log.recover import Recovery
 from penstock.log.segment import FOLDER, rewrite_name, segment_name
 from penstock.log.upkeep.rewrite import Made
 from penstock.ports import Disk

@@ -1,0 +1,112 @@
+"""What a start found, and the changes that it is to make before anything is appended.
+
+Nothing of a tail is lost: its bytes are kept in `cut/` before they are overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+
+from penstock.log.index import Segment
+from penstock.log.segment import FOLDER, SegmentHeader
+from penstock.ports import Disk
+from penstock.records.dataclass import dataclass
+
+CUT = "cut"
+_BLOCK = 1 << 20
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What was found at start."""
+
+    origin: int = 0
+    created: bool = False  # the folder was empty
+    clean: bool = False  # the last process closed the log
+    records: int = 0  # rows in all segments
+    segments: int = 0
+    last_lsn: int = 0  # of the last row; 0 when there has been none
+    next_lsn: int = 1  # the first LSN that may be given out now
+    cut_bytes: int = 0
+    cut_files: list[str] = field(default_factory=list[str])
+    warnings: list[str] = field(default_factory=list[str])
+    checkpoint: int = 0  # LSN of the checkpoint in use; 0: none
+    base: int = 0  # floor of the highest complete base; 0: none
+    neediest: SegmentHeader | None = None  # of the segments that leave rows out: it needs the highest base
+    base_batches: list[tuple[Segment, int]] = field(default_factory=list[tuple["Segment", int]], repr=False)
+    seconds: float = 0.0
+    mends: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]], repr=False)  # for `mend`
+
+    def forget(self, gone: Sequence[Segment]) -> None:
+        """Segments that went: their files must not stay open for the sake of bases in them."""
+        ids = {id(segment) for segment in gone}
+        self.base_batches = [place for place in self.base_batches if id(place[0]) not in ids]
+
+
+def mend(recovery: Recovery) -> None:
+    """Do what `open_segments` found to be done, before anything is appended.  OSError."""
+    mends, recovery.mends = recovery.mends, []
+    for one in mends:
+        one()
+
+
+def remove(disk: Disk, names: list[str]) -> None:
+    """End a rewriting that a crash cut short."""
+    for name in names:
+        disk.remove(name)
+    disk.sync_folder(FOLDER)
+
+
+def cut(disk: Disk, segment: Segment, end: int, stray: int, recovery: Recovery) -> None:
+    """Move a torn tail aside."""
+    file = segment.file
+    _set_aside(disk, segment.name, end, file.pread(stray - end, end), recovery)
+    for at in range(end, stray, _BLOCK):
+        file.pwrite(bytes(min(_BLOCK, stray - at)), at)
+
+
+def write_again(disk: Disk, segment: Segment, number: int, end: int) -> None:
+    """Make sure of what no batch claims as synced, from batch `number` on: from now on it counts as durable.
+
+    The last process may have been killed before its sync, or after one that failed.  Then the kernel can hold pages
+    that it calls clean although the disk never got them; only writing them anew makes a sync mean something.
+    """
+    start = segment.offsets[number] if number >= 0 else 0
+    for at in range(start, end, _BLOCK):
+        segment.file.pwrite(segment.file.pread(min(_BLOCK, end - at), at), at)
+    segment.file.sync()
+    disk.sync_folder(FOLDER)
+
+
+def _free_name(disk: Disk, name: str, offset: int) -> str:
+    disk.mkdir(CUT)
+    stem, taken, number = name.rpartition("/")[2], set(disk.list(CUT)), 0
+    while f"{stem}-{offset}-{number}" in taken:
+        number += 1
+    return f"{CUT}/{stem}-{offset}-{number}"
+
+
+def _set_aside(disk: Disk, name: str, offset: int, content: bytes, recovery: Recovery) -> None:
+    """Keep bytes that the log is about to lose."""
+    kept = _free_name(disk, name, offset)
+    file = disk.open(kept, create=True)
+    try:
+        file.pwrite(content, 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_folder(CUT)
+    recovery.warnings.append(f"{name}: {len(content)} bytes of an unfinished write at byte {offset} moved to {kept}")
+    recovery.cut_bytes += len(content)
+    recovery.cut_files.append(kept)
+
+
+def set_aside_file(disk: Disk, name: str, recovery: Recovery) -> None:
+    """Move a file that never became a segment."""
+    kept = _free_name(disk, name, 0)
+    disk.rename(name, kept)
+    disk.sync_folder(CUT)
+    disk.sync_folder(FOLDER)
+    recovery.warnings.append(f"{name} was never finished; moved to {kept}")
+    recovery.cut_files.append(kept)
