@@ -1,7 +1,7 @@
 """The server process: recover, open the doors, serve, stop cleanly.
 
 Start: take the folder, recover the log, fold it, log and sync a boot record, declare what the settings name, open the
-doors, say so.  Stop (SIGTERM, SIGINT): close the doors, write what is gathered, write a checkpoint, mark a clean end.
+doors, say so.  Stop (SIGTERM, SIGINT): see `server.stopping`.
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ import os
 import secrets
 import signal
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import orjson
 
+from penstock.config.in_force import chosen
 from penstock.errors import LogBroken, SettingsError
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
 from penstock.log.settings import CACHE_MOST
 from penstock.memory import Caches
+from penstock.records.dataclass import dataclass
 from penstock.server import allocator
-from penstock.server.actions.ending import end_actions
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.compacting import Compactor
 from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
+from penstock.server.filters.scanning import warm_up
 from penstock.server.gates import scattered
-from penstock.server.house import Recovered, apply_settings, finishing_decided, open_core
-from penstock.server.keeper import Keeper
-from penstock.server.progress import Lines, Progress, Show
+from penstock.server.opening.house import Recovered, apply_settings, finishing_decided, open_core
+from penstock.server.opening.progress import Lines, Progress, Show
+from penstock.server.opening.starting import Starting
+from penstock.server.paging.scratch import Pager, Scratch
+from penstock.server.pools import Pools
 from penstock.server.pulse import Pulse
-from penstock.server.scanning import warm_up
-from penstock.server.starting import Starting
+from penstock.server.stopping import Stopping
+from penstock.server.upkeep.keeper import Keeper
 from penstock.server.users import Users
 from penstock.server.views.declaring import declare as declare_views
 from penstock.server.without_pandas import do_without_pandas
@@ -53,8 +56,10 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Rows
     from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.filters.judging import Ask
     from penstock.server.flight.door import FlightDoor
     from penstock.server.http import HttpDoor
+    from penstock.server.upkeep.pacing import Pace
 
 TICK_LAG_S = 0.005
 """Deadlines are looked at this soon after a turn, so that a thousand turns a second cost one look."""
@@ -67,11 +72,13 @@ TIDY_S = 0.25
 WARM_UP_S = 1.0
 """What filters need is loaded so long after the doors have opened: whoever waited for them comes first."""
 
+SETTINGS_SHOWN = 200
+"""Settings that a start tells of at most: a file may declare thousands of queues."""
+
 READ_AHEAD = 1 << 20
 """Bytes of the log decoded beyond what a cold read asked for: a queue that is drained from disk reads on."""
 
 Say = Callable[[str], None]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +109,16 @@ class Server:
     """One instance on its event loop.  `start`, then `stopped` until somebody calls `stop`."""
 
     def __init__(
-        self, settings: Settings, say: Say = print, pulse: Pulse | None = None, show: Show | None = None
+        self,
+        settings: Settings,
+        say: Say = print,
+        pulse: Pulse | None = None,
+        show: Show | None = None,
+        pools: Pools | None = None,
     ) -> None:
         """pulse: of the loop that this will run on; without one its pauses are not known.
 
-        show: who looks on while it recovers; a line a second without.
+        show: who looks on while it recovers; a line a second without.  pools: others than its own threads.
         """
         self.settings = settings
         self.say = say
@@ -114,7 +126,7 @@ class Server:
         self.clock = SystemClock()
         self.stopping = asyncio.Event()
         self.counters = Counters()
-        self.users = Users(settings.users, settings.entitlement)
+        self.users = Users(settings.users, settings.entitlement, settings.server.name)
         self.serving = False  # the doors are open
         self.failure: BaseException | None = None  # why the process must stop
         self.recovered_records = 0
@@ -123,11 +135,7 @@ class Server:
         self.progress = Progress(self.clock.mono)
         self._show = show or Lines(say)
         self._opened: Log | None = None
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="penstock-read")
-        self._scan_pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-scan")
-        self._judge_pool = ThreadPoolExecutor(2, thread_name_prefix="penstock-judge")
-        self._action_pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-action")
-        self._replay_pool = ThreadPoolExecutor(2, thread_name_prefix="penstock-replay")
+        self.pools = pools or Pools()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
@@ -141,6 +149,9 @@ class Server:
         self.bulk: Bulk
         self.flight: FlightDoor
         self.keeper: Keeper
+        self.pace: Pace
+        self.scratch: Scratch
+        self.pager: Pager
 
     async def start(self) -> Ready:
         """Recover and open the doors.  Raises what stands in the way; nothing is left running then."""
@@ -150,7 +161,7 @@ class Server:
         disk = OsDisk(data)
         starting = Starting(self, self._show)
         try:
-            self.log, recovered = await starting.recover(self._pool, partial(self._recover, disk))
+            self.log, recovered = await starting.recover(self.pools.reading, partial(self._recover, disk))
             self.engine = Engine(
                 recovered.core,
                 self.log,
@@ -159,13 +170,14 @@ class Server:
                 call_soon=loop.call_soon,
                 read_cold=self._read_cold,
             )
-            self.engine.scans.off = partial(self._off_the_loop, self._scan_pool)
+            pools = self.pools
+            self.engine.scans.off = pools.off(pools.scanning)
             self.engine.rates.off = self.engine.recoveries.off = self.engine.scans.off
             self.engine.views.run_off(self.engine.scans.off)
-            self.engine.judges.off = partial(self._off_the_loop, self._judge_pool)
-            self.engine.replays.off = partial(self._off_the_loop, self._replay_pool)
-            self.engine.acts.steps.off = partial(self._off_the_loop, self._judge_pool)
-            self.engine.acts.steps.aside = partial(self._off_the_loop, self._action_pool)
+            self.engine.judges.off = pools.off(pools.judging)
+            self.engine.replays.off = pools.off(pools.replaying)
+            self.engine.acts.steps.off = pools.off(pools.judging)
+            self.engine.acts.steps.aside = pools.off(pools.acting)
             self.engine.acts.steps.say = self.say
             self.engine.acts.steps.allow_execute = settings.server.allow_execute
             self.log.on_durable = self.engine.durable
@@ -173,6 +185,7 @@ class Server:
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later)
             apply_settings(recovered.core, settings, self.engine.now)
             declare_views(self.engine.views, settings)
+            self.engine.acts.resuming.start()
             self.engine.finish_turn()
             self.progress.watch("finishing", 0, 1)
             await self._boot_durable()
@@ -181,14 +194,14 @@ class Server:
                 await asyncio.sleep(0)  # HTTP answers between two chunks
             self.progress.watch("opening", 0, 1)
             from penstock.server.amqp.door import AmqpDoor  # the doors' modules came while the log was folded
-            from penstock.server.flight.compact_action import CompactAction
+            from penstock.server.flight.actions.compact import CompactAction
             from penstock.server.flight.door import FlightDoor
 
             self.bulk = Bulk(data)
-            engine = self.engine
-            engine.recoveries.ask = engine.scans.ask = engine.judges.ask = engine.replays.ask = self.bulk.call
+            self.ask_bulk(self.bulk.call)
             elsewhere = Compactor(self.bulk)
-            self.keeper = Keeper(self.engine, self._pool, settings.log, loop, elsewhere, allocator.give_back)
+            self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
+            self.pace = self.keeper.pace
             limits = Limits(
                 frame_max=settings.amqp.frame_max,
                 channel_max=settings.amqp.channel_max,
@@ -209,12 +222,15 @@ class Server:
                 entrance=starting.entrance,
             )
             self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
+            self.scratch = Scratch(data)
+            self.scratch.clear()
+            self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
             amqp, flight = await starting.open(self.amqp, self.flight)
         except BaseException:
             await starting.undo()
             if self._opened is not None:
                 self._opened.close(clean=False)
-            self._pool.shutdown(wait=False)
+            self.pools.abandon()
             raise
         self.http = starting.http
         self.serving = True
@@ -226,7 +242,7 @@ class Server:
         self._beat()
         self._tidy()
         self._schedule_tick()
-        self._warm_timer = loop.call_later(WARM_UP_S, self._scan_pool.submit, warm_up)
+        self._warm_timer = loop.call_later(WARM_UP_S, pools.scanning.submit, warm_up)
         return Ready(os.getpid(), amqp, starting.http_address, flight, recovered.records, recovered.seconds)
 
     def _recover(self, disk: OsDisk) -> tuple[Log, Recovered]:
@@ -256,21 +272,20 @@ class Server:
             cache=min(CACHE_MOST, self.settings.server.memory // 8),
         )
 
+    def ask_bulk(self, ask: Ask | None) -> None:
+        """Whom threads ask for what may take long: the bulk child, or nobody."""
+        engine = self.engine
+        engine.recoveries.ask = engine.scans.ask = engine.judges.ask = engine.replays.ask = ask
+
     def _read_cold(self, lsns: Chunk, answer: Callable[[Rows], None], most: int = 0) -> None:
         """Rows from the log by a thread, answered on the loop."""
         ahead = 0 if scattered(lsns) else READ_AHEAD
-        future = self.loop.run_in_executor(self._pool, partial(self.log.read, lsns, ahead, most, around=True))
 
-        def done(finished: asyncio.Future[Rows]) -> None:
-            answer(finished.result())
+        def done(rows: Rows) -> None:
+            answer(rows)
             self.engine.arm()
 
-        future.add_done_callback(done)
-
-    def _off_the_loop(self, pool: ThreadPoolExecutor, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Work of filters.  Few threads do it: they share one core with the loop, and no more."""
-        future = self.loop.run_in_executor(pool, work)
-        future.add_done_callback(lambda finished: None if finished.cancelled() else done(finished.result()))
+        self.pools.hand_over(self.pools.reading, partial(self.log.read, lsns, ahead, most, around=True), done)
 
     def _stop_for(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """A bug: what memory holds can no longer be trusted, but the log can.  Stop; a restart replays."""
@@ -312,37 +327,24 @@ class Server:
         self.flight.beat()
         self.bulk.beat()
         self.keeper.beat()
+        self.pager.beat()
         self._beat_timer = self.loop.call_later(1.0, self._beat)
 
     def _tidy(self) -> None:
         if self._tidying is None or self._tidying.done():
-            self._tidying = self._pool.submit(self._tidiness.run) if self._tidiness.due() else None
+            self._tidying = self.pools.reading.submit(self._tidiness.run) if self._tidiness.due() else None
         self._tidy_timer = self.loop.call_later(TIDY_S, self._tidy)
 
-    # -- stop
-
-    async def stop(self) -> None:
-        """Close the doors and the log; what was taken is durable when this returns, unless the server failed."""
-        self.serving = False
-        self.amqp.stop_listening()
-        self.amqp.close_all("the server stops")
-        self.flight.stop()
+    def end_timers(self) -> None:
+        """Nothing is done by time any more."""
+        self.engine.on_turn = None
         for timer in (self._tick_timer, self._beat_timer, self._tidy_timer, self._warm_timer):
             if timer is not None:
                 timer.cancel()
-        await self.loop.run_in_executor(None, self.bulk.close)
-        await self.loop.run_in_executor(None, self.flight.close)
-        self.flight.shut()
-        if self.http is not None:
-            await self.http.close()
-        await end_actions(self.engine)
-        if self.failure is None:
-            self.engine.finish_turn()
-            await self.keeper.last_checkpoint()
-        for pool in (self._scan_pool, self._judge_pool, self._replay_pool, self._action_pool):
-            await self.loop.run_in_executor(None, partial(pool.shutdown, wait=True, cancel_futures=True))
-        await self.loop.run_in_executor(None, lambda: self.log.close(clean=self.failure is None))
-        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def stop(self) -> None:
+        """Close the doors and the log; what was taken is durable when this returns, unless the server failed."""
+        await Stopping(self).run()
 
 
 def make_folder(name: str) -> Path:
@@ -367,8 +369,8 @@ def settle_garbage() -> None:
     """Keep the collector of cycles from stopping the loop.
 
     A full collection walks everything that was imported and every cached batch: 33 ms at first, 100 ms after 200,000
-    messages.  Nothing of that is garbage (`Starting` has looked): what was imported is set aside, and full collections
-    become rare.
+    messages.  Of what was imported 700 objects are garbage, and looking for them would take 30 ms of the start: all is
+    set aside, and full collections become rare.
     """
     gc.freeze()
     gc.set_threshold(10_000, 50, 1_000)
@@ -410,6 +412,11 @@ async def _serve(server: Server, ready_file: str | None) -> None:
         for name, address in (("amqp", ready.amqp), ("http", ready.http), ("flight", ready.flight))
         if address
     )
+    some = chosen(settings)
+    for setting, value, origin in some[:SETTINGS_SHOWN]:
+        say(f"setting {setting} = {value} ({origin})")
+    if len(some) > SETTINGS_SHOWN:
+        say(f"{len(some) - SETTINGS_SHOWN} more settings are not the default; /api/overview has all")
     if settings.server.sync != "commit":
         say(f"warning: sync = {settings.server.sync!r}: a confirm does not mean that the message is on disk")
     say(

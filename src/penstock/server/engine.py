@@ -14,7 +14,6 @@ which is how the in-process broker works.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import nlargest
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Act, Deliver, Effect, Fetch, Gone, Judge, Rate, Recover, Scan, Swept
 from penstock.core.queue.upcoming import Upcoming
 from penstock.errors import PenstockError
+from penstock.log.writer import last_of
 from penstock.memory import Caches, Loader, Piece
 from penstock.memory.budget import GATHER_LEAST
 from penstock.memory.reads import ReadCold
@@ -32,12 +32,13 @@ from penstock.records.entries import Entry, Group, Publishes, Rows
 from penstock.records.kinds import Kind
 from penstock.server.actions.acts import Acts
 from penstock.server.fetching import Fetches
+from penstock.server.filters.judging import Judges
+from penstock.server.filters.rating import Rates
+from penstock.server.filters.scanning import Scans
 from penstock.server.gates import Fence, Gates, at_most_once, receiver_of
-from penstock.server.judging import Judges
-from penstock.server.rating import Rates
+from penstock.server.napping import Nap
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
-from penstock.server.scanning import Scans
 from penstock.server.sow.present import Present
 from penstock.server.views.views import Views
 
@@ -47,25 +48,13 @@ if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.ports import Clock
 
-STARVED_US = 500
-"""A commit that has waited this long for the interpreter gets it: the loop sleeps for a moment."""
-
-GUEST_STAYS_US = 1_000_000
-"""A Flight call was made so recently: its thread, or the next one's, may be waiting for the interpreter."""
-
-GUEST_US = 100
-"""A Flight call takes the interpreter some eight times: with a guest in the house the loop naps this often."""
-
-NAP_S = 20e-6
-"""How long the loop sleeps then; any real sleep hands the interpreter over."""
-
 FILLED_MOST = 256
 """Queues whose heads are read after a start, the deepest."""
 
 REMEMBER = 1000
 """Queues, gone ones among them, of which memory remembers something without being asked to forget."""
 
-LAZY_KINDS = frozenset({Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.DUE, Kind.MARK, Kind.RECOVERED})
+LAZY_KINDS = frozenset({Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.DUE, Kind.MARK, Kind.RECOVERED, Kind.ACTED})
 """Records nobody waits for: they ride with the next commit, or go after `ack_sync`."""
 
 
@@ -103,11 +92,12 @@ class Engine:
         self.records = Present(self)
         self.delivered = 0
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
-        self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
-        self._napped = 0
+        self._nap = Nap(clock, log)
         self.call_soon = call_soon
         self.read_cold = read_cold
         self._armed = False
+        self._ended = False
+        self.slowed = False  # publishers wait a moment: see `upkeep.pacing`
         self._awaited = 0  # the highest LSN that anything waits for
         self._urged = 0  # the log was told to hurry with everything up to this LSN
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
@@ -160,6 +150,8 @@ class Engine:
 
     def finish_turn(self) -> None:
         """Step 2 of a turn.  Sends early leases before the records are encoded."""
+        if self._ended:
+            return
         self._armed = False
         core = self.core
         journal = core.take_journal()
@@ -185,6 +177,8 @@ class Engine:
             elif entry.kind not in LAZY_KINDS:
                 urgent = True
         self._perform(core.take_effects())
+        if journal:
+            self.acts.ledger.seen = last_of(journal[-1])
         fences, self._fences = self._fences, []
         for fence in fences:
             if self._late:
@@ -204,22 +198,21 @@ class Engine:
         self.flush()
         if self.on_turn is not None:
             self.on_turn()
-        self._let_others_in()
+        self._nap.let_others_in()
+
+    def end(self, *, last_turn: bool) -> None:
+        """The last turn, or none after a bug; from now on nothing is decided, read, logged or told."""
+        if last_turn:
+            self.finish_turn()
+        self._ended = True
+        self._waiters.clear()
+        self._late.clear()
+        self.gates.forget()
+        self.log.on_durable = self.log.on_broken = _nobody
 
     def announce_guest(self) -> None:
         """A thread of another door has business and will need the interpreter.  Any thread."""
-        self._guest_at = self.clock.mono()
-
-    def _let_others_in(self) -> None:
-        """A loop that never sleeps starves every other thread: sleep a moment when one has waited long enough."""
-        now = self.clock.mono()
-        awake = now - self._napped
-        if awake < GUEST_US:
-            return
-        waiting = self.log.waiting_since
-        if (waiting and awake > STARVED_US < now - waiting) or now - self._guest_at < GUEST_STAYS_US:
-            time.sleep(NAP_S)
-            self._napped = self.clock.mono()
+        self._nap.announce_guest()
 
     def _append(self, journal: list[Entry], urgent: bool) -> None:
         sync, self._sync_late = self._sync_late, False
@@ -375,17 +368,21 @@ class Engine:
         if bodies.trimmed and self.loader.idle and -bodies.budget.over > bodies.budget.limit // 2:
             lines, bodies.trimmed = bodies.trimmed, {}
             self.loader.heads.fill(lines.values())
+        self.look_for_room()
+        self.arm()
+
+    def look_for_room(self) -> None:
+        """Let publishers go on that wait for room, if there is some."""
         if self.on_room and self._room_again():
             run, self.on_room[:] = self.on_room[:], []
             for hook in run:
                 hook()
-        self.arm()
 
     def has_room(self) -> bool:
-        """Whether publishers may be read from: the gathering commit is within its bound."""
+        """Whether publishers may be read from: the gathering commit is within its bound, and nobody slows them."""
         if self.broken is not None:
             return True  # what comes is refused, and whoever waited would wait for ever
-        return self.log.pending_bytes < self.bodies.budget.gather_most and not self.bodies.tight
+        return not self.slowed and self.log.pending_bytes < self.bodies.budget.gather_most and not self.bodies.tight
 
     def break_down(self, failure: PenstockError) -> None:
         """A write or sync failed: confirm nothing more, drop what waited, tell everybody."""
@@ -415,6 +412,10 @@ class Engine:
         if len(lost):
             for queue in self.core.queues():
                 queue.forget(lost)
+
+
+def _nobody(_: object) -> None:
+    """Nobody is told any more."""
 
 
 def _ready_of(queue: Queue) -> int:

@@ -12,11 +12,14 @@ queue that shows nothing but its own name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.errors import AccessRefused, ExpressionError, SettingsError
 from penstock.expr import Filter, TopicPattern, compile_filter
+from penstock.expr.binding import bound
+from penstock.expr.context import Context, Group
+from penstock.records.dataclass import dataclass
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -50,6 +53,12 @@ class Entitlement:
     exchange: str
     read: Right
     write: Right
+    asking: tuple[tuple[str, str], ...] = ()  # key and text of rights that ask who the user is
+
+    def bound(self, asks: Context) -> Entitlement:
+        """The entry for one user."""
+        given = {key: compile_filter(bound(text, asks)) for key, text in self.asking}
+        return replace(self, read=given.get("read", self.read), write=given.get("write", self.write)) if given else self
 
     def of(self, user: str, tags: Sequence[str]) -> bool:
         """Whether it is about this user."""
@@ -71,7 +80,11 @@ class Entitlement:
 class Entitlements:
     """All entries, in their order.  Raises SettingsError for an expression that cannot be read."""
 
-    def __init__(self, sections: Iterable[EntitlementSection], tags: Callable[[str], Sequence[str]]) -> None:
+    def __init__(
+        self, sections: Iterable[EntitlementSection], tags: Callable[[str], Sequence[str]], instance: str = ""
+    ) -> None:
+        """instance: the server's name."""
+        self._instance = instance
         self._entries = [compiled(section, number) for number, section in enumerate(sections, 1)]
         self._tags = tags
         self._rights = dict[str, Rights]()
@@ -85,28 +98,34 @@ class Entitlements:
             if len(self._rights) >= REMEMBERED:
                 self._rights.clear()
             tags = self._tags(user)
-            mine = [entry for entry in self._entries if entry.of(user, tags)]
+            asks = Context(user=user, instance_name=self._instance)
+            mine = [entry.bound(asks) for entry in self._entries if entry.of(user, tags)]
             found = self._rights[user] = Rights(user, mine, administrator=ADMINISTRATOR in tags)
         return found
 
 
 def compiled(section: EntitlementSection, number: int) -> Entitlement:
     """One entry.  Raises SettingsError."""
+    asking = list[tuple[str, str]]()
 
     def right(key: str, value: bool | str) -> Right:
         if isinstance(value, bool):
             return value
         try:
-            return compile_filter(value)
+            text = bound(value, Context(user="user", instance_name="instance"))
+            if text != value:
+                asking.append((key, value))
+            return compile_filter(text)
         except ExpressionError as error:
             raise SettingsError(f"[[entitlement]] number {number} {key}: {error.pointed()}") from error
 
     def named(text: str | None) -> TopicPattern | None:
         return None if text is None else TopicPattern(text)
 
+    read, write = right("read", section.read), right("write", section.write)
     return Entitlement(
         named(section.user), section.tag, named(section.topic), named(section.queue), section.vhost, section.exchange,
-        right("read", section.read), right("write", section.write),
+        read, write, tuple(asking),
     )  # fmt: skip
 
 
@@ -245,17 +264,17 @@ def refused(verb: str, what: str, user: str) -> AccessRefused:
     return AccessRefused(f"access to {what} refused for user '{user}': no entitlement to {verb}")
 
 
-def narrowed(text: str | None, right: Filter | None) -> Filter | None:
+def narrowed(text: str | None, right: Filter | None, known: frozenset[Group] = frozenset()) -> Filter | None:
     """The filter of somebody who asks, and that of his right: both must hold.  ExpressionError for the text alone."""
-    own = None if text is None else compile_filter(text)
+    own = None if text is None else compile_filter(text, known)
     if right is None or own is None:
         return own if right is None else right
-    return compile_filter(both(own.text, right.text))
+    return compile_filter(both(own.text, right.text), known)
 
 
-def narrowed_text(text: str | None, right: Filter | None) -> str | None:
+def narrowed_text(text: str | None, right: Filter | None, known: frozenset[Group] = frozenset()) -> str | None:
     """The same as text."""
-    chosen = narrowed(text, right)
+    chosen = narrowed(text, right, known)
     return None if chosen is None else chosen.text
 
 

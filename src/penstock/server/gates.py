@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -19,9 +18,10 @@ from penstock.core.effects import Deliver, Verb
 from penstock.core.queue.upcoming import Upcoming
 from penstock.memory import Piece, piece_of
 from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.memory.target_area import TargetList
     from penstock.server.engine import Engine
 
@@ -174,6 +174,11 @@ class Gates:
         self._engine.core.set_aside(self._engine.now(), effect.consumer, unread)
         self._engine.arm()
         return as_chunk([lsn for lsn in chunk if lsn not in gone])
+
+    def forget(self) -> None:
+        """Nothing that waits is sent any more."""
+        self._gates.clear()
+        self._full.clear()
 
     def reopen(self, gate: object) -> None:
         """A connection takes bytes again: go on with what waited for that."""

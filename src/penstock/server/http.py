@@ -12,20 +12,25 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behind
+from penstock.config.in_force import in_force
 from penstock.errors import Unavailable
 from penstock.server.allocator import resident_bytes
+from penstock.server.figures import (
+    action_numbers,
+    consumers,
+    queue_numbers,
+    replay_numbers,
+    topic_numbers,
+    view_numbers,
+)
 from penstock.server.pulse import BOUNDS
 from penstock.wire.http.app import create_app
 from penstock.wire.http.facts import Metrics, QueueMetrics
 
 if TYPE_CHECKING:
-    from penstock.config.settings import Settings
-    from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
-    from penstock.records.chunks import Now
     from penstock.server.app import Server
-    from penstock.server.progress import Progress
+    from penstock.server.opening.progress import Progress
 
 
 DAMAGE_SHOWN = 10
@@ -82,14 +87,13 @@ class Facts:
         return self._server.serving and engine.broken is None and not engine.log.full
 
     def overview(self) -> Mapping[str, object]:
-        """Settings that people look for, with where they came from."""
+        """The settings in force, with where they came from."""
         self._refuse_early()
         settings = self._server.settings
-        places = ("server.name", "server.data", "server.sync", "server.memory", "log.segment")
         return {
             "origin": str(self._server.log.origin),
             "memory": self._server.engine.bodies.budget.by_name(),
-            "settings": {place: {"value": _value(settings, place), "from": settings.origin(place)} for place in places},
+            "settings": {name: {"value": value, "from": origin} for name, value, origin in in_force(settings)},
         }
 
     def queues(self, user: str) -> Iterator[Mapping[str, object]]:
@@ -104,7 +108,7 @@ class Facts:
         if self._recovering() is not None:
             return iter(())
         core, now = self._server.engine.core, self._server.engine.now()
-        return (_numbers(core, queue, now) for queue in core.queues())
+        return (queue_numbers(core, queue, now) for queue in core.queues())
 
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         """One queue; None also where the user may not see it."""
@@ -116,6 +120,11 @@ class Facts:
             if queue.name == name and queue.vhost == vhost:
                 return self._queue(queue)
         return None
+
+    def consumers(self, user: str, vhost: str | None, queue: str | None = None) -> Iterator[Mapping[str, object]]:
+        """Every consumer that the user may see."""
+        self._refuse_early()
+        return consumers(self._server.engine, self._server.users.rights(user), vhost, queue)
 
     def vhosts(self) -> Sequence[str]:
         """Names of all vhosts."""
@@ -172,7 +181,12 @@ class Facts:
             redelivered=counters.redelivered,
             acknowledged=counters.acknowledged,
             dead_lettered=dict(engine.core.dead_lettered),
-            actions={name: (one.runs, one.failures) for name, one in engine.acts.counts.by_name.items()},
+            actions=action_numbers(engine),
+            actions_waiting=engine.acts.waiting,
+            replays=replay_numbers(engine),
+            views=view_numbers(engine),
+            views_unnamed=engine.views.unnamed,
+            topics=topic_numbers(engine.core),
             durable_lsn=log.durable,
             last_lsn=engine.core.last_lsn,
             bulk_running=server.bulk.running,
@@ -183,17 +197,20 @@ class Facts:
             log_segments=len(segments),
             log_commits=log.commits,
             log_damaged_batches=log.damage.batches,
+            upkeep_delay_seconds=server.pace.lag_us / 1e6,
+            upkeep_delayed_seconds=server.pace.slowed_us / 1e6,
             recovery_records=server.recovered_records,
             recovery_records_expected=server.recovered_records,
             recovery_seconds=server.recovered_seconds,
+            file_backed_bytes=server.scratch.used,
+            file_backed_file_bytes=server.scratch.size,
+            file_backed_refused=server.scratch.refused,
             body_cache_bytes=engine.bodies.used,
             body_cache_limit_bytes=engine.bodies.budget.limit,
             memory=engine.bodies.budget.by_name(),
             resident_bytes=resident_bytes(),
             disk_free_bytes=log.disk.free(),
             disk_alarm=log.full,
-            sow_records=sum(sow.index.count for sow in engine.core.sows),
-            sow_index_bytes=sum(sow.index.nbytes for sow in engine.core.sows),
             broken=engine.broken is not None,
             pause_longest=pauses.longest,
             pause_longest_cpu=pauses.longest_cpu,
@@ -215,37 +232,6 @@ class Facts:
             "arguments": queue.arguments,
             **self._server.engine.core.stats(queue, self._server.engine.now()),
         }
-
-
-def _numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
-    figures = queue.figures
-    return QueueMetrics(
-        queue.vhost,
-        queue.name,
-        queue.ready + queue.held,
-        queue.leased,
-        queue.delayed,
-        consumers=len(queue.consumers),
-        inactive=queue.tail.count,
-        backlog=queue.outstanding,
-        deferred_acks=core.deferred_acks(queue),
-        oldest_lease=age_of_oldest_lease(queue, now),
-        behind=seconds_behind(queue, now, core.stamps),
-        published=queue.arrived,
-        delivered=queue.delivered,
-        acked=queue.acked,
-        cancelled=core.cancelled(queue),
-        expired_leases=queue.expired_leases,
-        redelivered=0 if figures is None else figures.redelivered,
-        expirations={} if figures is None else dict(figures.expirations or {}),
-        ack_rate=0.0 if figures is None else figures.rate(now.mono),
-        lease_to_ack={} if figures is None else figures.quantiles(),
-    )
-
-
-def _value(settings: Settings, place: str) -> object:
-    section, key = place.split(".")
-    return getattr(getattr(settings, section), key)
 
 
 class HttpDoor:

@@ -13,7 +13,8 @@ import asyncio
 import selectors
 import time
 from bisect import bisect_left
-from dataclasses import dataclass
+
+from penstock.records.dataclass import dataclass
 
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Upper ends of the buckets, in seconds; one more bucket has no end."""

@@ -13,7 +13,7 @@ It knows the log and filters; what a queue does with what was found is the core'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,9 +25,10 @@ from penstock.core.commands.recovering import Found, Pass
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.meter import LOOP_BODY
 from penstock.records.chunks import LSN_LIMIT
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
-from penstock.server.judging import Ask, Off, breathe, look
+from penstock.server.filters.judging import Ask, Off, breathe, look
 
 if TYPE_CHECKING:
     from penstock.expr.scan import Scan as Scanner
@@ -148,7 +149,7 @@ class _Seeker:
         self._filtered = bool(settings.filter)
         self._scanner: Scanner | None = None
         if self._filters:
-            from penstock.expr.scan import Scan  # arrow's compute functions take 20 ms to load
+            from penstock.expr.scan import Scan  # not before there is something to recover
 
             self._scanner = Scan(self._filters, log.vias.topics, body_most=LOOP_BODY, breathe=breathe)
         self._topics = dict[Topic, bool]()

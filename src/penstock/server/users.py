@@ -30,7 +30,10 @@ class Users:
     Raises SettingsError for a password file it cannot read, and for an entitlement that cannot be.
     """
 
-    def __init__(self, users: Iterable[User], entitlements: Iterable[EntitlementSection] = ()) -> None:
+    def __init__(
+        self, users: Iterable[User], entitlements: Iterable[EntitlementSection] = (), instance: str = ""
+    ) -> None:
+        """instance: the server's name, which an entitlement may ask for."""
         self._passwords: dict[str, bytes] = {}
         self._loopback_only: set[str] = set()
         self._tags: dict[str, tuple[str, ...]] = {}
@@ -39,7 +42,7 @@ class Users:
             self._tags[user.name] = user.tags
             if user.loopback_only:
                 self._loopback_only.add(user.name)
-        self._entitlements = Entitlements(entitlements, self.tags)
+        self._entitlements = Entitlements(entitlements, self.tags, instance)
 
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether this user may log in with this password from this host."""

@@ -3,7 +3,8 @@
     what happened -> events (LSNs, not bodies) -> durable -> rows, a few at a time -> conditions -> steps in order
 
 Events are looked at in their order, one message after the other, in slices between which everybody else has a turn.
-What they publish is an ordinary message.  They are not kept over a crash: what was set off and not yet done is lost.
+What they publish is an ordinary message.  What a record of the log sets off and a crash interrupts is taken up again:
+`ledger` says what is done, `resuming` looks for the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.core.actions.acted import OWN
 from penstock.core.actions.hops import HOPS_MOST
 from penstock.core.actions.leading import Led, run_lead, too_many
 from penstock.core.actions.rules import Rule, pattern
@@ -27,8 +29,10 @@ from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.server.actions.counting import Counts
 from penstock.server.actions.events import Chosen, Event, chosen_rows, joins, publisher_of
+from penstock.server.actions.ledger import Ledger
 from penstock.server.actions.portions import Portion
 from penstock.server.actions.removals import RecordWatch
+from penstock.server.actions.resuming import Resuming
 from penstock.server.actions.steps import EMPTY, HEADER, Run, Steps
 from penstock.server.actions.timing import Timing
 
@@ -50,6 +54,8 @@ class Acts:
         rules = engine.core.rules
         self._rules = rules
         self.counts = Counts(engine.clock)
+        self.ledger = Ledger(engine)
+        self.resuming = Resuming(self)
         self.steps = Steps(self)
         self.timing = Timing(self)
         self.publishes = bool(rules.publish)  # whether the journal has to be looked at
@@ -59,7 +65,7 @@ class Acts:
         self._version = -1
         self._events: deque[Event] = deque()  # whose messages are not fetched yet, in order of what happened
         self._runs: deque[Run] = deque()  # ready to go on, in order
-        self._pending = 0  # messages in `_events`
+        self.waiting = 0  # messages in `_events`
         self._busy = False  # rows are on their way, or a step waits for an answer
         self._reading: Chunk = range(0)
         self._portion = Portion()
@@ -86,18 +92,19 @@ class Acts:
         first, topics, hops = batch.first, batch.topics, self.engine.core.hops
         known = hops.any(first, first + len(batch))
         if isinstance(topics, Topic) and not known:
-            if rules := self._of_topic(topics):
-                self._add(Event(rules, range(first, first + len(batch)), first + len(batch) - 1, "", client))
+            if rules := self.rules_of(topics):
+                self._add(Event(rules, range(first, first + len(batch)), first + len(batch) - 1, "", client, cause=OWN))
             return
         rows: dict[tuple[Chosen, int], list[int]] = {}
         for row in range(len(batch)):
-            if rules := self._of_topic(batch.topic_of(row)):
+            if rules := self.rules_of(batch.topic_of(row)):
                 before = hops.of(first + row) if known else 0
                 rows.setdefault((rules, before), []).append(first + row)
         for (rules, before), lsns in rows.items():
-            self._add(Event(rules, as_chunk(lsns), lsns[-1], "", client, before))
+            self._add(Event(rules, as_chunk(lsns), lsns[-1], "", client, before, cause=OWN))
 
-    def _of_topic(self, topic: Topic) -> Chosen:
+    def rules_of(self, topic: Topic) -> Chosen:
+        """What messages of a topic set off."""
         found = self._topics.get(topic)
         if found is None:
             if len(self._topics) > 65_536:
@@ -136,21 +143,24 @@ class Acts:
         queue = effect.queue
         rules = tuple((rule, None, None, "") for rule in self._rules.delete.get((queue.vhost, queue.name), ()))
         for chunk in effect.chunks:
-            self._add(Event(rules, chunk, effect.after, queue.name, "", self.engine.core.hops.of(chunk[0])))
+            hops = self.engine.core.hops.of(chunk[0])
+            self._add(Event(rules, chunk, effect.after, queue.name, "", hops, cause=effect.after))
 
     def removed(self, rules: Chosen, lsns: Sequence[int], after: int, name: str, reason: str, *, oof: bool) -> None:
         """Records of a topic are gone: those at these LSNs, ascending."""
         event = Event(rules, as_chunk(lsns), after, name, hops=self.engine.core.hops.of(lsns[0]))
-        event.reason, event.oof = reason, oof
+        event.reason, event.oof, event.cause = reason, oof, after
         self._add(event)
 
-    def go_on(self, effect: Act) -> None:
-        """What an expiry leaves to do, or that it failed."""
+    def go_on(self, effect: Act, cause: int | None = None) -> None:
+        """What an expiry leaves to do, or that it failed.  cause: as of an event; None: the record of the removal."""
         if effect.failed:
-            self.failed(effect.rule, effect.failed)
+            self.failed(effect.rule, effect.failed, reason="rounds" if effect.hops >= HOPS_MOST else "publish")
             return
         run = Run(effect.rule, effect.step, effect.happening, effect.hops, effect.after)
+        run.cause, run.chunk = effect.after if cause is None else cause, as_chunk([effect.happening.lsn])
         condition = effect.rule.condition
+        self.ledger.open(run.place)
         if effect.judged or condition is None:
             self._runs.append(run)
             self._wake()
@@ -164,6 +174,8 @@ class Acts:
         if answers_of(batch, condition)[0]:
             self._runs.append(run)
             self._wake()
+        else:
+            self.ledger.close(run.place)
 
     def due(self, rule: Rule) -> None:
         """A schedule says so."""
@@ -174,25 +186,32 @@ class Acts:
 
     def _add(self, event: Event) -> None:
         count = len(event.chunk)
-        if self._pending + count > PENDING_MOST:
+        if self.waiting + count > PENDING_MOST:
             for rule, *_ in event.rules:
-                why = f"{self._pending} messages wait for their actions; for {count} more it is not run"
-                self.failed(rule, why, count)
+                why = f"{self.waiting} messages wait for their actions; for {count} more it is not run"
+                self.failed(rule, why, count, reason="waiting")
             return
         last = self._events[-1] if self._events else None
-        self._pending += count
+        self.waiting += count
         if last is not None and joins(last, event):
             last.chunk = range(last.chunk[0], event.chunk[-1] + 1)
             last.after = event.after
         else:
             self._events.append(event)
+            self.ledger.open(event.place)
+        self._wake()
+
+    def resumed(self, events: Sequence[Event]) -> None:
+        """What an earlier process left, each open; it comes before all that happened since."""
+        self._events.extendleft(reversed(events))
+        self.waiting += sum(len(event.chunk) for event in events)
         self._wake()
 
     # -- running
 
     def _wake(self) -> None:
         """Go on when the oldest that waits is durable.  Nothing is hurried for it."""
-        if self._busy or self._scheduled or self.engine.broken is not None:
+        if self._busy or self._scheduled or self.resuming.running or self.engine.broken is not None:
             return
         after = self.waits_for()
         if after is None:
@@ -207,7 +226,7 @@ class Acts:
     @property
     def idle(self) -> bool:
         """Whether nothing is under way and nothing waits."""
-        return not (self._runs or self._events or self._busy)
+        return not (self._runs or self._events or self._busy or self.resuming.running)
 
     def waits_for(self) -> int | None:
         """The LSN that has to be durable for the oldest that waits; None: nothing waits."""
@@ -237,6 +256,7 @@ class Acts:
             self.steps.run(self._runs.popleft(), self._done)
         if not self._runs and not self._busy and left:
             self._fetch()
+        self.ledger.tell()
         engine.arm()
         self._wake()
 
@@ -246,12 +266,17 @@ class Acts:
 
     def _done(self, run: Run) -> None:
         """A run is over."""
+        if run.failed and self.steps.programs.stopped:
+            return  # the stop has ended it: the next start does it again, and nothing comes before that
         self._busy = False
         lost = min(run.lost, run.count) if run.failed else 0
         if run.failed:
-            self.failed(run.rule, run.failed, lost)
+            self.failed(run.rule, run.failed, lost, reason=run.trouble)
         self.counts.of(run.rule.name).runs += run.count - lost
+        self.ledger.done(run)
         if not run.inline:
+            self.ledger.tell()
+            self.engine.arm()
             self._wake()
 
     def _fetch(self) -> None:
@@ -261,7 +286,13 @@ class Acts:
         event = self._events[0]
         chunk = event.chunk[: self._portion.rows]
         event.chunk = event.chunk[len(chunk) :]
-        self._pending -= len(chunk)
+        self.waiting -= len(chunk)
+        place = chunk[0] if event.cause == OWN else event.cause
+        if not len(event.chunk) or event.cause == OWN:
+            self.ledger.close(place)  # what is left of the event has a later one, if it has any
+        self.ledger.open(place)
+        if len(event.chunk) and event.cause == OWN:
+            self.ledger.open(event.chunk[0])
         if not len(event.chunk):
             self._events.popleft()
         self._busy = True
@@ -282,6 +313,7 @@ class Acts:
 
     def _judged(self, event: Event, rows: Rows, batch: Publishes) -> None:
         self._busy = False
+        place = self._reading[0] if event.cause == OWN else event.cause
         self._reading = range(0)
         core = self.engine.core
         now = self.engine.now().wall
@@ -302,20 +334,24 @@ class Acts:
             for i, lsn in enumerate(rows.lsns)
         ]
         asked = [(entry[0], chosen_rows(entry, event, rows, batch)) for entry in event.rules]
-        if event.hops < HOPS_MOST and max(map(len, rows.bodies), default=0) <= LOOP_BODY:
-            asked = [(rule, wants) for rule, wants in asked if not self._together(rule, wants, happenings, event.hops)]
+        if event.hops < HOPS_MOST and not event.step and max(map(len, rows.bodies), default=0) <= LOOP_BODY:
+            asked = [(rule, wants) for rule, wants in asked if not self._together(rule, wants, happenings, event)]
         for i, happening in enumerate(happenings):
             for rule, wants in asked:
                 if not wants[i]:
                     continue
                 if event.hops >= HOPS_MOST:
-                    self.failed(rule, too_many(event.hops))
+                    self.failed(rule, too_many(event.hops), reason="rounds")
                     continue
-                self._runs.append(Run(rule, 0, copied(happening), event.hops, 0))
+                run = Run(rule, 0, copied(happening), event.hops, 0)
+                run.chunk, run.cause, run.begins = as_chunk([happening.lsn]), event.cause, event.step
+                self.ledger.open(run.place)
+                self._runs.append(run)
+        self.ledger.close(place)
         self.engine.arm()
         self._wake()
 
-    def _together(self, rule: Rule, wants: Sequence[bool], happenings: Sequence[Happening], hops: int) -> bool:
+    def _together(self, rule: Rule, wants: Sequence[bool], happenings: Sequence[Happening], event: Event) -> bool:
         """Where an action does nothing but publish one message, those of several happenings are one batch.
 
         Whether that was so.
@@ -323,16 +359,18 @@ class Acts:
         if not rule.publishes_once:
             return False
         some = [happening for happening, wanted in zip(happenings, wants, strict=True) if wanted]
-        led = Led()
+        hops, led = event.hops, Led()
         for happening in some:
             run_lead(rule, copied(happening), hops, self._find, led)
         for act in led.acts:
-            self.go_on(act)
+            self.go_on(act, event.cause)
         if led.bodies:
             size = led.size + len(HEADER) * len(led.bodies)
             topics = led.topics if len(set(led.topics)) > 1 else led.topics[0]
             run = Run(rule, len(rule.steps) - 1, EMPTY, hops, 0, batch=Publishes(topics, HEADER, led.bodies, size=size))
             run.count = run.lost = len(led.bodies)
+            run.chunk, run.cause = as_chunk(led.causes), event.cause
+            self.ledger.open(run.place)
             self._runs.append(run)
         return True
 
@@ -344,13 +382,15 @@ class Acts:
 
     # -- telling
 
-    def failed(self, rule: Rule, why: str, count: int = 1) -> None:
+    def failed(self, rule: Rule, why: str, count: int = 1, reason: str = "publish") -> None:
         """An action that did not come to its end."""
-        self.counts.failed(rule.name, why, count)
+        self.counts.failed(rule.name, why, count, reason)
 
     def _floor(self) -> int | None:
         """What the log has to keep for messages that wait for their actions."""
         low = min((event.chunk[0] for event in self._events), default=LSN_LIMIT)
         if len(self._reading):
             low = min(low, self._reading[0])
+        if self.resuming.running:
+            low = min(low, self.engine.core.acted.floor + 1)
         return low if low < LSN_LIMIT else None

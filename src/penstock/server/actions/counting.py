@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
     from penstock.ports import Clock
@@ -21,6 +23,7 @@ class Tally:
 
     runs: int = 0
     failures: int = 0
+    reasons: dict[str, int] = field(default_factory=dict[str, int])  # the same by reason
     told: int = 0  # failures that a line was written about, or that the next one will tell of
     told_at: int | None = None  # monotonic
 
@@ -37,10 +40,11 @@ class Counts:
         """Of one action."""
         return self.by_name.setdefault(name, Tally())
 
-    def failed(self, name: str, why: str, count: int = 1) -> None:
-        """An action did not come to its end."""
+    def failed(self, name: str, why: str, count: int = 1, reason: str = "publish") -> None:
+        """An action did not come to its end.  reason: one of the few words that metrics know."""
         tally, now = self.of(name), self._clock.mono()
         tally.failures += count
+        tally.reasons[reason] = tally.reasons.get(reason, 0) + count
         if tally.told_at is not None and now - tally.told_at < QUIET_US:
             return
         more = tally.failures - tally.told - count

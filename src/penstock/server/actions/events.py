@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.core.actions.acted import OWN
 from penstock.core.actions.rules import Rule
 from penstock.core.publishing.judging import answers_of
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Chunk
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Publishes, Rows
 from penstock.records.kinds import Kind
+from penstock.server.actions.ledger import NONE
 
 SLICE = 128
 """Messages of one event, about."""
@@ -33,6 +35,14 @@ class Event:
     hops: int = 0
     reason: str = ""
     oof: bool = False  # what the record was is what it was before
+    cause: int = NONE  # LSN of the record that sets it off; OWN: each message is a trigger itself; NONE: no record is
+    step: int = 0  # from which step on; before it only values are worked out
+    judged: bool = False  # the condition is known to be TRUE
+
+    @property
+    def place(self) -> int:
+        """The LSN of its first trigger; NONE without one."""
+        return self.chunk[0] if self.cause == OWN else self.cause
 
 
 def chosen_rows(entry: Watching, event: Event, rows: Rows, batch: Publishes) -> list[bool]:
@@ -40,7 +50,7 @@ def chosen_rows(entry: Watching, event: Event, rows: Rows, batch: Publishes) -> 
     rule, chosen, named, exchange = entry
     wants = [True] * len(rows)
     for one in (rule.condition, chosen):
-        if one is None:
+        if one is None or event.judged:
             continue
         known = answers_of(batch, one)
         passed = (
@@ -63,6 +73,8 @@ def joins(last: Event, event: Event) -> bool:
         last.rules == event.rules
         and (last.reason, last.oof) == (event.reason, event.oof)
         and last.queue == event.queue
+        and last.cause == event.cause
+        and (last.step, last.judged) == (event.step, event.judged)
         and last.client == event.client
         and last.hops == event.hops
         and isinstance(last.chunk, range)

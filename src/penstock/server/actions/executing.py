@@ -18,7 +18,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
-        self._stopped = False
+        self.stopped = False  # the server stops: what ends now is not to be told as its end
         self._lock = threading.Lock()
 
     def run(self, words: Sequence[bytes]) -> str:
@@ -28,7 +28,7 @@ class Programs:
             return f"executing: an argument of {name!r} holds a zero byte"
         try:
             with self._lock:
-                if self._stopped:
+                if self.stopped:
                     return f"executing: {name!r} is not run any more"
                 program = self._running = subprocess.Popen(
                     list(words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -52,6 +52,6 @@ class Programs:
     def stop(self) -> None:
         """End the one that runs, and run none any more."""
         with self._lock:
-            self._stopped = True
+            self.stopped = True
             if self._running is not None:
                 self._running.kill()

@@ -35,6 +35,7 @@ class RecordWatch:
             if sow.id not in self._watched and not sow.exchange and (sow.vhost, sow.name) in self._names:
                 watcher = self._watched[sow.id] = _Watcher(self._acts, self._rules, sow)
                 sow.watchers.append(watcher)
+                sow.acting = True
         for number in [number for number in self._watched if number not in core.sows.by_id]:
             del self._watched[number]
 
@@ -46,22 +47,24 @@ class _Watcher:
         name = sow.vhost, sow.name
         self._acts = acts
         self._name = sow.name
-        self._rules = {
-            "deleted": list(rules.delete.get(name, ())),
-            "expired": rules.expiring(*name, ("time_limit",)),
-        }
-        self._oof = {
-            reason: [rule for on, rule in rules.oof if (on.vhost, on.topic) == name and on.kind in {"all", event}]
-            for reason, event in REASONS.items()
-        }
+        self._rules = {reason: removal_rules(rules, name, reason) for reason in REASONS}
 
     def dropped(self, lsn: int, numbers: Sequence[int], lsns: Sequence[int], reason: str) -> None:
         """The record at `lsn` says that these are gone."""
-        why = "time_limit" if reason == "expired" else ""
-        for rules, oof in ((self._rules.get(reason), False), (self._oof.get(reason), True)):
-            if rules:
-                self._acts.removed(_plain(rules), sorted(lsns), lsn, self._name, why, oof=oof)
+        rules, outside, why = self._rules.get(reason, ([], [], ""))
+        for some, oof in ((rules, False), (outside, True)):
+            if some:
+                self._acts.removed(plain(some), sorted(lsns), lsn, self._name, why, oof=oof)
 
 
-def _plain(rules: Sequence[Rule]) -> tuple[tuple[Rule, None, None, str], ...]:
+def removal_rules(rules: Rules, name: tuple[str, str], reason: str) -> tuple[list[Rule], list[Rule], str]:
+    """What a topic's records set off that go for a reason: as removals, as out of focus, and AMPS_REASON."""
+    event = REASONS.get(reason)
+    outside = [rule for on, rule in rules.oof if (on.vhost, on.topic) == name and on.kind in {"all", event} and event]
+    if event == "expire":
+        return rules.expiring(*name, ("time_limit",)), outside, "time_limit"
+    return list(rules.delete.get(name, ())) if event else [], outside, ""
+
+
+def plain(rules: Sequence[Rule]) -> tuple[tuple[Rule, None, None, str], ...]:
     return tuple((rule, None, None, "") for rule in rules)

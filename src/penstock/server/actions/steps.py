@@ -7,11 +7,11 @@ action where it is; the next action begins when this one has ended.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from penstock.core.actions.acted import OWN
 from penstock.core.actions.hops import HOPS_MOST
 from penstock.core.actions.leading import too_many
 from penstock.core.actions.rules import (
@@ -28,8 +28,12 @@ from penstock.core.actions.templates import Happening
 from penstock.errors import DiskFull, PenstockError, Refused
 from penstock.expr.meter import LOOP_BODY
 from penstock.records import properties as header_codec
+from penstock.records.chunks import Chunk
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
+from penstock.records.schema import GROUP_BYTES_MAX
 from penstock.server.actions.executing import Programs
+from penstock.server.actions.ledger import NONE
 from penstock.server.actions.looking import delete, query
 
 if TYPE_CHECKING:
@@ -48,6 +52,19 @@ ECHO_MOST = 4096
 """Characters of one line that an action writes to the server's log."""
 
 
+_NAMES: Mapping[type[object], str] = {
+    Deleting: "delete_sow",
+    Querying: "query_sow",
+    Extracting: "extract_values",
+    Executing: "execute_system",
+    Incrementing: "increment_counter",
+    Echoing: "echo_message",
+}
+
+TOGETHER_MOST = GROUP_BYTES_MAX // 2
+"""Bytes of messages that lie in one group with the record that an action is done; more come again after a crash."""
+
+
 @dataclass(slots=True, eq=False)
 class Run:
     """One action under way for one message."""
@@ -61,7 +78,24 @@ class Run:
     inline: bool = False  # it ended in the call that began it
     batch: Publishes | None = None  # that is about to be published
     count: int = 1  # messages that it is for
+    chunk: Chunk = range(0)  # these messages
+    cause: int = NONE  # as of its event
+    begins: int = 0  # before this step only values are worked out: the others were done
+    written: bool = False  # a record says that it is done
     lost: int = 1  # of these, if it failed
+
+    @property
+    def place(self) -> int:
+        """The LSN of its trigger; NONE without one."""
+        return self.chunk[0] if self.cause == OWN else self.cause
+
+    @property
+    def trouble(self) -> str:
+        """Where it failed, in the words that metrics have."""
+        step = self.rule.steps[min(self.step, len(self.rule.steps) - 1)]
+        if isinstance(step, Publishing):
+            return "rounds" if self.hops >= HOPS_MOST else "publish"
+        return _NAMES[type(step)]
 
     def together(self) -> Publishes:
         """What a run for several messages publishes."""
@@ -114,6 +148,8 @@ class Steps:
     def _do(self, run: Run, then: Callable[..., None]) -> bool:
         """One step; whether it waits for an answer, which `then` is told."""
         step, happening = run.rule.steps[run.step], run.happening
+        if run.step < run.begins and not isinstance(step, Extracting):
+            return False
         match step:
             case Publishing():
                 return self._publish(run, step, then)
@@ -162,7 +198,12 @@ class Steps:
         if not engine.records.ready([batch], again) or not engine.judges.ready([batch], again):
             return True
         run.batch = None
-        published = engine.core.publish(engine.now(), batch)
+        if run.step == len(run.rule.steps) - 1 and batch.size <= TOGETHER_MOST:
+            with engine.core.group():
+                published = engine.core.publish(engine.now(), batch)
+                self._acts.ledger.write(run)
+        else:
+            published = engine.core.publish(engine.now(), batch)
         if published.stored:
             engine.core.hops.add(published.first, published.first + published.stored, run.hops + 1)
         if len(published.refused) == 1 == len(batch):

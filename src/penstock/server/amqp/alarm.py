@@ -85,7 +85,7 @@ class DiskAlarm:
         held.runs.append(run)
         held.size += size
         if not consumes:
-            session.hold_reading(self._resumes)
+            session.incoming.hold_reading(self._resumes)
         return True
 
     def look(self) -> None:
@@ -98,7 +98,7 @@ class DiskAlarm:
                 continue
             if held.told:
                 session.send(0, methods.ConnectionUnblocked())
-            session.take_back(held.runs)
+            session.incoming.take_back(held.runs)
         resumes, self._resumes = self._resumes, []
         for resume in resumes:
             resume()

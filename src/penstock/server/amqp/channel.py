@@ -1,35 +1,27 @@
-"""One AMQP channel: its consumers, delivery tags, confirms, prefetch, and the order of its replies."""
+"""One AMQP channel: its consumers, delivery tags, confirms and prefetch."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver
+from penstock.errors import NotFound
 from penstock.memory import Piece
+from penstock.records.chunks import Now
+from penstock.server.amqp.answers import Answer, Answers
+from penstock.server.amqp.getting import answer_get
 from penstock.server.amqp.subscribing import encoder_of, informed
 from penstock.server.amqp.tags import Tags
 from penstock.wire.amqp.deliver import DeliveryEncoder
-from penstock.wire.amqp.methods import Method
 
 if TYPE_CHECKING:
     from penstock.core.commands.subscriptions import Subscription
-    from penstock.core.queue.consumers import Consumer, Credit
+    from penstock.core.queue.dispatching.consumers import Consumer, Credit
+    from penstock.core.queue.view import Queue
     from penstock.expr import Filter
     from penstock.server.amqp.following import Following
     from penstock.server.amqp.session import Session
-
-
-@dataclass(slots=True, eq=False)
-class Reply:
-    """An answer that waits: for what it promises, or for the answers before it."""
-
-    method: Method | None  # None: `then` writes it
-    then: Callable[[], None] | None = None  # run once it is on its way
-    promise: bool = False  # it waits for the disk
-    ready: bool = False
 
 
 class Channel:
@@ -54,9 +46,26 @@ class Channel:
         self.confirming = False
         self.published = 0  # sequence number of the last publish
         self.unconfirmed = 0
-        self.replies: deque[Reply] = deque()  # that could not be sent at once, in order
-        self.getting: dict[Consumer, deque[Reply]] = {}  # basic.gets whose message is on its way
+        self.answers = Answers(self)
+        self.getting: dict[Consumer, deque[Answer]] = {}  # basic.gets whose message is on its way
         self.unannounced: dict[Consumer, list[tuple[Deliver, Piece]]] = {}  # consume-ok waits: what came before it
+
+    def queue_name(self, name: str) -> str:
+        """The named queue, or the last one declared on the channel when the name is empty.  Raises NotFound."""
+        if name:
+            return name
+        if not self.last_queue:
+            raise NotFound("no previously declared queue")
+        return self.last_queue
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name, in the same sense.  Raises NotFound, ResourceLocked."""
+        return self.session.core.queue(self.session.vhost, self.queue_name(name), by=self.session)
+
+    def announce(self, consumer: Consumer) -> None:
+        """The client knows the consumer's tag now: what was granted meanwhile may follow."""
+        for effect, piece in self.unannounced.pop(consumer, ()):
+            self.session.engine.deliver_again(effect, piece.chunk, piece)
 
     @property
     def gate(self) -> object:
@@ -66,7 +75,7 @@ class Channel:
     @property
     def full(self) -> bool:
         """Whether the connection holds as much for its peer as it may."""
-        return self.session.full
+        return self.session.outgoing.full
 
     def deliver(self, effect: Deliver, piece: Piece) -> None:
         """Send neighbouring rows, or keep them for the basic.get that asked for them."""
@@ -77,18 +86,19 @@ class Channel:
             encoder = encoder_of(self, effect.consumer)
         if encoder is None:
             if self.getting.get(effect.consumer):
-                self.session.answer_get(self, effect, piece)
+                answer_get(self.session, self, effect, piece)
             return  # else its queue is gone
         if effect.consumer in self.unannounced:
             self.unannounced[effect.consumer].append((effect, piece))
             return
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
-        self.session.unsent += piece.size
+        outgoing = self.session.outgoing
+        outgoing.unsent += piece.size
         properties = piece.properties
         if effect.consumer.tag in self.informed:
             properties = informed(effect, piece, self.session.engine.log.origin)
-        self.session.out += encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
+        outgoing.frames += encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
         counters, count = self.session.counters, len(piece.chunk)
         if effect.consumer.no_ack:
             counters.delivered_consume_auto_ack += count
@@ -96,7 +106,7 @@ class Channel:
             counters.delivered_consume_manual_ack += count
         if effect.redelivered:
             counters.redelivered += count
-        self.session.mark_dirty()
+        outgoing.mark_dirty()
 
     def cancelled(self, consumer: Consumer) -> None:
         """The queue went away: tell a client that understands it, and forget the consumer.
@@ -114,3 +124,43 @@ class Channel:
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             self.session.notify_cancel(self, consumer.tag)
+
+    # -- all of its consumers
+
+    def silence(self) -> None:
+        """Its consumers get nothing more for now."""
+        core = self.session.core
+        for consumer in self.consumers.values():
+            core.pause(consumer)
+        for wish in self.subscriptions.values():
+            core.hold(wish)
+
+    def go_on(self, now: Now) -> None:
+        """They may get something again."""
+        core = self.session.core
+        for consumer in self.consumers.values():
+            core.resume(now, consumer)
+        for wish in self.subscriptions.values():
+            core.go_on(now, wish)
+
+    def go_on_following(self) -> None:
+        """There is room again for those with a bookmark."""
+        for following in list(self.followings.values()):
+            if following.follower is not None and not following.follower.live:
+                following.follower.step()
+
+    def give_back(self, now: Now, *, lost: bool) -> None:
+        """It is over: what its consumers hold goes back to the queues.  lost: the connection broke."""
+        self.silence()  # what one gives back must not be granted to the next one that goes
+        core = self.session.core
+        for consumer in [*self.consumers.values(), *self.cancelled_consumers, *self.getters.values()]:
+            core.unsubscribe(now, consumer, requeue=True, lost=lost)
+        for wish in self.subscriptions.values():
+            core.close(now, wish, lost=lost)
+        self.subscriptions.clear()
+        for following in self.followings.values():
+            following.close()
+        self.followings.clear()
+        self.consumers.clear()
+        self.getters.clear()
+        self.encoders.clear()

@@ -6,12 +6,14 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import DiskFull, Refused
 from penstock.server.amqp.alarm import DiskAlarm
-from penstock.server.amqp.session import SEND_MOST, Session
-from penstock.server.listening import BACKLOG, bind
+from penstock.server.amqp.appetite import Appetite
+from penstock.server.amqp.outgoing import SEND_MOST
+from penstock.server.amqp.session import Session
+from penstock.server.opening.listening import BACKLOG, bind
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import Phase
 from penstock.wire.amqp.frames import Limits
@@ -111,13 +113,13 @@ class AmqpDoor:
             session.user = event.user
             session.rights = self.rights(event.user)
             session.machine.accept_login()
-            session.mark_dirty()
+            session.outgoing.mark_dirty()
             return
 
         def refuse() -> None:
             if not session.closed:
                 session.machine.refuse_login()
-                session.mark_dirty()
+                session.outgoing.mark_dirty()
                 self.engine.arm()
 
         asyncio.get_running_loop().call_later(REFUSED_LOGIN_DELAY_S, refuse)
@@ -130,7 +132,7 @@ class AmqpDoor:
             session.vhost = vhost
             session.opened = True
             session.machine.accept_open()
-        session.mark_dirty()
+        session.outgoing.mark_dirty()
 
     def generated_name(self, prefix: str) -> str:
         """A name nobody else has."""
@@ -158,7 +160,7 @@ class AmqpDoor:
         for channel, sequence in confirms.items():
             if channel.open:
                 channel.session.machine.confirm(channel.number, sequence, multiple=True)
-                channel.session.take_machine_output()
+                channel.session.outgoing.take_machine_output()
 
     def _broken(self, reason: str) -> None:
         """Publishers that wait for a confirm get a nack: the outcome is unknown."""
@@ -173,8 +175,8 @@ class AmqpDoor:
         now = self.engine.clock.mono()
         self.alarm.look()
         for session in list(self.sessions):
-            session.count_unsent()
-            session_age = now - session.received_at
+            session.outgoing.count_unsent()
+            session_age = now - session.incoming.received_at
             if session.closing:
                 if now - session.closing_at > CLOSE_TIMEOUT_US:
                     session.link.close()
@@ -187,11 +189,11 @@ class AmqpDoor:
             interval = session.machine.heartbeat * 1_000_000
             if not interval:
                 continue
-            if session_age > 2 * interval + 1_000_000 and not session.paused:
+            if session_age > 2 * interval + 1_000_000 and not session.incoming.paused:
                 session.link.close()
-            elif now - session.sent_at > interval // 2:
+            elif now - session.outgoing.sent_at > interval // 2:
                 session.machine.send_heartbeat()
-                session.mark_dirty()
+                session.outgoing.mark_dirty()
         self.engine.arm()
 
 
@@ -202,17 +204,27 @@ class AmqpLink(asyncio.Protocol):
         self.door = door
         self.transport: asyncio.Transport
         self.session: Session
+        self._appetite = Appetite()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's: a client connected."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
         self.keep_below(SEND_MOST)
+        self._read_at_most(self._appetite.size)
         host, port = self.transport.get_extra_info("peername")[:2]
         self.session = self.door.open_session(self, f"{host}:{port}")
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes came."""
+        mono = self.door.engine.clock.mono
+        began = mono()
         self.session.receive(data)
+        if self._appetite.took(len(data), mono() - began):
+            self._read_at_most(self._appetite.size)
+
+    def _read_at_most(self, size: int) -> None:
+        """What asyncio asks of the socket at once: an attribute that all its socket transports have."""
+        cast("Any", self.transport).max_size = size
 
     def pause_writing(self) -> None:
         """asyncio's: the peer does not read."""

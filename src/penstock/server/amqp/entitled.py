@@ -98,10 +98,10 @@ class Entitled:
         session = self._intake.session
         batch = Publishes([], run.properties, run.bodies, judged=judged)
         batch.topics = [self._intake.topic_of(run.target_of(row)) for row in range(len(run.bodies))]
-        session.hold()
+        session.incoming.hold()
 
         def then() -> None:
-            session.go_on(partial(self._intake.take, run, batch.judged))
+            session.incoming.go_on(partial(self._intake.take, run, batch.judged))
 
         session.engine.judges.evaluate(batch, [Question(one, rows)], then)
 

@@ -8,20 +8,27 @@ read, nothing more is delivered, and when it reads again the log is read on from
     x-filter                 an expression
     x-rate, x-rate-max-gap   `1000` messages or `500KB` a second, or `2X` the speed they came with; a duration
     x-bookmark-not-found     epoch, now or fail
+    x-select                 which fields of a JSON body are sent: `-/,+/id`
+    x-fully-durable          true: nothing more, for all that is told is durable
+    x-timestamp              true: each delivery has a header `x-timestamp`, when it was stored, milliseconds
     x-info                   true: each delivery has a header `x-bookmark`
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from penstock.core.sow.select import SelectList, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
 from penstock.records import properties as header_codec
+from penstock.server.amqp.arguments import flag, text_of
+from penstock.server.filters.asking import asked_by
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.replays import Asked
 from penstock.server.replaying.topics import selection_of
+from penstock.server.sow.selecting import sent
 from penstock.units import parse_duration
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.deliver import DeliveryEncoder
@@ -33,7 +40,11 @@ if TYPE_CHECKING:
     from penstock.server.replaying.follower import Follower
 
 BOOKMARK = "x-bookmark"
-KNOWN = frozenset({BOOKMARK, "x-filter", "x-rate", "x-rate-max-gap", "x-bookmark-not-found", "x-info", "x-priority"})
+STAMP = "x-timestamp"
+KNOWN = frozenset(
+    {BOOKMARK, "x-filter", "x-rate", "x-rate-max-gap", "x-bookmark-not-found", "x-select", "x-fully-durable", STAMP}
+    | {"x-info", "x-priority"}
+)
 
 ENDLESS = 1 << 30
 
@@ -41,41 +52,87 @@ ENDLESS = 1 << 30
 class Following:
     """One such consumer: the receiver of its follower."""
 
-    def __init__(self, session: Session, channel: Channel, tag: str, *, info: bool) -> None:
+    def __init__(
+        self, session: Session, channel: Channel, tag: str, *, info: bool, timed: bool, select: SelectList | None
+    ) -> None:
         self.tag = tag
         self.follower: Follower | None = None
         self.announced = False  # the client knows the tag
         self._session = session
         self._channel = channel
         self._info = info
+        self._timed = timed
+        self._select = select
+        self._cutting = False  # a page is on its way to be cut to the fields that are sent
+        self._after: Callable[[], None] | None = None  # what came to be told meanwhile
         self._over = False
         self._encoder = DeliveryEncoder(channel.number, tag, session.machine.frame_max)
 
     def room(self) -> int:
         """As long as the connection takes bytes."""
         open_ = self.announced and self._channel.open and not self._session.closed
-        return ENDLESS if open_ and not self._session.full else 0
+        return ENDLESS if open_ and not self._session.outgoing.full and not self._cutting else 0
 
     def take(self, page: Page) -> None:
-        """Deliver."""
+        """Deliver, off the loop cut to the fields that are sent."""
+        if self._select is None:
+            self._deliver(page, page.bodies)
+            return
+        work, off = partial(sent, page.bodies, self._select), self._session.engine.replays.off
+        if off is None:
+            self._deliver(page, work())
+            return
+        self._cutting = True
+        off(work, partial(self._cut, page))
+
+    def _cut(self, page: Page, bodies: list[bytes]) -> None:
+        self._cutting = False
+        if self._channel.open and not self._session.closed and self._channel.followings.get(self.tag) is self:
+            self._deliver(page, bodies)
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+        elif self.follower is not None:
+            self.follower.step()
+        self._session.engine.replays.done()
+
+    def _deliver(self, page: Page, bodies: list[bytes]) -> None:
         session, count = self._session, len(page)
         first = self._channel.tags.skip(count)
         properties = page.properties
-        if self._info:
+        if self._info or self._timed:
             origin = session.engine.log.origin
-            properties = [told(page.properties_of(row), origin, page.lsns[row]) for row in range(count)]
-        session.unsent += page.size
-        session.out += self._encoder.encode(first, False, page.topics, properties, page.bodies)
+            properties = [
+                told(
+                    page.properties_of(row),
+                    format_bookmark(origin, page.lsns[row]) if self._info else None,
+                    page.time_of(row) if self._timed else None,
+                )
+                for row in range(count)
+            ]
+        outgoing = session.outgoing
+        outgoing.unsent += page.size
+        outgoing.frames += self._encoder.encode(first, False, page.topics, properties, bodies)
         session.counters.delivered_consume_auto_ack += count
-        session.mark_dirty()
+        outgoing.mark_dirty()
 
     def completed(self, *, last: bool) -> None:
         """The end of a range is the end of the consumer."""
         if last:
-            self._cancel()
+            self._tell(self._cancel)
 
     def ended(self, error: PenstockError) -> None:
         """Nothing more can be read: the channel's trouble, unless it is the server's."""
+        self._tell(partial(self._fail, error))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        """Behind what is being cut."""
+        if self._cutting:
+            self._after = what
+        else:
+            what()
+
+    def _fail(self, error: PenstockError) -> None:
         if isinstance(error, LogBroken):
             self._cancel()
         elif self._channel.open:
@@ -102,20 +159,30 @@ class Following:
             self.follower.close()
 
 
-def told(data: bytes, origin: int, lsn: int) -> bytes:
-    """A header with the bookmark of its message."""
+def told(data: bytes, bookmark: str | None, time: int | None) -> bytes:
+    """A header with the bookmark of its message, and when it was stored, microseconds."""
     properties = header_codec.decode(data)
-    properties.headers = {**(properties.headers or {}), BOOKMARK: format_bookmark(origin, lsn)}
+    headers = dict(properties.headers or {})
+    if bookmark is not None:
+        headers[BOOKMARK] = bookmark
+    if time is not None:
+        headers[STAMP] = time // 1000
+    properties.headers = headers
     return header_codec.encode(properties)
 
 
 def consume(session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume) -> None:
     """basic.consume with `x-bookmark`.  Raises what cannot be."""
     arguments = cast("Mapping[str, object]", method.arguments)
+    if flag(arguments, "x-live"):
+        raise InvalidArgument(
+            "consumer argument x-live: of a topic only what is durable is told; "
+            'a queue with deliver = "early" sends ahead of the sync'
+        )
     for key in arguments:
-        if key not in KNOWN:
+        if key not in KNOWN and key != "x-live":
             raise ProtocolError(f"consumer argument {key} does not go with {BOOKMARK}", reply_code=540)
-    text = partial(_text, arguments)
+    text = partial(text_of, arguments)
     gap = text("x-rate-max-gap")
     queue = session.core.find_queue(session.vhost, name)
     if queue is not None:
@@ -126,16 +193,29 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
         raise InvalidArgument(f"consumer argument x-rate-max-gap: {error}") from None
     if not name:
         raise NotFound("no queue and no topic is named")
-    following = Following(session, channel, tag, info=arguments.get("x-info") is True)
+    flag(arguments, "x-fully-durable")  # it always is
+    fields = text("x-select")
+    select = None if fields is None else parse_select([fields])
+    info, timed = arguments.get("x-info") is True, flag(arguments, STAMP)
+    following = Following(session, channel, tag, info=info, timed=timed, select=select)
     following.follower = session.engine.replays.subscribe(
         Asked(
             selection_of(session.core, session.vhost, "", name),
             text(BOOKMARK) or "",
-            text("x-filter"),
+            asked_by(
+                text("x-filter"),
+                client=f"{session.peer}/{channel.number}",
+                user=session.user,
+                instance=session.core.instance,
+            ),
             text("x-rate"),
             micros,
             text("x-bookmark-not-found") or "now",
             rights=session.rights,
+            name=name,
+            client=f"{session.peer}/{channel.number}",
+            user=session.user,
+            tag=tag,
         ),
         following,
     )
@@ -144,12 +224,3 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
         following.announce()
     else:
         session.reply(channel, m.BasicConsumeOk(tag), then=following.announce)
-
-
-def _text(arguments: Mapping[str, object], name: str) -> str | None:
-    value = arguments.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise InvalidArgument(f"consumer argument {name} is {value!r}, not text")
-    return value

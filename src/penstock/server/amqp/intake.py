@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, Refused
 from penstock.records.entries import Publishes, Topic
+from penstock.records.properties import peeked
 from penstock.server.amqp.entitled import Entitled
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.deliver import returned
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 Judged = dict[str, dict[int, int]]
 
+
+USER_ID = 0x10
+"""The flag of the property, in the second byte of a header."""
 
 CLOSING = (PreconditionFailed, ProtocolError)
 """Refusals that close the channel."""
@@ -55,6 +59,10 @@ class Intake:
         channel = self.session.channels.get(run.channel)
         if channel is None or not channel.open or self.session.closing:
             return
+        forged = self._forged(run)
+        if forged is not None:
+            self._refuse_forged(run, *forged, judged)
+            return
         if self.session.rights is not None and not self._entitled(self.session.rights).allows(run, judged):
             return
         if self.core.topology_version != self._topology:
@@ -75,6 +83,23 @@ class Intake:
         if self._judge is None:
             self._judge = Entitled(self, rights)
         return self._judge
+
+    def _forged(self, run: events.PublishRun) -> tuple[int, str] | None:
+        """The first row that says it is of another user than the one who logged in, and which."""
+        some = run.properties
+        rows = [some] if isinstance(some, bytes) else some
+        for row, data in enumerate(rows):
+            if data[1] & USER_ID and (user := peeked(data)[3]) is not None and user != self.session.user:
+                return row, user
+        return None
+
+    def _refuse_forged(self, run: events.PublishRun, row: int, user: str, judged: Judged | None) -> None:
+        """Publish the rows before it, then close the channel for it."""
+        if row and isinstance(run.properties, list):  # with one header for all the first is wrong already
+            targets = run.targets[:row] if isinstance(run.targets, list) else run.targets
+            self.take(events.PublishRun(run.channel, targets, run.properties[:row], run.bodies[:row]), judged)
+        text = f"user_id property set to '{user}' but authenticated user was '{self.session.user}'"
+        self.session.fail_channel(run.channel, PreconditionFailed(text), methods.BasicPublish)
 
     def topic_of(self, target: Target) -> Topic:
         """The topic of a method frame.  Raises NotFound, AccessRefused."""
@@ -113,7 +138,7 @@ class Intake:
             return
         batch = Publishes(topics, run.properties, run.bodies, judged=judged)
         if refuse is None and not self.session.engine.judges.ready([batch], partial(self._again, run, batch)):
-            self.session.hold()
+            self.session.incoming.hold()
             return
         count = len(run.bodies)
         first = channel.published + 1
@@ -141,7 +166,7 @@ class Intake:
 
     def _again(self, run: events.PublishRun, batch: Publishes) -> None:
         """Its rows are judged now; the topology may have changed meanwhile."""
-        self.session.go_on(partial(self.take, run, batch.judged))
+        self.session.incoming.go_on(partial(self.take, run, batch.judged))
 
     def _return_unroutable(self, channel: Channel, run: events.PublishRun, rows: Sequence[int]) -> None:
         for row in rows:
@@ -160,7 +185,7 @@ class Intake:
                         self.machine.frame_max,
                     ),
                 )
-        self.session.take_machine_output()
+        self.session.outgoing.take_machine_output()
 
     def confirm(self, channel: Channel, first: int, last: int, refused: list[int] | None) -> None:
         """Tell the publisher that first..last are durable, but for those a queue refused."""
@@ -184,4 +209,4 @@ class Intake:
                 self.machine.confirm(channel.number, sequence, multiple=True)
             elif not clear:
                 self.machine.confirm(channel.number, sequence)
-        self.session.take_machine_output()
+        self.session.outgoing.take_machine_output()

@@ -17,9 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.commands.subscriptions import STAYS, Narrow, Subscription
-from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError
+from penstock.errors import PreconditionFailed, ProtocolError
 from penstock.expr import Filter, TopicPattern, compile_filter
 from penstock.records import properties as header_codec
+from penstock.server.amqp.arguments import flag
 from penstock.server.entitlements import narrowed
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.deliver import DeliveryEncoder
@@ -27,7 +28,7 @@ from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.effects import Deliver
-    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
     from penstock.memory import Piece
     from penstock.server.amqp.channel import Channel
@@ -35,14 +36,6 @@ if TYPE_CHECKING:
 
 REPLACE = "x-replace"
 INFO = "x-info"
-
-
-def flag(arguments: Mapping[str, object], name: str) -> bool:
-    """Whether a consumer argument that is true or false is true."""
-    value = arguments.get(name, False)
-    if not isinstance(value, bool):
-        raise InvalidArgument(f"consumer argument {name} is {value!r}, not true or false")
-    return value
 
 
 def is_pattern(session: Session, name: str) -> bool:
@@ -84,7 +77,7 @@ def consume_from_several(
         filter=None if filter is None else compile_filter(filter),
         max_backlog=max_backlog,
         priority=priority,
-        paused=session.blocked,
+        paused=session.outgoing.blocked,
         narrow=_narrow(session),
     )
     session.core.open(session.engine.now(), wish)
@@ -92,16 +85,14 @@ def consume_from_several(
     if flag(cast("Mapping[str, object]", method.arguments), INFO):
         channel.informed.add(tag)
     if not method.nowait:
-        if channel.replies:
+        if channel.answers:
             channel.unannounced.update((consumer, []) for consumer in wish.consumers.values())
-        session.reply(channel, m.BasicConsumeOk(tag), then=partial(_announced, session, channel, wish))
+        session.reply(channel, m.BasicConsumeOk(tag), then=partial(_announced, channel, wish))
 
 
-def _announced(session: Session, channel: Channel, wish: Subscription) -> None:
-    """The client knows the consumer's tag now: what was granted meanwhile may follow."""
+def _announced(channel: Channel, wish: Subscription) -> None:
     for consumer in wish.all():
-        for effect, piece in channel.unannounced.pop(consumer, ()):
-            session.engine.deliver_again(effect, piece.chunk, piece)
+        channel.announce(consumer)
 
 
 def _narrow(session: Session) -> Narrow | None:
@@ -163,8 +154,8 @@ def replace(
     if INFO in arguments:
         (channel.informed.add if flag(arguments, INFO) else channel.informed.discard)(tag)
     if not method.nowait:
-        reply = session.reply_later(channel, m.BasicConsumeOk(tag))
-        session.engine.after_deliveries(channel.gate, lambda: session.ready(channel, reply))
+        answer = channel.answers.add(m.BasicConsumeOk(tag))
+        session.engine.after_deliveries(channel.gate, lambda: channel.answers.ready(answer))
 
 
 # -- telling

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
-    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.dispatching.consumers import Consumer
 
 Settled = list["tuple[Consumer, Chunk]"]
 

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -19,8 +20,9 @@ from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged
 from penstock.log.arrow import column
 from penstock.log.index import Segment
+from penstock.log.mending import Recovery
 from penstock.log.reader import decode
-from penstock.log.recover import Recovery, newest_base
+from penstock.log.recover import newest_base
 from penstock.log.retention import Base
 from penstock.log.segment import FOLDER, first_lsn
 from penstock.records.kinds import Kind
@@ -124,8 +126,8 @@ def audit_view(view: View, progress: Progress) -> Report:
 def base_of(view: View) -> Base | None:
     """The base that the listed segments need; None when they need none.  LogDamaged when that is missing."""
     oldest = view.catalog.segments[0]
-    needs = max(segment.header.floor for segment in view.catalog.segments)
-    if not oldest.header.previous and not needs:
+    neediest = max((segment.header for segment in view.catalog.segments), key=attrgetter("floor"))
+    if not oldest.header.previous and not neediest.floor:
         return None
     found = list[tuple[Segment, int]]()
     for segment, number in view.catalog.batches(0, view.durable + 1):
@@ -133,4 +135,4 @@ def base_of(view: View) -> Base | None:
         batch = decode(segment, number, data)
         if batch.num_rows <= BASE_ROWS and (column(batch, "kind", "<i1") == int(Kind.BASE)).any():
             found.append((segment, number))
-    return newest_base(oldest, Recovery(base_batches=found, needs=needs))
+    return newest_base(oldest, Recovery(base_batches=found, neediest=neediest))

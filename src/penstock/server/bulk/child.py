@@ -110,7 +110,7 @@ class Work:
                 rows += batch.num_rows
                 frames.send(sock, None, memoryview(batch.serialize()))
             if not request.gone():
-                frames.send(sock, {"end": {"values": {"rows": rows}, "blobs": []}})
+                frames.send(sock, {"end": {"values": {"rows": rows, **request.notes}, "blobs": []}})
         else:
             end, pieces = frames.pack(do(request, head["job"], values))
             frames.send(sock, {"end": end}, *pieces)

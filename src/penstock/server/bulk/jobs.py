@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,7 @@ class Request:
     listed: View | None
     gone: Callable[[], bool]  # nobody waits for the answer any more
     progress: Callable[[int, int], None]
+    notes: dict[str, int] = field(default_factory=dict[str, int])  # what a read says of its rows, at their end
 
     @property
     def view(self) -> View:
@@ -69,7 +71,7 @@ JOBS: dict[str, Job] = {
     "matching": on_log("penstock.server.bulk.reads:matching"),
     "rewrite": on_disk("penstock.log.upkeep.jobs:run"),
     "index": on_disk("penstock.log.upkeep.jobs:index"),
-    "judge": on_disk("penstock.server.judging:judge_there"),
+    "judge": on_disk("penstock.server.filters.judging:judge_there"),
     "ping": on_disk("penstock.server.bulk.jobs:ping"),
 }
 
@@ -78,7 +80,7 @@ READS: dict[str, str] = {
     "records": "penstock.server.bulk.reads:records",
     "content": "penstock.server.bulk.reads:content",
     "plan": "penstock.server.bulk.reads:plan",
-    "sow": "penstock.server.bulk.reads:sow",
+    "sow": "penstock.server.bulk.sow_reads:sow",
 }
 """Functions of a request that give a schema and batches."""
 

@@ -263,7 +263,12 @@ class Bulk:
     # -- the loop's thread
 
     async def run(self, job: str, *, progress: Progress | None = None, **values: object) -> dict[str, Any]:
-        """The plain result of a job.  Cancelling gives the job up.  `progress` is called in another thread."""
+        """The plain result of a job.  Cancelling gives the job up.  `progress` is called in another thread.
+
+        Unavailable too when the server stops.
+        """
+        if self._closed:
+            raise Unavailable(f"the server stops; job {job!r} was not begun")
         if self._pool is None:
             self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, thread_name_prefix="penstock-bulk")
         wanted = threading.Event()

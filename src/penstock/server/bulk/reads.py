@@ -16,11 +16,9 @@ import pyarrow as pa
 from penstock.log.arrow import column
 from penstock.records.chunks import Chunk
 from penstock.server.bulk.jobs import Request
-from penstock.server.flight.contents import Part, planned
-from penstock.server.flight.contents import content as content_rows
-from penstock.server.flight.history import Batches, History
-from penstock.server.flight.records import Held
-from penstock.server.flight.records import records as records_of
+from penstock.server.flight.reading.contents import Part, planned
+from penstock.server.flight.reading.contents import content as content_rows
+from penstock.server.flight.reading.history import Batches, History
 from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000
@@ -49,15 +47,6 @@ def plan(request: Request, command: dict[str, Any], parts: Sequence[Any], **pack
     history = History(request.view, request.gone)
     chunks = [part.chunk for part in unpack(parts, packed)]
     return planned(Plan(**command), chunks, request.view, history)
-
-
-def sow(
-    request: Request, command: dict[str, Any], keyed: bool, given: bool, numbers: bytes, lsns: bytes
-) -> tuple[pa.Schema, Batches]:
-    """Records of a SOW topic; numbers and lsns: packed, of the index as of one moment."""
-    values: dict[str, Any] = {**command, "order_by": tuple(command["order_by"])}
-    held = Held(np.frombuffer(numbers, np.uint64), np.frombuffer(lsns, np.int64), keyed, given)
-    return records_of(Sow(**values), held, request.view, History(request.view, request.gone))
 
 
 def matching(

@@ -7,8 +7,8 @@ costs no process.  How far a read may go is known before it starts: from the seg
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -16,10 +16,11 @@ from penstock.errors import LogDamaged
 from penstock.records.chunks import Chunk
 from penstock.server.bulk import reads
 from penstock.server.bulk.view import Moved, listing
-from penstock.server.flight.contents import Part
-from penstock.server.flight.history import Batches, History
-from penstock.server.flight.records import Held
+from penstock.server.flight.reading.contents import Part
+from penstock.server.flight.reading.history import Batches, History
+from penstock.server.flight.reading.records import Held
 from penstock.server.replaying.places import check_missing
+from penstock.server.sow.query import Counts
 from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
 
@@ -82,8 +83,10 @@ class Relay:
         """What waits in a queue; None when that is little."""
         return self._positions("content", command, parts, gone, filtered=command.filter is not None)
 
-    def sow(self, command: Sow, held: Held, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
-        """Records of a SOW topic; None when there are few."""
+    def sow(
+        self, command: Sow, held: Held, gone: Callable[[], bool], counts: Counts
+    ) -> tuple[pa.Schema, Batches] | None:
+        """Records of a SOW topic; None when there are few.  counts: what they came to, once they are read."""
         if not len(held.lsns):
             return None
         start, end = int(held.lsns.min()), int(held.lsns.max()) + 1
@@ -94,7 +97,7 @@ class Relay:
             "command": reads.plain(command), "keyed": held.keyed, "given": held.given,
             "numbers": held.numbers.tobytes(), "lsns": held.lsns.tobytes(),
         }  # fmt: skip
-        return self._read("sow", values, start, end, gone)
+        return self._read("sow", values, start, end, gone, counts.take)
 
     def planned(
         self, command: Plan, chunks: Sequence[Chunk], gone: Callable[[], bool]
@@ -137,9 +140,18 @@ class Relay:
         return int(total)
 
     def _read(
-        self, name: str, values: dict[str, object], start: int, end: int, gone: Callable[[], bool]
+        self,
+        name: str,
+        values: dict[str, object],
+        start: int,
+        end: int,
+        gone: Callable[[], bool],
+        told: Callable[[Mapping[str, int]], None] | None = None,
     ) -> tuple[pa.Schema, Batches]:
-        """Ask the child; schema and batches when its first answer is there.  Raises what the child tells."""
+        """Ask the child; schema and batches when its first answer is there.  Raises what the child tells.
+
+        told: takes what it says of them at their end.
+        """
         self.relayed += 1
 
         def ask(listed: dict[str, object]) -> tuple[pa.Schema, Batches]:
@@ -147,7 +159,7 @@ class Relay:
             answers = exchange.answers()
             _, payload = next(answers)
             schema = pa.ipc.read_schema(pa.py_buffer(payload))
-            return schema, _batches(exchange, answers, schema)
+            return schema, _batches(exchange, answers, schema, told)
 
         return on_log(self._log, ask, start, end)
 
@@ -169,10 +181,17 @@ def on_log(log: Log, ask: Callable[[dict[str, object]], T], start: int = 0, end:
     raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
 
 
-def _batches(exchange: Exchange, answers: Iterator[tuple[object, memoryview]], schema: pa.Schema) -> Batches:
+def _batches(
+    exchange: Exchange,
+    answers: Iterator[tuple[dict[str, Any] | None, memoryview]],
+    schema: pa.Schema,
+    told: Callable[[Mapping[str, int]], None] | None,
+) -> Batches:
     try:
         for head, payload in answers:
             if head is None:
                 yield pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+            elif told is not None and "end" in head:
+                told(head["end"]["values"])
     finally:
         exchange.close()

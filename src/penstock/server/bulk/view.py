@@ -1,8 +1,8 @@
 """The log as a reader without its lock sees it: segments that somebody listed, up to a durable LSN that somebody named.
 
 The server lists its segments with each request, each with the byte up to which it may be believed; `View` opens files,
-indexes what it has not seen yet, and gives rows whose CRC was right.  `stand_alone` is the same of a folder that no
-server speaks for.  It writes nothing and judges no torn tail: beyond the listed end it never looks.
+indexes what it has not seen yet, and gives rows whose CRC was right.  It writes nothing and judges no torn tail: beyond
+the listed end it never looks.  `alone` makes the same of a folder that no server speaks for.
 
 A file may be deleted or replaced by one of a higher generation while it is read: what is open stays readable, and a
 name that is gone before it was opened raises Moved, upon which the server lists again.
@@ -13,22 +13,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log import checkpoints
-from penstock.log.arrow import column
 from penstock.log.frame import FrameReader, NotAFrame, Window
 from penstock.log.index import Catalog, Segment
 from penstock.log.reader import Reader, Vias, damaged
-from penstock.log.recover import Recovery, newest_base, open_segments
 from penstock.log.segment import NotASegment, read_header
 from penstock.log.upkeep.names import Indexes, Wanted
 from penstock.ports import Disk
-from penstock.records.kinds import Kind
 
 OPEN_MAX = 256
 """Files that stay open between requests, with their indexes."""
@@ -208,57 +203,6 @@ class Folder:
             where = (segment.name, len(segment.lsns), at, segment.last + 1)
             raise damaged(*where, wrong or f"is not where the server has it ({place.batches} batches)")
         segment.last = place.last
-
-
-def stand_alone(disk: Disk) -> View:
-    """A view of a folder that no server speaks for: up to the last whole batch.
-
-    LogDamaged where the files do not fit together.  Beside a running server the last batches may not be synced yet, and
-    files come and go; so what does not fit is believed when it is the same twice.  (`log.verify` is exact there.)
-    """
-    said = ""
-    while True:
-        catalog = Catalog()
-        try:
-            recovery = open_segments(disk, catalog, origin=0, new_first=1, repair=False)
-            return _stand_alone(disk, catalog, recovery)
-        except (LogDamaged, FileNotFoundError) as error:
-            for segment in catalog.segments:
-                segment.file.close()
-            if str(error) == said:
-                raise
-            said = str(error)
-
-
-def _stand_alone(disk: Disk, catalog: Catalog, recovery: Recovery) -> View:
-    segments = catalog.segments
-    base = newest_base(segments[0], recovery)
-    last = segments[-1]
-    places = [
-        Place(
-            one.name,
-            one.header.first,
-            one.last,
-            one.rows,
-            len(one.lsns),
-            one.end,
-            one is not last,
-            one.header.generation,
-        )
-        for one in segments
-    ]
-    listed = Listing(recovery.origin, last.last, base.vias if base is not None else {}, places)
-    view = View(listed, segments, Indexes(disk))
-    checkpoint = checkpoints.newest(disk, recovery.origin, recovery.warnings)
-    after = 0
-    if checkpoint is not None and checkpoint.lsn <= last.last:
-        view.vias.load(checkpoint.vias)
-        after = checkpoint.lsn
-    for batch in view.batches(after + 1, last.last + 1):
-        for row in np.flatnonzero(column(batch, "kind", "<i1") == int(Kind.VIA)).tolist():
-            via, header = (cast("Any", batch.column(name))[row].as_py() for name in ("via", "properties"))
-            view.vias.learn(via, header)
-    return view
 
 
 def rows_of(view: View) -> int:

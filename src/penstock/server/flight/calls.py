@@ -20,7 +20,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
@@ -28,6 +27,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unavailable
+from penstock.records.dataclass import dataclass
 from penstock.server.entitlements import Rights
 from penstock.server.flight.handover import Abandoned
 from penstock.wire.flight.failures import encode_error

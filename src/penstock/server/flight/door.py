@@ -11,8 +11,8 @@ It checks who calls and how many streams run, parses the command, and hands over
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,31 +20,36 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
+from penstock.core.sow.select import parse_select
 from penstock.errors import InvalidArgument, Unavailable
+from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
-from penstock.server.flight.ack_actions import AckActions
-from penstock.server.flight.actions import Actions
+from penstock.server.flight.actions.acks import AckActions
+from penstock.server.flight.actions.details import DetailsAction
+from penstock.server.flight.actions.hold import HoldAction
+from penstock.server.flight.actions.replays import ReplayActions
+from penstock.server.flight.actions.table import Actions
+from penstock.server.flight.actions.upkeep import UpkeepActions
 from penstock.server.flight.calls import Caller, Calls, Guarded, People, Slot
-from penstock.server.flight.consume import Exchange
-from penstock.server.flight.contents import content, planned, snapshot
-from penstock.server.flight.copier import Copier
-from penstock.server.flight.decided import GroupLimits
-from penstock.server.flight.details_action import DetailsAction
+from penstock.server.flight.consuming.consume import Exchange
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.entrance import Entrance
-from penstock.server.flight.following import Following
 from penstock.server.flight.handover import Handover
-from penstock.server.flight.history import Batches, History
-from penstock.server.flight.hold_action import HoldAction
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.records import TopicActions, hold, records
-from penstock.server.flight.replay_actions import ReplayActions
-from penstock.server.flight.stages import Stages
-from penstock.server.flight.upkeep_actions import UpkeepActions
-from penstock.server.flight.viewing import Viewing
-from penstock.server.flight.watching import Watching
-from penstock.server.holds import Holds
+from penstock.server.flight.reading.contents import content, planned, snapshot
+from penstock.server.flight.reading.following import Following
+from penstock.server.flight.reading.history import Batches, History
+from penstock.server.flight.reading.outlet import Piece
+from penstock.server.flight.reading.records import TopicActions, hold, records, with_stats
+from penstock.server.flight.reading.viewing import Viewing
+from penstock.server.flight.reading.watching import Watching
+from penstock.server.flight.sinks.copier import Copier
+from penstock.server.flight.sinks.decided import GroupLimits
+from penstock.server.flight.sinks.stages import Stages
+from penstock.server.sow.query import Counts
+from penstock.server.sow.selecting import selected
+from penstock.server.upkeep.holds import Holds
 from penstock.wire.flight.fields import NAME_LIMIT
 from penstock.wire.flight.schemas import CONTENT_DEFAULT, EVENTS, EVENTS_DEFAULT, MESSAGES, Bounds, select
 from penstock.wire.flight.tickets import (
@@ -223,7 +228,9 @@ class FlightDoor:
             if isinstance(wanted, Replay) and self._followed(caller, wanted):
                 self.actions.check_vhost(wanted.vhost)
                 schema, pieces = self.following.read(caller, slot, wanted, self.gate.get)
-                guarded: Any = Guarded(pieces, slot)  # batches with metadata, which the stubs do not know
+                guarded: Any = Guarded(
+                    self._sent(wanted, pieces), slot
+                )  # batches with metadata, which the stubs do not know
                 return flight.GeneratorStream(schema, guarded)
             wanted = self.gate.get(caller, wanted)
             if isinstance(wanted, Subscribe):
@@ -231,19 +238,38 @@ class FlightDoor:
                 schema, pieces = self.watching.read(caller, slot, wanted)
                 guarded = Guarded(pieces, slot)
                 return flight.GeneratorStream(schema, guarded)
-            schema, rows = self._read(caller, wanted)
-            return flight.GeneratorStream(schema, Guarded(rows, slot))
+            counts = Counts()
+            schema, rows = self._read(caller, wanted, counts)
+            pieces = self._sent(wanted, rows)
+            if isinstance(wanted, Sow) and wanted.stats:
+                pieces = with_stats(pieces, schema, counts)
+            guarded = Guarded(pieces, slot)
+            return flight.GeneratorStream(schema, guarded)
         except BaseException:
             slot.close()
             raise
+
+    @staticmethod
+    def _sent(wanted: Get, rows: Iterator[Piece]) -> Iterator[Piece]:
+        """Rows with the fields that a select list says."""
+        chosen = parse_select(wanted.select) if isinstance(wanted, Sow | Replay) else None
+        if chosen is not None and isinstance(wanted, Sow) and (wanted.projection or wanted.grouping is not None):
+            raise InvalidArgument("select does not go with projection and grouping: those say which fields there are")
+        return rows if chosen is None else selected(rows, chosen)
 
     def _followed(self, caller: Caller, wanted: Replay) -> bool:
         """Whether a replay goes through a follower: it goes on live, keeps to a rate, or names a queue."""
         paced = wanted.follow or wanted.rate is not None or wanted.stream is not None
         return paced or self.following.translates(wanted, caller) or self.following.is_lost(wanted)
 
-    def _read(self, caller: Caller, wanted: Get, *, look: bool = False) -> tuple[pa.Schema, Batches]:
-        """Schema and rows; large reads come from the bulk child.  `look`: the rows are not wanted."""
+    def _read(
+        self, caller: Caller, wanted: Get, counts: Counts | None = None, *, look: bool = False
+    ) -> tuple[pa.Schema, Batches]:
+        """Schema and rows; large reads come from the bulk child.  `look`: the rows are not wanted.
+
+        counts: what the rows of a sow came to, once they are read.
+        """
+        counts = counts or Counts()
         log, gone = self.engine.log, caller.gone
         relay = None if look else self.relay
         history = History(log, gone)
@@ -268,9 +294,9 @@ class FlightDoor:
             case Sow():
                 self.actions.check_vhost(wanted.vhost)
                 if self.viewing.concerns(wanted):
-                    return self.viewing.read(caller, wanted)
+                    return self.viewing.read(caller, wanted, counts)
                 held = self.handover.call(partial(hold, self.engine, wanted), gone)()
-                return (relay and relay.sow(wanted, held, gone)) or records(wanted, held, log, history)
+                return (relay and relay.sow(wanted, held, gone, counts)) or records(wanted, held, log, history, counts)
             case Subscribe():
                 return select(EVENTS, wanted.columns or EVENTS_DEFAULT), iter(())
             case Plan():

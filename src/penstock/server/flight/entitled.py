@@ -14,10 +14,12 @@ from penstock.config.arguments import queue_settings_from_mapping
 from penstock.core.publishing.traits import read_traits
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.expr import Filter
+from penstock.expr.context import RECORDS
 from penstock.records.bodies import listed
 from penstock.records.entries import Topic
 from penstock.server.entitlements import Rights, narrowed_text, refused
-from penstock.server.judging import breathe
+from penstock.server.filters.asking import asked_by
+from penstock.server.filters.judging import breathe
 from penstock.wire.flight.tickets import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Subscribe
 
 if TYPE_CHECKING:
@@ -102,7 +104,12 @@ class Gatekeeper:
     # -- reading
 
     def get(self, caller: Caller, wanted: Get) -> Get:
-        """The command as far as the user may read.  Raises AccessRefused."""
+        """The command as far as the user may read.  Raises AccessRefused; ExpressionError for its filter."""
+        if not isinstance(wanted, (Plan, LogRange)) and wanted.filter:
+            instance = self._call(caller, lambda core: core.instance)
+            wanted = replace(
+                wanted, filter=asked_by(wanted.filter, client=caller.peer, user=caller.user, instance=instance)
+            )
         rights = caller.rights
         if rights is None:
             return wanted
@@ -116,18 +123,19 @@ class Gatekeeper:
                 self._stream_of(caller, rights, wanted.stream)
                 return wanted
             case Sow():
-                queue = self._call(caller, lambda core: sow_of_queue(core, wanted))
+                queue, topic = self._call(caller, lambda core: (sow_of_queue(core, wanted), source_of(core, wanted)))
                 if queue:
                     right = rights.read_queue(wanted.vhost, wanted.topic)
                 else:
-                    right = rights.read_topic(wanted.vhost, wanted.exchange, wanted.topic)
-                return replace(wanted, filter=narrowed_text(wanted.filter, right))
+                    right = rights.read_topic(wanted.vhost, *topic)
+                return replace(wanted, filter=narrowed_text(wanted.filter, right, RECORDS))
             case Subscribe():
                 gathered = Sow(wanted.topic, wanted.exchange, wanted.vhost)
                 if wanted.grouping is not None and self._call(caller, lambda core: sow_of_queue(core, gathered)):
                     right = rights.read_queue(wanted.vhost, wanted.topic)
                 else:
-                    right = rights.read_topic(wanted.vhost, wanted.exchange, wanted.topic)
+                    topic = self._call(caller, lambda core: source_of(core, wanted))
+                    right = rights.read_topic(wanted.vhost, *topic)
                 return replace(wanted, filter=narrowed_text(wanted.filter, right))
             case LogRange():
                 return wanted  # the administrator's
@@ -203,6 +211,15 @@ def sow_of_queue(core: Core, wanted: Sow) -> bool:
     """Whether a `sow` is about a queue: no SOW topic has the name, and a queue has."""
     name = wanted.vhost, wanted.exchange, wanted.topic
     return name not in core.sows.by_name and not wanted.exchange and core.find_queue(*name[::2]) is not None
+
+
+def source_of(core: Core, wanted: Sow | Subscribe) -> tuple[str, str]:
+    """Exchange and key of the topic that a read is about: one that gathers may write them as one name, `E/K`."""
+    exchange, slash, key = wanted.topic.partition("/")
+    gathers = bool(wanted.projection) or wanted.grouping is not None
+    if gathers and not wanted.exchange and slash and exchange and (wanted.vhost, exchange, key) in core.sows.by_name:
+        return exchange, key
+    return wanted.exchange, wanted.topic
 
 
 def shown(caller: Caller, queues: Sequence[dict[str, object]]) -> list[dict[str, object]]:

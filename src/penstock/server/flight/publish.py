@@ -21,16 +21,16 @@ from penstock.core.sow.worked import LARGE
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, PenstockError, Refused
 from penstock.records.bodies import lengths, listed
 from penstock.records.entries import Publishes, Topic
+from penstock.server.filters.judging import breathe
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import Answer
-from penstock.server.judging import breathe
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.fields import Fields, read_json
 from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
 from penstock.wire.flight.tickets import Publish
 
 if TYPE_CHECKING:
-    from penstock.core.publishing.publishing import Published
+    from penstock.core.publishing.published import Published
     from penstock.server.engine import Engine
     from penstock.server.flight.entitled import Gatekeeper
     from penstock.server.flight.handover import Handover
@@ -194,7 +194,8 @@ class Publishing:
         if why is not None:
             raise why
         batch = to_publishes(engine, upload, command.vhost, command.exchange)
-        batch.judged = None if before is None else before.judged
+        if before is not None:  # what was worked out about its bodies is known by the objects that they are
+            batch.judged, batch.ahead, batch.bodies = before.judged, before.ahead, before.bodies
         batch.delta, batch.keyed = command.delta, keyed
         again = partial(self._handover.again, partial(self._decide, command, upload, keyed, sequence, batch), answer)
         if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=sequence):

@@ -18,7 +18,7 @@ from penstock.server.replaying.places import Stretch
 if TYPE_CHECKING:
     from penstock.server.replaying.feed import Feed
     from penstock.server.replaying.reading import Found
-    from penstock.server.replaying.replays import Replays
+    from penstock.server.replaying.replays import Asked, Replays
 
 
 class Receiver(Protocol):
@@ -47,8 +47,9 @@ class Receiver(Protocol):
 class Follower:
     """Made by `Replays`."""
 
-    def __init__(self, replays: Replays, receiver: Receiver, rate: Rate | None) -> None:
+    def __init__(self, replays: Replays, receiver: Receiver, rate: Rate | None, asked: Asked | None = None) -> None:
         self.receiver = receiver
+        self.asked = asked  # what a client wants; None: it works for something inside the server
         self.cursor = 0  # while it is live the feed knows
         self.paused = False
         self.closed = False
@@ -238,7 +239,8 @@ class Follower:
         return part.since(self._since) if self._since and part is not None else part
 
     def _give(self, page: Page) -> None:
-        self._replays.delivered += len(page)
+        if self.asked is not None:
+            self._replays.sent += len(page)
         self.receiver.take(page)
 
     def _move(self, upto: int) -> None:

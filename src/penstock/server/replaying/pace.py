@@ -7,10 +7,10 @@ tenth of a second, so that a late timer costs no message, and nobody gets a minu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import ceil
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 from penstock.server.replaying.page import Page
 from penstock.units import SIZE_UNITS
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from penstock.records.bodies import lengths
 from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 
 ROW_COST = 90

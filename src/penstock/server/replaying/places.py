@@ -11,13 +11,13 @@ said in `notice`.  Times are looked up by bisection, which reads the log: `reads
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, NotFound
+from penstock.records.dataclass import dataclass
 from penstock.wire.flight.bookmarks import Point, Span, format_bookmark
 
 Missing = Literal["epoch", "now", "fail"]

@@ -11,7 +11,6 @@ readers at about the same place share the work.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,9 +18,12 @@ import pyarrow as pa
 
 from penstock.errors import LogDamaged, PenstockError
 from penstock.log.arrow import cells, chosen, column, lengths, nulls
+from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.records.kinds import Kind
-from penstock.server.judging import Ask, breathe
+from penstock.server.filters.judging import Ask, breathe
+from penstock.server.flight.reading.history import joined
 from penstock.server.replaying.page import PAGE_BYTES, PAGE_ROWS, ROW_COST, Page, page_of
 from penstock.server.replaying.rights import Sieve
 from penstock.server.replaying.topics import Selection
@@ -75,8 +77,6 @@ def _look(
     rows: int,
     ask: Ask | None,
 ) -> Found:
-    from penstock.server.flight.history import joined  # arrow's compute functions take 20 ms to load
-
     stop = mono() + LOOK_US
     out = Rows([], [], [], [], [], [], [])
     left_rows, left_bytes = rows, PAGE_BYTES
@@ -109,16 +109,13 @@ def _wanted(
     log: Log, selection: Selection, sieve: Sieve | None, batch: pa.RecordBatch, ask: Ask | None
 ) -> pa.RecordBatch:
     """The messages of a batch that are meant."""
-    import pyarrow.compute
-
-    compute: Any = pyarrow.compute
     mask = compute.and_(compute.less_equal(batch.column("kind"), _LAST_PUBLISH), selection.mask(batch, log.vias.known))
     count = compute.sum(mask).as_py() or 0
     if count < batch.num_rows:
         batch = cast("Any", batch).filter(mask) if count else batch.slice(0, 0)
     if sieve is None or not count:
         return batch
-    if sieve.rights is not None or sieve.filter is None:
+    if not sieve.plain or sieve.filter is None:
         rows = Rows([], [], [], [], [], [], [])
         _add(log, batch, rows)
         hits = sieve.passed(rows.bodies, rows.properties, rows.topics, rows.lsns, rows.times, ask, here=False)

@@ -8,8 +8,7 @@ moves, and of one that stands still for ten minutes after its last step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
@@ -17,20 +16,21 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.errors import LogBroken, PenstockError
 from penstock.expr import Filter
 from penstock.log.writer import last_of
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Entry, Group, Publishes, Topic
-from penstock.server.holds import HOLD_US
 from penstock.server.replaying.feed import Feed
 from penstock.server.replaying.follower import Follower, Receiver
 from penstock.server.replaying.pace import Rate, parse_rate
 from penstock.server.replaying.places import Stretch, check_missing, reads, resolve
 from penstock.server.replaying.rights import Sieve, sieve_of
 from penstock.server.replaying.topics import Selection
+from penstock.server.upkeep.holds import HOLD_US
 from penstock.wire.flight.bookmarks import Recent, parse_span
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
-    from penstock.server.judging import Ask, Off
+    from penstock.server.filters.judging import Ask, Off
     from penstock.server.replaying.reading import Found
 
 T = TypeVar("T")
@@ -48,6 +48,10 @@ class Asked:
     missing: str = "now"  # `bookmark_not_found`
     recent: Recent | None = None  # what MOST_RECENT is
     rights: Rights | None = None  # of the user; None: nothing is limited
+    name: str = ""  # the queue or topic as the subscriber named it; empty: a pattern, or several
+    client: str = ""  # for those who look on
+    user: str = ""
+    tag: str = ""
 
 
 class Replays:
@@ -58,7 +62,7 @@ class Replays:
         self.ask: Ask | None = None  # the bulk child, if there is one
         self.active = False  # somebody follows: the engine tells what each turn has decided
         self.level = 0  # all that is durable up to here was told to the feeds
-        self.delivered = 0
+        self.sent = 0  # messages, of clients' subscriptions to topics
         self._engine = engine
         self._feeds: dict[tuple[Selection, Sieve | None], Feed] = {}
         self._by_topic: dict[tuple[str, str, str], dict[Feed, None]] = {}  # those of one topic
@@ -107,10 +111,10 @@ class Replays:
         find = partial(resolve, engine.log, span, missing, wall=now.wall, last=engine.core.last_lsn)
         if not reads(span):
             stretch = find()
-            follower = self._new(receiver, rate)
+            follower = self._new(receiver, rate, asked)
             self._begin(follower, asked.selection, sieve, stretch)
             return follower
-        follower = self._new(receiver, rate)
+        follower = self._new(receiver, rate, asked)
         follower.cursor = engine.log.first_lsn  # held until its place is known
 
         def found(answer: Stretch | PenstockError) -> None:
@@ -129,7 +133,7 @@ class Replays:
         """The same for somebody who has looked up the place; `asked.bookmark` is not looked at."""
         sieve = sieve_of(asked.selection, asked.filter, asked.rights)
         rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
-        follower = self._new(receiver, rate)
+        follower = self._new(receiver, rate, asked)
         self._begin(follower, asked.selection, sieve, stretch)
         return follower
 
@@ -139,13 +143,13 @@ class Replays:
         if until is not None:
             self.wake_at(self.now() + max(0, until - self._engine.clock.wall()))
 
-    def _new(self, receiver: Receiver, rate: Rate | None) -> Follower:
+    def _new(self, receiver: Receiver, rate: Rate | None, asked: Asked | None = None) -> Follower:
         if not self.active:
             self.active = True
             log = self._engine.log
             self.level = log.durable
             self._known = log.appended + 1
-        follower = Follower(self, receiver, rate)
+        follower = Follower(self, receiver, rate, asked)
         follower.moved_at = self.now()
         self._followers[follower] = None
         return follower
@@ -196,6 +200,15 @@ class Replays:
         """Nothing more will be durable: whoever waits for it is told."""
         for follower in list(self._followers):
             follower.refuse(LogBroken(f"the log is broken: {reason}; nothing more is shown until a restart"))
+
+    @property
+    def followers(self) -> Collection[Follower]:
+        """All that are open; those of records and views, which nobody `asked` for, among them."""
+        return self._followers.keys()
+
+    def lag(self, follower: Follower) -> int:
+        """Durable records of the log that one has not looked at."""
+        return max(0, self.durable + 1 - max(follower.position, self.first_lsn))
 
     # -- moments
 

@@ -6,13 +6,15 @@ A right may be a filter of its own for each topic.  Where nothing is limited the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from penstock.core.publishing.traits import read_traits
 from penstock.expr import Filter, compile_filter
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.server.entitlements import narrowed
-from penstock.server.judging import Ask, look
+from penstock.server.filters.judging import Ask, look
 
 if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
@@ -21,11 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sieve:
-    """A filter, and the rights of one user to topics.  Equal ones let the same messages through."""
+    """A filter, and the rights of one user to topics.  Equal ones let the same messages through.
+
+    `chosen`: what of the topics is meant, where their messages' headers say it.
+    """
 
     filter: Filter | None = field(compare=False)
     rights: Rights | None
     text: str | None  # of the filter
+    chosen: Selection | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the filter is all there is."""
+        return self.rights is None and self.chosen is None
 
     def passed(
         self,
@@ -39,12 +50,19 @@ class Sieve:
         here: bool,
     ) -> list[int]:
         """The places of the messages that may be seen and are wanted, ascending.  here: on the loop, at once."""
-        if self.rights is None:
+        if self.plain:
             assert self.filter is not None
             return _matching(self.filter, bodies, properties, topics, lsns, times, ask, here=here)
         places = dict[Filter | None, list[int]]()
         for row in range(len(bodies)):
             topic = topics[row] if isinstance(topics, list) else topics
+            if self.chosen is not None:
+                data = properties if isinstance(properties, bytes) else properties[row]
+                if not self.chosen.lets(topic, read_traits(data).headers or {}):
+                    continue
+            if self.rights is None:
+                places.setdefault(self.filter, []).append(row)
+                continue
             right = self.rights.reads_topic(topic.vhost, topic.exchange, topic.name)
             if right is not False:
                 chosen = self.filter if right is True else narrowed(self.text, right)
@@ -67,13 +85,15 @@ class Sieve:
 
 def sieve_of(selection: Selection, text: str | None, rights: Rights | None) -> Sieve | None:
     """What lies between the chosen topics and the subscriber; None: nothing.  AccessRefused, ExpressionError."""
+    chosen = selection if selection.by_headers else None
     if rights is None:
-        return None if text is None else Sieve(compile_filter(text), None, text)
+        own = None if text is None else compile_filter(text)
+        return None if own is None and chosen is None else Sieve(own, None, text, chosen)
     term = selection.terms[0]
     if len(selection.terms) == 1 and term.alone is not None:
         filter = narrowed(text, rights.read_topic(selection.vhost, term.exchange, term.alone))
         return None if filter is None else Sieve(filter, None, filter.text)
-    return Sieve(None if text is None else compile_filter(text), rights, text)
+    return Sieve(None if text is None else compile_filter(text), rights, text, chosen)
 
 
 def _matching(

@@ -10,14 +10,16 @@ vhost.  What a queue sees is taken down when the selection is made; bindings tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from penstock.core.topology.routing import KeyTrie
-from penstock.errors import InvalidArgument, NotFound, Refused
+from penstock.core.topology.routing import HeaderRule, Headers, KeyTrie
+from penstock.errors import InvalidArgument, NotFound
 from penstock.expr.patterns import TopicPattern
+from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA
 
@@ -55,12 +57,24 @@ class BindingKey:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderTest:
+    """The arguments of a binding of a headers exchange."""
+
+    arguments: str  # as `Binding` has them
+    rule: HeaderRule = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
-    """Keys of one exchange: one name if `literal` says so, and of those what every pattern matches."""
+    """Keys of one exchange: one name if `literal` says so, and of those what every pattern matches.
+
+    Where a headers exchange is on the way, a message's own headers have to pass every test as well.
+    """
 
     exchange: str
     literal: str | None = None
     patterns: tuple[Pattern, ...] = ()
+    tests: tuple[HeaderTest, ...] = ()
 
     def matches(self, name: str) -> bool:
         """Whether a key is meant."""
@@ -69,7 +83,7 @@ class Term:
     @property
     def alone(self) -> str | None:
         """The one name, if nothing else is asked."""
-        return None if self.patterns else self.literal
+        return None if self.patterns or self.tests else self.literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +107,7 @@ class Selection:
 
     @classmethod
     def of_queue(cls, queue: Queue, topology: Topology) -> Selection:
-        """What a queue is a view of: its underlying topic, and the keys that its bindings let through.
-
-        Refused when a headers exchange is on the way, since then the key alone does not say.
-        """
+        """What a queue is a view of: its underlying topic, and what its bindings let through."""
         settings = queue.settings
         name = settings.underlying_topic
         if name is None or not name:
@@ -121,6 +132,20 @@ class Selection:
         return known
 
     @property
+    def by_headers(self) -> bool:
+        """Whether the topic of a message does not say it all."""
+        return any(term.tests for term in self.terms)
+
+    def lets(self, topic: Topic, headers: Headers) -> bool:
+        """Whether a message of this topic with these headers is meant."""
+        return topic.vhost == self.vhost and any(
+            term.exchange == topic.exchange
+            and term.matches(topic.name)
+            and all(one.rule.matches(headers) for one in term.tests)
+            for term in self.terms
+        )
+
+    @property
     def alone(self) -> tuple[str, str, str] | None:
         """Vhost, exchange and name, if it is one topic."""
         if len(self.terms) != 1 or (name := self.terms[0].alone) is None:
@@ -142,20 +167,17 @@ class Selection:
 
         known: what each `via` id stands for.
         """
-        import pyarrow.compute
-
-        compute: Any = pyarrow.compute
         exchanges = {term.exchange for term in self.terms}
         vias = {via: one[1] for via, one in list(known.items()) if one[0] == self.vhost and one[1] in exchanges}
         if len(self.terms) == 1 and self.terms[0].alone is not None:
             right = compute.equal(batch.column("name"), pa.scalar(self.terms[0].alone))
-            return compute.and_(right, self._of_vias(compute, batch.column("via"), list(vias)))
+            return compute.and_(right, self._of_vias(batch.column("via"), list(vias)))
         out: Any = None
         for via, exchange in vias.items():
             names: Any = compute.dictionary_encode(batch.column("name"))
             hits = [self._named(via, exchange, name) for name in names.dictionary.to_pylist()]
             right = compute.fill_null(compute.take(pa.array(hits, pa.bool_()), names.indices), False)
-            right = compute.and_(right, self._of_vias(compute, batch.column("via"), [via]))
+            right = compute.and_(right, self._of_vias(batch.column("via"), [via]))
             out = right if out is None else compute.or_(out, right)
         return pa.array([False] * batch.num_rows) if out is None else out
 
@@ -169,7 +191,7 @@ class Selection:
         return hit
 
     @staticmethod
-    def _of_vias(compute: Any, column: Any, vias: list[int]) -> Any:
+    def _of_vias(column: Any, vias: list[int]) -> Any:
         if not vias:
             return pa.scalar(False)
         right: Any = compute.is_null(column) if NO_VIA in vias else None
@@ -199,19 +221,17 @@ def _bound(
             continue
         literal: str | None = None
         patterns: tuple[Pattern, ...] = ()
+        tests = tuple(test for term in below for test in term.tests)
         match exchange.type:
             case "fanout":
                 pass
             case "topic":
                 patterns = (BindingKey(binding.key),)
             case "headers":
-                raise Refused(
-                    f"{kind} {name!r} is bound to the headers exchange {source!r}, so its topics do not say what it "
-                    "takes: name the topics themselves"
-                )
+                tests = (HeaderTest(binding.arguments, HeaderRule(binding)), *tests)
             case _:
                 literal = binding.key
-        term = Term(source, literal, (*patterns, *below))
+        term = Term(source, literal, (*patterns, *below), tests)
         yield term
         yield from _bound(topology, vhost, "exchange", source, (term,), seen | {source})
 

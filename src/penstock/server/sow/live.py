@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +23,7 @@ from penstock.core.sow.paging import Window
 from penstock.errors import NotFound, PenstockError
 from penstock.expr import compile_filter
 from penstock.records.chunks import as_chunk
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.topics import Selection
@@ -320,7 +321,8 @@ class Live:
         if not self._wish.delta or not any(before for _, before in told):
             self._deliver([event for event, _ in told])
             return
-        work = partial(differences, told, bodies, self._sow.rule, empties=not self._wish.no_empties)
+        wish, rule = self._wish, self._sow.rule
+        work = partial(differences, told, bodies, rule, empties=not wish.no_empties, select=wish.select)
         self._run(work, self._compared)
 
     def _complete(self, event: Event, rows: Rows, row: int) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from penstock.core.sow.keys import KeyRule
 from penstock.core.sow.merge import changed, read_object, with_key, write_object
 from penstock.core.sow.ordering import Term
 from penstock.core.sow.rows import SOW_KEY
+from penstock.core.sow.select import SelectList
 from penstock.errors import InvalidArgument
 from penstock.expr import Filter
 from penstock.expr.tree import Scalar
 from penstock.records import properties as header_codec
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
-from penstock.server.judging import Ask, look
+from penstock.server.filters.judging import Ask, look
 from penstock.server.replaying.page import Page
 
 if TYPE_CHECKING:
@@ -81,11 +82,16 @@ def read_page(page: Page, rule: KeyRule, filter: Filter | None, terms: Sequence[
 
 
 def differences(
-    rows: Sequence[tuple[Event, int]], bodies: Mapping[int, bytes], rule: KeyRule, *, empties: bool
+    rows: Sequence[tuple[Event, int]],
+    bodies: Mapping[int, bytes],
+    rule: KeyRule,
+    *,
+    empties: bool,
+    select: SelectList | None = None,
 ) -> list[Event]:
     """Events whose bodies are changes against the record at an LSN (0: whole), where `bodies` has it.  Any thread.
 
-    empties: whether those without a change are told too.
+    empties: whether those without a change are told too.  select: the fields that count as a change.
     """
     out: list[Event] = []
     for event, before in rows:
@@ -94,6 +100,8 @@ def differences(
             try:
                 record = read_object(event.body, "a record")
                 changes = changed(read_object(previous, "a record"), record)
+                if select is not None:
+                    changes = select.fields(changes)
             except InvalidArgument:
                 out.append(event)  # no objects: the whole is the change
                 continue

@@ -9,8 +9,8 @@ passes where an order is asked for: the first keeps values and places, the secon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,13 +18,14 @@ import pyarrow as pa
 
 from penstock.core.sow.ordering import Ordered, Term, parse_order
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
-from penstock.server.flight.history import Batches
+from penstock.server.flight.reading.history import Batches
 from penstock.server.sow.page_work import given_key
 
 if TYPE_CHECKING:
     from penstock.core.sow.index import Ints, Numbers
-    from penstock.server.flight.history import History
+    from penstock.server.flight.reading.history import History
 
 SHOWN_AT_ONCE = 1000
 """Rows of an ordered answer that are read together."""
@@ -57,6 +58,10 @@ class Counts:
         """For an answer."""
         return {"topic_matches": self.compared, "matches": self.matches, "records_returned": self.returned}
 
+    def take(self, told: Mapping[str, int]) -> None:
+        """Of an answer that was given elsewhere."""
+        self.compared, self.matches, self.returned = (told[name] for name in self.plain())
+
 
 def run(
     query: Query,
@@ -66,17 +71,21 @@ def run(
     vhost: str,
     counts: Counts,
     shape: Callable[[Batches], Batches] | None = None,
+    *,
+    keyed: bool | None = None,
 ) -> Batches:
     """The rows of an answer, in the log's columns, no more than `batch_size` a batch.
 
     numbers, lsns: the key and the present record of each key, in any order.
     shape: what makes other rows of those that match (projection and grouping), before they are ordered and cut.
+    keyed: the rows are records, whose keys the filter may ask for: True, publishers give them; None, they are messages.
     """
     by_lsn = np.argsort(lsns)
     numbers, lsns = numbers[by_lsn], lsns[by_lsn]
     rows = _counted(history.rows_at(lsns), counts)
     if query.filter is not None:
-        rows = history.matching(rows, query.filter, vhost)
+        keys = None if keyed is None else partial(keys_of, numbers=numbers, lsns=lsns, given=keyed)
+        rows = history.matching(rows, query.filter, vhost, keys)
     if shape is not None:
         rows = shape(rows)
     terms = parse_order(query.order_by or None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.keys import parse_number
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 
 KEYS_MOST = 100_000
 """Keys of one command."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.core.sow.select import SelectList
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.records.dataclass import dataclass
 from penstock.server.sow.page_work import Event
 
 PAGE_MOST = 10_000
@@ -28,6 +29,8 @@ class Wish:
     conflation_key: tuple[str, ...] = ()  # expressions that tell keys apart for that; empty: the record's own key
     projection: tuple[str, ...] = ()  # with `grouping`: rows as a view with these would have
     grouping: tuple[str, ...] | None = None
+    select: SelectList | None = None  # which fields are sent; who takes events keeps to it, `Live` for empty deltas
+    timestamp: bool = False  # the time is sent with each; who takes events does it
 
     def __post_init__(self) -> None:
         if self.skip_n and self.top_n is None:
@@ -42,6 +45,8 @@ class Wish:
             raise InvalidArgument("conflation_key goes with conflation")
         if self.no_empties and not self.delta:
             raise InvalidArgument("no_empties is about deltas: ask for delta, too")
+        if self.select is not None and (self.projection or self.grouping is not None):
+            raise InvalidArgument("select does not go with projection and grouping: those say which fields there are")
 
     @property
     def paged(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import NotFound
-from penstock.server.flight.contents import lsns_of, snapshot
+from penstock.server.flight.reading.contents import lsns_of, snapshot
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

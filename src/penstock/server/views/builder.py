@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.queue.runs import packed
-from penstock.core.queue.runs import view as array_of
+from penstock.core.queue.order.runs import packed
+from penstock.core.queue.order.runs import view as array_of
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.index import Index
 from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE

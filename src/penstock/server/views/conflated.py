@@ -6,11 +6,11 @@ A conflated topic subscribes to its source as anybody does, and shows what it wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.views.conflation import DEFAULT_US
 from penstock.expr import compile_filter
+from penstock.records.dataclass import dataclass
 from penstock.server.sow.live import Live as RecordWatch
 from penstock.server.sow.wish import Wish
 from penstock.server.views.shown import Told
@@ -46,6 +46,7 @@ class ConflatedTopic:
         self.told: list[Callable[[Sequence[Told]], None]] = []
         self.source = 0  # id of the topic that it follows; 0: it follows rows, or nothing
         self.error: PenstockError | None = None  # why nothing more comes
+        self.rebuilds = 0
         self._views = views
         self._rows: dict[str, bytes] = {}
         self._conflated = Conflated(views, self, definition.interval)
@@ -106,6 +107,7 @@ class ConflatedTopic:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+            self.rebuilds += 1
         self._conflated.close()
         self._conflated = Conflated(self._views, self, self.definition.interval)
         self.source, self._level = 0, False

@@ -64,6 +64,11 @@ class Live:
         """How many rows there are."""
         return len(self.view.rows)
 
+    @property
+    def rebuilds(self) -> int:
+        """How often it began anew, each side of a join by itself."""
+        return sum(one.round for one in (self, *self.sides))
+
     def rows(self) -> dict[str, bytes]:
         """See `Shown`."""
         return self.held()()

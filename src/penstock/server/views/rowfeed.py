@@ -2,12 +2,14 @@
 
 What changes is published, as it is known from the durable log; a row that goes is not, as nothing out of focus enters a
 queue.  Rows that are there when the server starts are not published again, so what changed in the moment before a crash
-may be missing.  Owns who is followed and what waits to be published; refuses to know how rows come about.
+may be missing, and none comes twice.  While the log is full rows wait, the newest of them.  Owns who is followed and
+what waits to be published; refuses to know how rows come about.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,15 @@ HEADER = header_codec.encode(header_codec.Properties(content_type="application/j
 ROWS_MOST = 500
 """Rows that are published as one batch."""
 
+BYTES_MOST = 2**20
+"""Bytes of rows of one batch, unless a single row is larger."""
+
+HELD_MOST = 16 * 2**20
+"""Bytes of rows that wait for room in the log; of more the oldest are dropped."""
+
+AGAIN_US = 1_000_000
+"""How often it is looked for room; the log looks no more often."""
+
 
 class RowFeed:
     """All methods belong to the loop's thread."""
@@ -48,7 +59,7 @@ class RowFeed:
                 del self._feeds[key]
                 feed = None
             if feed is None and wanted:
-                self._feeds[key] = _Feed(self._engine, shown)
+                self._feeds[key] = _Feed(self._engine, self._views, shown)
 
     def _feeds_itself(self, shown: Live | ConflatedTopic) -> bool:
         """Whether what is published would change the view anew, for ever."""
@@ -86,50 +97,110 @@ def sources_of(shown: Live | ConflatedTopic) -> Sequence[str]:
 class _Feed:
     """One view."""
 
-    def __init__(self, engine: Engine, shown: Live | ConflatedTopic) -> None:
+    def __init__(self, engine: Engine, views: Views, shown: Live | ConflatedTopic) -> None:
         self.shown = shown
-        self._engine = engine
-        self._rows: list[bytes] = []
+        self._engine, self._views = engine, views
+        self._rows: deque[bytes] = deque()
+        self._batch: Publishes | None = None  # what goes next: what was judged of it is on it
+        self._size = 0  # bytes of those
         self._armed = self._ended = False
+        self._due: int | None = None  # the log had no room: when to look again, monotonic
+        self._full = False  # it had none when it was looked at last
+        self._lost = 0  # rows dropped since then
         shown.when_current(self._begin)
 
     def end(self) -> None:
         """Follow no more."""
         self._ended = True
+        self._rows.clear()
+        self._batch = None
         if self._tell in self.shown.told:
             self.shown.told.remove(self._tell)
+        self._wait_no_more()
 
     def _begin(self) -> None:
         if not self._ended:
             self.shown.told.append(self._tell)
 
     def _tell(self, told: Sequence[Told]) -> None:
-        self._rows += [row.body for row in told if row.body is not None and row.body != row.before]
+        for row in told:
+            if row.body is not None and row.body != row.before:
+                self._rows.append(row.body)
+                self._size += len(row.body)
+        if self._full:
+            self._drop_oldest()
         self._arm()
 
     def _arm(self) -> None:
-        if self._rows and not self._armed:
+        if (self._rows or self._batch is not None) and not self._armed and self._due is None:
             self._armed = True
             self._engine.call_soon(self._publish)
+
+    # -- a full log
+
+    def _wait(self) -> None:
+        if not self._full:
+            self._full = True
+            logger.warning("rows of %r wait: the log has no room", self.shown.name)
+        self._drop_oldest()
+        self._due = self._engine.clock.mono() + AGAIN_US
+        self._views.alarms.append(self)
+        self._views.alarmed()
+
+    def _drop_oldest(self) -> None:
+        while self._size > HELD_MOST and len(self._rows) > 1:
+            self._size -= len(self._rows.popleft())
+            self._lost += 1
+
+    def _wait_no_more(self) -> None:
+        if self._due is not None:
+            self._due = None
+            self._views.alarms.remove(self)
+
+    def next_due(self) -> int | None:
+        """When to look for room again, monotonic."""
+        return self._due
+
+    def tick(self, now: int) -> None:
+        """Look, if it is time."""
+        if self._due is not None and self._due <= now:
+            self._wait_no_more()
+            self._arm()
+
+    # -- publishing
 
     def _publish(self) -> None:
         self._armed = False
         engine = self._engine
-        if not self._rows or engine.broken is not None:
+        batch = self._batch or self._next()
+        if batch is None or engine.broken is not None:
             return
+        self._batch = batch
         if engine.log.full:
-            logger.warning("%d rows of %r are not published: the log has no room", len(self._rows), self.shown.name)
-            self._rows.clear()
+            self._wait()
             return
-        bodies = self._rows[:ROWS_MOST]
-        topic = engine.core.topic(self.shown.vhost, "", self.shown.name)
-        size = len(HEADER) * len(bodies) + sum(map(len, bodies))
-        batch = Publishes(topic, HEADER, bodies, size=size)
+        if self._full:
+            self._full = False
+            if self._lost:
+                logger.warning("%d rows of %r are lost: the log had no room", self._lost, self.shown.name)
+            self._lost = 0
         if not engine.records.ready([batch], self._arm) or not engine.judges.ready([batch], self._arm):
             return
-        del self._rows[: len(bodies)]
+        self._batch = None
         refused = engine.core.publish(engine.now(), batch).refused
         if refused:
             logger.warning("%d rows of %r are refused: %s", len(refused), self.shown.name, refused[0][1])
         engine.arm()
         self._arm()
+
+    def _next(self) -> Publishes | None:
+        """The oldest rows that wait, as one batch; they wait no more."""
+        bodies, size = list[bytes](), 0
+        while self._rows and len(bodies) < ROWS_MOST and (not bodies or size + len(self._rows[0]) <= BYTES_MOST):
+            bodies.append(self._rows.popleft())
+            size += len(bodies[-1])
+        if not bodies:
+            return None
+        self._size -= size
+        topic = self._engine.core.topic(self.shown.vhost, "", self.shown.name)
+        return Publishes(topic, HEADER, bodies, size=len(HEADER) * len(bodies) + size)

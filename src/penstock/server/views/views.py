@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.views.feed import Noted
 from penstock.core.views.joins import Join
@@ -25,12 +25,23 @@ if TYPE_CHECKING:
     from penstock.ports import Clock
     from penstock.records.entries import Entry
     from penstock.server.engine import Engine
-    from penstock.server.judging import Off
+    from penstock.server.filters.judging import Off
     from penstock.server.views.conflated import ConflatedDefinition, ConflatedTopic
-    from penstock.server.views.watching import Conflated
 
 Name = tuple[str, str]
 """Vhost and name."""
+
+
+class Alarm(Protocol):
+    """Something with a time of its own, monotonic."""
+
+    def next_due(self) -> int | None:
+        """When; None is never."""
+        ...
+
+    def tick(self, now: int) -> None:
+        """Do what is due."""
+        ...
 
 
 class Views:
@@ -38,7 +49,7 @@ class Views:
 
     def __init__(self, engine: Engine) -> None:
         self.active = False  # there are views: the engine tells what each turn has decided
-        self.alarms: list[Conflated] = []  # what is told at its time
+        self.alarms: list[Alarm] = []  # what is told, or looked at again, at its time
         self._engine = engine
         self._worker = Worker(engine, self._look, self._again)
         self._builder = Builder(engine, self._worker)
@@ -153,6 +164,19 @@ class Views:
         named = [live for live in self._views.values() if not live.name.startswith("\0")]
         return [*named, *self._conflated.values()]
 
+    def lag(self, shown: Live | ConflatedTopic) -> int:
+        """Durable records of the log that a view has not taken in; a conflated topic waits for its time alone."""
+        durable = self._engine.log.durable
+        lives = () if not isinstance(shown, Live) else shown.sides or (shown,)
+        behind = [one.floor for one in lives if one.building and one.floor is not None]
+        waits = self._worker.waits if lives else None
+        return max((durable + 1 - lsn for lsn in (*behind, *(() if waits is None else (waits,)))), default=0)
+
+    @property
+    def unnamed(self) -> int:
+        """Aggregated subscriptions that are open."""
+        return sum(1 for live in self._views.values() if live.name.startswith("\0"))
+
     def when_current(self, live: Live, then: Callable[[], None]) -> None:
         """Call back once a view has all that was decided so far; perhaps before this returns."""
         engine, worker = self._engine, self._worker
@@ -191,6 +215,8 @@ class Views:
             return
         live.above = source
         source.below.append(live)
+        if live.over is not None and live.over.join is not None:
+            live.over.join.ageless.add(live.over.sides.index(live))
         self._worker.pass_on(source, live, [Changed(key, None, row) for key, row in source.view.rows.items()])
         self._worker.flush()
 

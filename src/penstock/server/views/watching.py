@@ -153,7 +153,10 @@ def interval_of(value: str | float | timedelta | None) -> int | None:
     """The interval of a conflated subscription, microseconds; None: `none`.  InvalidArgument below 100 ms."""
     if value is None or value == "none":
         return None
-    micros = DEFAULT_US if value == "auto" else to_micros(value)
+    try:
+        micros = DEFAULT_US if value == "auto" else to_micros(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"conflation: {error}") from None
     if micros < LEAST_US:
         raise InvalidArgument(f"conflation is {format_duration(micros)}, the least is {format_duration(LEAST_US)}")
     return micros

@@ -12,23 +12,24 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.core.queue.runs import NEVER
+from penstock.core.queue.order.runs import NEVER
 from penstock.core.views.feed import Arrived, Feed, Moved, Noted, Step
 from penstock.core.views.side import bring
 from penstock.core.views.view import Changed, Elements, Given, body_of
 from penstock.expr.fields import parsed
 from penstock.log.writer import last_of
 from penstock.memory.reads import READ_BYTES
-from penstock.server.judging import breathe
+from penstock.server.filters.judging import breathe
 from penstock.server.views.elements import elements_of, elements_of_rows, given, noted
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.records.entries import Entry, Publishes, Rows
     from penstock.server.engine import Engine
-    from penstock.server.judging import Off
+    from penstock.server.filters.judging import Off
     from penstock.server.views.live import Live
 
 PORTION = 1000
@@ -39,6 +40,9 @@ IN_PLACE = 64
 
 LAG_BYTES = 16 * 2**20
 """Bodies that may wait for views.  Of what comes beyond that only the places are kept."""
+
+LOOKED_MOST = 1000
+"""Steps among which the oldest that has an LSN is looked for."""
 
 
 class Worker:
@@ -97,6 +101,21 @@ class Worker:
         """What is being done now is of this LSN: batches before it wait no more."""
         while self._kept and self._kept[0][0].first < lsn:
             self._lag -= self._kept.popleft()[1]
+
+    @property
+    def waits(self) -> int | None:
+        """The LSN of the oldest durable step that is not done; None: all are."""
+        for step in islice(self._steps, LOOKED_MOST):
+            match step:
+                case Moved():
+                    return step.lsn
+                case Arrived():
+                    return step.batch.first
+                case Noted():
+                    return step.lsns[0]
+                case _:
+                    continue
+        return None
 
     def committed(self, lsn: int) -> None:
         """Everything up to this LSN is durable."""

@@ -1,0 +1,116 @@
+"""Which triggers are done with: what the log is told, so that a start after a crash does the rest and no more.
+
+    trigger (a record of the log) -> open -> its runs, each open -> done -> an ACTED record, at the latest with the next
+
+The floor is below the oldest trigger that is open.  Triggers that are no records of their own, deliveries and
+schedules, are not followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from penstock.core.actions.acted import OWN
+from penstock.records.chunks import as_chunk
+
+if TYPE_CHECKING:
+    from penstock.core.actions.rules import Rules
+    from penstock.server.actions.steps import Run
+    from penstock.server.engine import Engine
+
+NONE = -1
+"""The cause of what no record tells of."""
+
+STEP = 4096
+"""LSNs that the floor moves, when every message that set something off has a record of its own, before it is told."""
+
+NOTED = 256
+"""LSNs that it has to have moved to be told with a checkpoint."""
+
+
+class Ledger:
+    """Of one engine.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.names = frozenset(watching(engine.core.rules))
+        self.seen = 0  # the triggers up to here were told to the actions
+        self._open: dict[int, int] = {}  # place -> how many
+        self._places: list[int] = []  # a heap; those that are closed stay until they are at its top
+        self._did: dict[tuple[str, int], list[int]] = {}  # action and cause -> messages that no record tells of yet
+
+    def open(self, place: int) -> None:
+        """Something is to be done for a trigger at this LSN; nothing for NONE."""
+        if place == NONE:
+            return
+        count = self._open.get(place, 0)
+        self._open[place] = count + 1
+        if not count:
+            heappush(self._places, place)
+
+    def close(self, place: int) -> None:
+        """It is done."""
+        if place == NONE:
+            return
+        count = self._open[place] - 1
+        if count:
+            self._open[place] = count
+        else:
+            del self._open[place]
+
+    @property
+    def floor(self) -> int:
+        """All triggers up to here are done with."""
+        while self._places and self._places[0] not in self._open:
+            heappop(self._places)
+        return self._places[0] - 1 if self._places else self.seen
+
+    def write(self, run: Run) -> None:
+        """A record that a run is done; the caller puts it into one group with the last thing that it does."""
+        if run.cause == NONE or not self.names:
+            return
+        core = self._engine.core
+        core.acts(self._engine.now(), min(self.floor, core.acted.floor + STEP), run.rule.name, run.chunk, run.cause)
+        run.written = True
+
+    def done(self, run: Run) -> None:
+        """A run is over."""
+        if run.cause != NONE and not run.written and self.names:
+            self._did.setdefault((run.rule.name, run.cause), []).extend(run.chunk)
+        self.close(run.place)
+
+    def tell(self) -> None:
+        """Write what was done since the last time."""
+        did, self._did = self._did, {}
+        core, floor = self._engine.core, self.floor
+        wrote = False
+        for (name, cause), lsns in did.items():
+            left = above(floor, cause, lsns)
+            if left:
+                wrote = True
+                core.acts(self._engine.now(), floor, name, as_chunk(left), cause)
+        if self.names and not wrote and (did or floor - core.acted.floor >= STEP):
+            core.acts(self._engine.now(), floor)
+
+    def note(self) -> None:
+        """A checkpoint is about to be taken: a start after it need not look at what is before."""
+        core, floor = self._engine.core, self.floor
+        if self.names and floor - core.acted.floor >= NOTED:
+            core.acts(self._engine.now(), floor)
+
+
+def above(floor: int, cause: int, lsns: Sequence[int]) -> list[int]:
+    """The messages that the floor does not cover, ascending."""
+    if cause != OWN:
+        return sorted(lsns) if cause > floor else []
+    return sorted(lsn for lsn in lsns if lsn > floor)
+
+
+def watching(rules: Rules) -> set[str]:
+    """Names of the actions whose triggers are records of the log."""
+    lists = [rule for _, _, _, rule in rules.publish], [rule for _, rule in rules.oof]
+    by_name = [rule for some in rules.delete.values() for rule in some]
+    expiring = [rule for some in rules.expire.values() for _, rule in some]
+    return {rule.name for some in (*lists, by_name, expiring) for rule in some}

@@ -1,0 +1,206 @@
+"""What a crash or a stop left of actions: the triggers behind the floor are read again, and what is not done begins.
+
+The log is read in a thread, a stretch at a time; nothing new is begun meanwhile, so the order of events is kept.
+What was published, acknowledged, expired or removed is known by its record, and the publisher's name is not: it lies in
+the group of the messages alone.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+
+from penstock.core.actions.acted import OWN
+from penstock.core.actions.leading import UNJUDGED
+from penstock.core.state.plain import load
+from penstock.log.arrow import cells, column, nulls
+from penstock.records.chunks import as_chunk, unpack_pairs
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Topic
+from penstock.records.kinds import Kind
+from penstock.server.actions.events import Chosen, Event
+from penstock.server.actions.removals import plain, removal_rules
+from penstock.server.filters.judging import breathe
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.core.actions.rules import Rule
+    from penstock.log import Log
+    from penstock.server.actions.acts import Acts
+
+STEP_ROWS = 100_000
+"""Rows that one stretch looks at, about."""
+
+_RECORDS = (int(Kind.SETTLE), int(Kind.EXPIRE), int(Kind.SOW_DROP))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that may set actions off."""
+
+    lsn: int
+    kind: Kind
+    name: str
+    header: bytes
+    body: bytes
+
+
+Found: TypeAlias = "Record | tuple[Topic, list[int]]"
+"""Or messages of one topic that were published, by LSN."""
+
+
+class Resuming:
+    """One start's look back."""
+
+    def __init__(self, acts: Acts) -> None:
+        self._acts = acts
+        self._events: list[Event] = []
+        self._by_name: dict[str, Rule] = {}
+        self.running = False
+
+    def start(self) -> None:
+        """Begin, where there is anything to look for.  What is not watched any more is forgotten."""
+        acts = self._acts
+        engine, ledger = acts.engine, acts.ledger
+        core, state = engine.core, engine.core.acted
+        boot = core.booted
+        ledger.seen = max(ledger.seen, boot)
+        known = {name: state.since[name] for name in ledger.names if name in state.since}
+        since = {**dict.fromkeys(ledger.names, boot), **known}
+        at = state.floor + 1
+        if since != state.since:
+            core.acts(engine.now(), state.floor if known else boot, since=since)
+            engine.arm()
+        if not known or at >= boot:
+            return
+        rules = core.rules
+        some = [rule for _, _, _, rule in rules.publish], [rule for _, rule in rules.oof], *rules.delete.values()
+        expiring = ([rule for _, rule in one] for one in rules.expire.values())
+        self._by_name = {rule.name: rule for part in (*some, *expiring) for rule in part}
+        self.running = True
+        acts.records.look()
+        ledger.open(at)
+        engine.when_durable(boot, partial(self._step, at, at))
+
+    def _step(self, first: int, at: int) -> None:
+        engine = self._acts.engine
+        work = partial(look, engine.log, at, engine.core.booted, publishes=self._acts.publishes)
+        off = engine.recoveries.off
+        if off is None:
+            self._looked(first, *work())
+        else:
+            off(work, lambda answer: self._looked(first, *answer))
+
+    def _looked(self, first: int, found: Sequence[Found], upto: int) -> None:
+        acts = self._acts
+        for one in found:
+            for event in self._events_of(one):
+                acts.ledger.open(event.place)
+                self._events.append(event)
+        if upto < acts.engine.core.booted:
+            acts.engine.call_soon(partial(self._step, first, upto))
+            return
+        self.running = False
+        events, self._events = self._events, []
+        acts.resumed(events)
+        acts.ledger.close(first)
+        acts.engine.arm()
+
+    def _events_of(self, found: Found) -> Iterator[Event]:
+        if isinstance(found, tuple):
+            topic, lsns = found
+            yield from self._left(self._acts.rules_of(topic), OWN, lsns, "", "")
+            return
+        header, name = load(found.header) if found.header else {}, found.name
+        core = self._acts.engine.core
+        if found.kind is Kind.SOW_DROP:
+            sow = core.sows.by_id.get(int(np.frombuffer(found.body, dtype="<i8", count=1)[0]))
+            if sow is None or sow.exchange:
+                return
+            lsns, reason = cast("list[int]", header.get("lsns") or []), str(header["reason"])
+            rules, oof, why = removal_rules(core.rules, (sow.vhost, sow.name), reason)
+            yield from self._left(plain(rules), found.lsn, lsns, name, why)
+            for event in self._left(plain(oof), found.lsn, lsns, name, why):
+                event.oof = True
+                yield event
+        elif found.kind is Kind.SETTLE:
+            number, settled = unpack_pairs(found.body)
+            queue = core.queue_by_id(number)
+            if queue is None or "barrier" in header:
+                return
+            rules = core.rules.delete.get((queue.vhost, queue.name), [])
+            yield from self._left(plain(rules), found.lsn, spread(settled), name, "")
+        else:
+            for action, step, pairs in cast("list[tuple[str, int, list[int]]]", header.get("left") or []):
+                rule = self._by_name.get(action)
+                if rule is not None:
+                    for event in self._left(plain([rule]), found.lsn, spread(pairs), name, str(header["reason"])):
+                        event.step, event.judged = max(step, 0), step != UNJUDGED
+                        yield event
+
+    def _left(self, rules: Chosen, cause: int, lsns: Sequence[int], queue: str, reason: str) -> Iterator[Event]:
+        """What a trigger's actions have not done, an event for each action."""
+        state = self._acts.engine.core.acted
+        for entry in rules:
+            name = entry[0].name
+            if cause == OWN:
+                mine = [lsn for lsn in lsns if state.wants(name, lsn)]
+            else:
+                mine = list(lsns) if state.wants(name, cause) else []
+            left = state.left(name, cause, mine)
+            if left:
+                event = Event((entry,), as_chunk(left), 0, queue, reason=reason)
+                event.cause = cause
+                yield event
+
+
+def spread(pairs: Sequence[int]) -> list[int]:
+    """All LSNs of exact pairs."""
+    return [lsn for at in range(0, len(pairs), 2) for lsn in range(pairs[at], pairs[at + 1])]
+
+
+def look(log: Log, start: int, end: int, *, publishes: bool) -> tuple[list[Found], int]:
+    """Triggers in [start, end), in order, and below which LSN was looked.  Any thread."""
+    out: list[Found] = []
+    rows = 0
+    for batch in log.batches(start, end, around=True):
+        _look(log, batch, out, publishes=publishes)
+        rows += batch.num_rows
+        if rows >= STEP_ROWS:
+            return out, int(column(batch, "lsn", "<i8")[-1]) + 1
+        breathe()
+    return out, end
+
+
+def _look(log: Log, batch: pa.RecordBatch, out: list[Found], *, publishes: bool) -> None:
+    kinds, lsns = column(batch, "kind", "<i1"), column(batch, "lsn", "<i8")
+    records = np.flatnonzero(np.isin(kinds, _RECORDS))
+    found: list[tuple[int, Found]] = []
+    if len(records):
+        some = batch.take(records)
+        told = zip(
+            lsns[records].tolist(), kinds[records].tolist(), cells(some, "name"), cells(some, "properties"),
+            cells(some, "body"), strict=True,
+        )  # fmt: skip
+        found += [(lsn, Record(lsn, Kind(kind), name, header, body)) for lsn, kind, name, header, body in told]
+    messages = np.flatnonzero(kinds <= int(Kind.PUBLISH_TRANSIENT)) if publishes else records[:0]
+    if len(messages):
+        some = batch.take(messages)
+        names: list[str] = cells(some, "name")
+        vias = None if nulls(some, "via") == len(names) else cells(some, "via")
+        by_topic: dict[Topic, list[int]] = {}
+        for topic, lsn in zip(log.vias.topics(vias, names), lsns[messages].tolist(), strict=True):
+            by_topic.setdefault(topic, []).append(lsn)
+        found += [(mine[0], (topic, mine)) for topic, mine in by_topic.items()]
+    out += [one for _, one in sorted(found, key=_place)]
+
+
+def _place(found: tuple[int, Found]) -> int:
+    return found[0]

@@ -1,0 +1,152 @@
+"""AMQP's methods about queues and exchanges.  What the core refuses they raise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.config.arguments import queue_settings
+from penstock.errors import NotFound
+from penstock.server.amqp.entitled import may_configure, may_declare, may_purge
+from penstock.wire.amqp import methods as m
+
+if TYPE_CHECKING:
+    from penstock.server.amqp.channel import Channel
+    from penstock.server.amqp.session import Session
+
+
+def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) -> None:
+    """queue.declare: a queue, or whether it is there."""
+    name = method.queue
+    if method.passive:
+        queue = channel.queue(name)
+        may_declare(session, queue.name, queue.settings)
+    else:
+        server_named = not name
+        name = name or session.door.generated_name("amq.gen-")
+        settings = queue_settings(method.arguments, queue=name, vhost=session.vhost)
+        may_declare(session, name, settings)
+        queue = session.core.declare_queue(
+            session.engine.now(),
+            session.vhost,
+            name,
+            settings,
+            durable=method.durable,
+            exclusive_to=session if method.exclusive else None,
+            auto_delete=method.auto_delete,
+            arguments=method.arguments,
+            by=session,
+            server_named=server_named,
+        )
+    channel.last_queue = queue.name
+    if not method.nowait:
+        ok = m.QueueDeclareOk(queue.name, queue.ready + queue.held, len(queue.consumers))
+        session.reply(channel, ok, durable=queue.durable and queue.exclusive_to is None, needs=queue.id)
+
+
+def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
+    """queue.bind."""
+    may_configure(session, "binding a queue")
+    name = channel.queue_name(method.queue)
+    key = method.routing_key if method.routing_key or method.queue else name
+    queue = session.core.queue(session.vhost, name, by=session)
+    session.core.bind(session.engine.now(), session.vhost, method.exchange, queue.name, "queue", key, method.arguments)
+    if not method.nowait:
+        session.reply(channel, m.QueueBindOk(), durable=queue.durable)
+
+
+def unbind_queue(session: Session, channel: Channel, method: m.QueueUnbind) -> None:
+    """queue.unbind."""
+    may_configure(session, "unbinding a queue")
+    name = channel.queue_name(method.queue)
+    session.core.unbind(
+        session.engine.now(), session.vhost, method.exchange, name, "queue", method.routing_key, method.arguments
+    )
+    session.reply(channel, m.QueueUnbindOk(), durable=True)
+
+
+def purge_queue(session: Session, channel: Channel, method: m.QueuePurge) -> None:
+    """queue.purge."""
+    queue = channel.queue(method.queue)
+    may_purge(session, queue)
+    count = session.core.purge_queue(session.engine.now(), queue)
+    if not method.nowait:
+        session.reply(channel, m.QueuePurgeOk(count), durable=queue.durable)
+
+
+def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> None:
+    """queue.delete."""
+    name = channel.queue_name(method.queue)
+    try:
+        queue = session.core.queue(session.vhost, name, by=session)
+    except NotFound:
+        count = 0  # deleting what is not there is fine
+    else:
+        if queue.exclusive_to is not session:
+            may_configure(session, "deleting a queue")
+        count = session.core.delete_queue(
+            session.engine.now(), queue, if_unused=method.if_unused, if_empty=method.if_empty
+        )
+    if not method.nowait:
+        session.reply(channel, m.QueueDeleteOk(count), durable=True)
+
+
+# -- exchanges
+
+
+def declare_exchange(session: Session, channel: Channel, method: m.ExchangeDeclare) -> None:
+    """exchange.declare: an exchange, or whether it is there."""
+    if not method.passive:
+        may_configure(session, "declaring an exchange")
+    session.core.declare_exchange(
+        session.engine.now(),
+        session.vhost,
+        method.exchange,
+        method.type,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        arguments=method.arguments,
+        passive=method.passive,
+    )
+    if not method.nowait:
+        session.reply(channel, m.ExchangeDeclareOk(), durable=method.durable and not method.passive)
+
+
+def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete) -> None:
+    """exchange.delete."""
+    may_configure(session, "deleting an exchange")
+    session.core.delete_exchange(session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused)
+    if not method.nowait:
+        session.reply(channel, m.ExchangeDeleteOk(), durable=True)
+
+
+def bind_exchange(session: Session, channel: Channel, method: m.ExchangeBind) -> None:
+    """exchange.bind."""
+    may_configure(session, "binding an exchange")
+    session.core.bind(
+        session.engine.now(),
+        session.vhost,
+        method.source,
+        method.destination,
+        "exchange",
+        method.routing_key,
+        method.arguments,
+    )
+    if not method.nowait:
+        session.reply(channel, m.ExchangeBindOk(), durable=True)
+
+
+def unbind_exchange(session: Session, channel: Channel, method: m.ExchangeUnbind) -> None:
+    """exchange.unbind."""
+    may_configure(session, "unbinding an exchange")
+    session.core.unbind(
+        session.engine.now(),
+        session.vhost,
+        method.source,
+        method.destination,
+        "exchange",
+        method.routing_key,
+        method.arguments,
+    )
+    if not method.nowait:
+        session.reply(channel, m.ExchangeUnbindOk(), durable=True)

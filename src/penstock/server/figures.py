@@ -1,0 +1,160 @@
+"""What the HTTP door shows of queues, consumers, replays, views, topics and actions: plain values, taken on the loop.
+
+Each is made from what is at hand; nothing is read and nothing is walked but the list itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behind
+from penstock.core.queue.dispatching.consumers import UNLIMITED
+from penstock.server.amqp.channel import Channel
+from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.http.facts import ActionMetrics, QueueMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+    from penstock.records.chunks import Now
+    from penstock.server.engine import Engine
+    from penstock.server.entitlements import Rights
+    from penstock.server.replaying.follower import Follower
+
+
+def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
+    """One queue."""
+    figures = queue.figures
+    return QueueMetrics(
+        queue.vhost,
+        queue.name,
+        queue.ready + queue.held,
+        queue.leased,
+        queue.delayed,
+        consumers=len(queue.consumers),
+        inactive=queue.tail.count,
+        barriers=len(queue.barriers),
+        backlog=queue.outstanding,
+        deferred_acks=core.deferred_acks(queue),
+        oldest_lease=age_of_oldest_lease(queue, now),
+        behind=seconds_behind(queue, now, core.stamps),
+        published=queue.arrived,
+        delivered=queue.delivered,
+        acked=queue.acked,
+        cancelled=core.cancelled(queue),
+        expired_leases=queue.expired_leases,
+        redelivered=0 if figures is None else figures.redelivered,
+        expirations={} if figures is None else dict(figures.expirations or {}),
+        ack_rate=0.0 if figures is None else figures.rate(now.mono),
+        lease_to_ack={} if figures is None else figures.quantiles(),
+    )
+
+
+def replay_numbers(engine: Engine) -> ReplayMetrics:
+    """All subscriptions to topics that clients have."""
+    replays = engine.replays
+    asked = [one for one in replays.followers if one.asked is not None]
+    return ReplayMetrics(
+        open=len(asked),
+        paused=sum(one.paused for one in asked),
+        live=sum(_level(engine, one) for one in asked),
+        sent=replays.sent,
+        lag=max(map(replays.lag, asked), default=0),
+    )
+
+
+def view_numbers(engine: Engine) -> list[ViewMetrics]:
+    """Every view and conflated topic that has a name."""
+    views = engine.views
+    return [
+        ViewMetrics(
+            one.vhost,
+            one.name,
+            one.count,
+            views.lag(one),
+            one.rebuilds,
+            stopped=getattr(one, "error", None) is not None,
+        )
+        for one in views.all_shown()
+    ]
+
+
+def topic_numbers(core: Core) -> list[TopicMetrics]:
+    """Every topic with a key."""
+    return [TopicMetrics(sow.vhost, sow.exchange, sow.name, sow.index.count, sow.index.nbytes) for sow in core.sows]
+
+
+def action_numbers(engine: Engine) -> dict[str, ActionMetrics]:
+    """Every action of the settings."""
+    acts = engine.acts
+    return {name: ActionMetrics(one.runs, dict(one.reasons)) for name, one in acts.counts.by_name.items()}
+
+
+# -- consumers
+
+
+def consumers(
+    engine: Engine, rights: Rights | None, vhost: str | None, name: str | None
+) -> Iterator[dict[str, object]]:
+    """Consumers of queues, then those that replay, each as `wire.http.consumers` takes it."""
+    for queue in list(engine.core.queues()):
+        if vhost not in {None, queue.vhost} or name not in {None, queue.name}:
+            continue
+        if rights is None or rights.sees_queue(queue.vhost, queue.name):
+            for consumer in list(queue.consumers):
+                yield _consuming(queue, consumer)
+    for follower in list(engine.replays.followers):
+        asked = follower.asked
+        if asked is None or vhost not in {None, asked.selection.vhost} or name not in {None, asked.name}:
+            continue
+        if rights is None or _sees(rights, asked.selection.vhost, asked.name):
+            yield _replaying(engine, follower)
+
+
+def _sees(rights: Rights, vhost: str, name: str) -> bool:
+    return rights.sees_queue(vhost, name) or bool(name and rights.reads_topic(vhost, "", name) is not False)
+
+
+def _consuming(queue: Queue, consumer: Consumer) -> dict[str, object]:
+    holder = consumer.holder
+    return {
+        "kind": "queue",
+        "vhost": queue.vhost,
+        "queue": queue.name,
+        "tag": consumer.tag,
+        "client": consumer.client,
+        "user": holder.session.user if isinstance(holder, Channel) else "",
+        "ack_required": not consumer.no_ack,
+        "exclusive": consumer.exclusive,
+        "prefetch": 0 if consumer.limit >= UNLIMITED else consumer.limit,
+        "active": not consumer.paused,
+        "unacknowledged": consumer.outstanding,
+    }
+
+
+def _level(engine: Engine, follower: Follower) -> bool:
+    """Whether it has looked at all that is durable."""
+    return not follower.paused and (follower.live or not engine.replays.lag(follower))
+
+
+def _replaying(engine: Engine, follower: Follower) -> dict[str, object]:
+    asked = follower.asked
+    assert asked is not None
+    return {
+        "kind": "replay",
+        "vhost": asked.selection.vhost,
+        "queue": asked.name,
+        "tag": asked.tag,
+        "client": asked.client,
+        "user": asked.user,
+        "ack_required": False,
+        "exclusive": False,
+        "prefetch": 0,
+        "active": not follower.paused,
+        "unacknowledged": 0,
+        "state": "paused" if follower.paused else "live" if _level(engine, follower) else "behind",
+        "bookmark": format_bookmark(engine.log.origin, max(follower.position - 1, 0)),
+        "lag": engine.replays.lag(follower),
+    }

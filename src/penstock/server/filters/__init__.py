@@ -1,0 +1,1 @@
+"""Content filters at work off the loop: judging batches, scanning what waits, rating."""

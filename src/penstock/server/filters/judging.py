@@ -1,0 +1,272 @@
+"""Content filters off the loop: what a batch needs judged before it is published, or a scan finds too large.
+
+A thread evaluates, in slices between which the loop gets the interpreter.  A single body of more than a mebibyte would
+hold it for as long as its JSON takes to parse, so such a body goes to the bulk child; when there is none, or it fails,
+the thread does it after all, for the answer must not depend on that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+
+from penstock.core.effects import Judge
+from penstock.core.publishing.rating import answer_name
+from penstock.core.queue.priority.ranks import rank_of
+from penstock.errors import PenstockError
+from penstock.expr import FilterSet, Matcher, Value, compile_filter
+from penstock.records.bodies import listed
+from penstock.records.entries import Publishes, Topic
+
+if TYPE_CHECKING:
+    from penstock.core.publishing.judging import Question
+    from penstock.ports import Disk
+    from penstock.server.engine import Engine
+
+logger = logging.getLogger("penstock.judging")
+
+T = TypeVar("T")
+Answer: TypeAlias = "list[bool] | list[int]"
+
+CHILD_BODY = 1 << 20
+"""Bytes of a body beyond which another process parses it: 1 MiB of JSON takes 4 ms."""
+
+SLICE_ROWS = 500
+SLICE_BYTES = 256 * 1024
+"""What is evaluated between two breaths: about half a millisecond."""
+
+BREATH_S = 50e-6
+"""How long a breath is: any real sleep hands the interpreter over, and a longer one would only delay the answer."""
+
+Ask = Callable[[str, dict[str, object]], dict[str, Any]]
+"""`Bulk.call`: the result of a job of the bulk child."""
+
+
+class Off(Protocol):
+    """Runs work off the loop, then `done` with its result on the loop.  What work raises stops the server."""
+
+    def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None:
+        """Start it."""
+        ...
+
+
+def breathe() -> None:
+    """Let another thread have the interpreter: any real sleep hands it over."""
+    time.sleep(BREATH_S)
+
+
+class Judges:
+    """Has batches judged.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.off: Off | None = None
+        self.ask: Ask | None = None  # the bulk child, if there is one
+
+    def ready(
+        self,
+        batches: Sequence[Publishes],
+        then: Callable[[], None],
+        *,
+        publisher: str | None = None,
+        sequence: int | None = None,
+    ) -> bool:
+        """Whether these may be published now without holding the loop.
+
+        If not, `then` is called once the answers are on the batches, and asks again: queues may have come meanwhile.
+        Where nothing runs off the loop the answer is yes, and publishing evaluates in place.
+        """
+        if not self.engine.records.ready(batches, then):
+            return False
+        if self.off is None:
+            return True
+        core = self.engine.core
+        asked = [
+            (seen, questions)
+            for seen in map(core.ahead, batches)  # a delta is judged as what it makes of its record
+            if (questions := core.unjudged(seen, publisher=publisher, sequence=sequence))
+        ]
+        if not asked:
+            return True
+        self._judge(asked, then)
+        return False
+
+    def evaluate(self, batch: Publishes, questions: Sequence[Question], then: Callable[[], None]) -> None:
+        """Put the answers of some filters on a batch, then call `then`; perhaps before this returns."""
+        self._judge([(batch, questions)], then)
+
+    def start(self, effect: Judge) -> None:
+        """Judge what the core has asked about; it is told."""
+
+        def tell() -> None:
+            self.engine.core.judged(self.engine.now(), effect.token)
+            self.engine.arm()
+
+        self._judge(effect.asked, tell)
+
+    def _judge(self, asked: Sequence[tuple[Publishes, Sequence[Question]]], then: Callable[[], None]) -> None:
+        size = sum(len(batch.bodies[row]) for batch, questions in asked for q in questions for row in q.rows)
+        waiting = self.engine.bodies.partial
+        waiting.add(size)
+
+        def done(answers: list[list[Answer]]) -> None:
+            waiting.add(-size)
+            for (batch, questions), of_batch in zip(asked, answers, strict=True):
+                note(batch, questions, of_batch)
+            then()
+
+        work = partial(_answers, asked, self.ask)
+        if self.off is None:
+            done(work())
+        else:
+            self.off(work, done)
+
+
+def note(batch: Publishes, questions: Sequence[Question], answers: Sequence[Sequence[int]]) -> None:
+    """Put answers on a batch."""
+    judged = batch.judged = {} if batch.judged is None else batch.judged
+    for question, passed in zip(questions, answers, strict=True):
+        if isinstance(question.filter, Value):
+            judged.setdefault(answer_name(question.filter.text), {}).update(zip(question.rows, passed, strict=True))
+        else:
+            judged.setdefault(question.filter.text, {}).update(zip(question.rows, passed, strict=True))
+
+
+def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | None) -> list[list[Answer]]:
+    """For each batch and question one answer a row, of a priority expression the rank.  Any thread."""
+    out: list[list[Answer]] = []
+    for batch, questions in asked:
+        bodies = listed(batch.bodies)
+        out.append([_passed(batch, bodies, question, ask) for question in questions])
+    return out
+
+
+def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> Answer:
+    rows, properties = question.rows, batch.properties
+    if isinstance(question.filter, Value):
+        return _rated(batch, bodies, question.filter, rows)
+    hits = look(
+        [question.filter],
+        [bodies[row] for row in rows],
+        properties if isinstance(properties, bytes) else [properties[row] for row in rows],
+        [batch.topics[row] for row in rows] if isinstance(batch.topics, list) else batch.topics,
+        ask=ask,
+    )[0]
+    passed = [False] * len(rows)
+    for hit in hits:
+        passed[hit] = True
+    return passed
+
+
+def _rated(batch: Publishes, bodies: Sequence[bytes], value: Value, rows: Sequence[int]) -> list[int]:
+    """The rank of each row, a slice between two breaths."""
+    properties, topics = batch.properties, batch.topics
+    out = list[int]()
+    for some in slices(rows, [len(bodies[row]) for row in rows]):
+        found = value.values(
+            [bodies[row] for row in some],
+            properties if isinstance(properties, bytes) else [properties[row] for row in some],
+            [topics[row] for row in some] if isinstance(topics, list) else topics,
+        )
+        out += map(rank_of, found)
+        breathe()
+    return out
+
+
+def slices(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Rows in pieces that are evaluated between two breaths."""
+    start, n = 0, len(rows)
+    while start < n:
+        size, stop = sizes[start], start + 1
+        while stop < n and stop - start < SLICE_ROWS and size + sizes[stop] <= SLICE_BYTES:
+            size += sizes[stop]
+            stop += 1
+        yield rows[start:stop]
+        start = stop
+
+
+def look(
+    filters: Sequence[Matcher],
+    bodies: Sequence[bytes],
+    properties: bytes | Sequence[bytes],
+    topics: Topic | Sequence[Topic],
+    *,
+    lsns: Sequence[int] | None = None,
+    times: Sequence[int] | None = None,
+    ask: Ask | None = None,
+) -> list[list[int]]:
+    """For each filter the places of the messages that match, ascending.  Any thread but the loop's."""
+    out: list[list[int]] = [[] for _ in filters]
+    together = FilterSet(filters)
+    start, n = 0, len(bodies)
+    while start < n:
+        size, stop = len(bodies[start]), start + 1
+        while stop < n and stop - start < SLICE_ROWS and size + len(bodies[stop]) <= SLICE_BYTES:
+            size += len(bodies[stop])
+            stop += 1
+        one = slice(start, stop)
+        header = properties if isinstance(properties, bytes) else properties[one]
+        where = topics if isinstance(topics, Topic) else topics[one]
+        lsn, when = None if lsns is None else lsns[one], None if times is None else times[one]
+        found: dict[int, list[int]] | None = None
+        if size > CHILD_BODY and ask is not None:
+            found = _elsewhere(filters, bodies[start], header, where, lsn, when, ask)
+        if found is None:
+            found = together.matches(bodies[one], header, where, lsns=lsn, times=when)
+        for slot, places in found.items():
+            out[slot] += [start + place for place in places]
+        start = stop
+        breathe()
+    return out
+
+
+def _elsewhere(
+    filters: Sequence[Matcher],
+    body: bytes,
+    properties: bytes | Sequence[bytes],
+    topics: Topic | Sequence[Topic],
+    lsns: Sequence[int] | None,
+    times: Sequence[int] | None,
+    ask: Ask,
+) -> dict[int, list[int]] | None:
+    """The answers of the child for one large body; None when it could not give them."""
+    topic = topics if isinstance(topics, Topic) else topics[0]
+    values: dict[str, object] = {
+        "texts": [one.text for one in filters],
+        "body": body,
+        "properties": properties if isinstance(properties, bytes) else properties[0],
+        "exchange": topic.exchange,
+        "name": topic.name,
+        "lsn": None if lsns is None else lsns[0],
+        "time": None if times is None else times[0],
+    }
+    try:
+        slots = cast("list[int]", ask("judge", values)["slots"])
+    except PenstockError as error:
+        logger.warning("a body of %d bytes is judged beside the loop: %s", len(body), error)
+        return None
+    return {slot: [0] for slot in slots}
+
+
+def judge_there(
+    disk: Disk,
+    texts: list[str],
+    body: memoryview,
+    properties: memoryview,
+    exchange: str,
+    name: str,
+    lsn: int | None,
+    time: int | None,
+) -> dict[str, object]:
+    """A job of the bulk child: which of the filters one message passes."""
+    found = FilterSet([compile_filter(text) for text in texts]).matches(
+        [bytes(body)],
+        bytes(properties),
+        Topic("", exchange, name),
+        lsns=None if lsn is None else [lsn],
+        times=None if time is None else [time],
+    )
+    return {"slots": sorted(found)}

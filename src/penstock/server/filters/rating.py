@@ -1,0 +1,60 @@
+"""Priorities of messages that wait already: after a start those that no checkpoint knows, after a change of the
+expression all of them.  Bodies are read as for anybody else; the expression runs off the loop.
+
+It knows the reads of an engine and expressions; what a priority does is the core's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Rate
+from penstock.core.queue.priority.ranks import LOWEST, rank_of
+from penstock.expr import Value
+from penstock.records.chunks import Chunk
+from penstock.records.entries import Rows
+from penstock.server.filters.judging import Off, breathe, slices
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
+
+
+class Rates:
+    """Has messages judged for their queues.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.off: Off | None = None
+
+    def start(self, effect: Rate) -> None:
+        """Read and evaluate; the core is told, at once or later."""
+        self.engine.read_rows(effect.chunk, partial(self._evaluate, effect))
+
+    def _evaluate(self, effect: Rate, rows: Rows) -> None:
+        def tell(ranks: list[int]) -> None:
+            self.engine.core.rated(self.engine.now(), effect.token, chunk, ranks)
+            self.engine.arm()
+
+        chunk = effect.chunk
+        if rows.lsns and rows.lsns[-1] < chunk[-1]:  # a read brings no more than it may
+            chunk = chunk[: sum(lsn <= rows.lsns[-1] for lsn in chunk)]
+        work = partial(ranks_of, effect.value, chunk, rows)
+        if self.off is None:
+            tell(work())
+        else:
+            self.off(work, tell)
+
+
+def ranks_of(value: Value, chunk: Chunk, rows: Rows) -> list[int]:
+    """The rank of each message of a chunk; those without a row have the lowest.  Any thread."""
+    found = dict.fromkeys(chunk, LOWEST)
+    for part in slices(range(len(rows.lsns)), list(map(len, rows.bodies))):
+        some = slice(part[0], part[-1] + 1)
+        values = value.values(
+            rows.bodies[some], rows.properties[some], rows.topics[some], lsns=rows.lsns[some], times=rows.times[some]
+        )
+        found.update(zip(rows.lsns[some], map(rank_of, values), strict=True))
+        if some.stop < len(rows.lsns):
+            breathe()
+    return [found[lsn] for lsn in chunk]

@@ -1,0 +1,222 @@
+"""Scans: filters look through what waits, off the loop, and the core hears which messages they want.
+
+Durable rows are read from the log as Arrow batches, in a thread that hands the interpreter over every half millisecond;
+rows that are in memory alone are evaluated there from memory.  A scan stops when its time is up and answers for what it
+has seen.  Without somewhere off the loop (`off`), as in tests, it runs in place on a few rows.  Damaged batches are
+passed over: no filter matches what cannot be read (`log.damage`).
+
+It knows the log, the cache of bodies and filters; queues and their lists are the core's.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.effects import Scan
+from penstock.expr import FilterSet, Matcher
+from penstock.expr.meter import LOOP_BODY
+from penstock.records.bodies import listed
+from penstock.records.chunks import Chunk
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes, Rows
+from penstock.server.filters.judging import Ask, Off, breathe, look
+
+if TYPE_CHECKING:
+    from penstock.log import Log
+    from penstock.server.engine import Engine
+
+IN_PLACE = 500
+"""Rows of a scan that has to run on the loop."""
+
+SCAN_US = 100_000
+"""A scan that has taken this long answers for what it has seen."""
+
+JOIN_ROWS = 8_192
+JOIN_BYTES = 2 * 2**20
+"""Small batches of the log are looked through together."""
+
+FOUND_MOST = 10_000
+"""Matches of each filter beyond which a scan need not go on: nobody has room for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a scan found: by filter the LSNs, ascending, and how far it looked."""
+
+    found: list[list[int]]
+    upto: int
+
+
+class Scans:
+    """The scans of an engine.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.after: list[Callable[[], None]] = []  # each run once, soon after the core was told of a scan
+        self.off: Off | None = None
+        self.ask: Ask | None = None  # the bulk child, if there is one
+        self._running: dict[int, int] = {}  # serial -> the lowest LSN it may still read
+        self._serial = 0
+        engine.readers.append(self.floor)
+
+    def floor(self) -> int | None:
+        """The lowest LSN that a running scan may still need."""
+        return min(self._running.values(), default=None)
+
+    def start(self, effect: Scan) -> None:
+        """Look; the core is told, at once or later."""
+        if self.off is None:
+            self._in_place(effect)
+            return
+        engine, chunk = self.engine, effect.chunk
+        durable = bisect_right(chunk, engine.log.durable)
+        work: Callable[[], Seen]
+        if durable:
+            work = partial(look_at_log, engine.log, chunk[:durable], effect.filters, engine.clock.mono, self.ask)
+        else:
+            work = partial(look_at_memory, self._pieces(chunk), effect.filters, chunk[-1], self.ask)
+        self._serial += 1
+        serial = self._serial
+        self._running[serial] = chunk[0]
+
+        def done(seen: Seen) -> None:
+            del self._running[serial]
+            self._tell(effect, seen)
+
+        self.off(work, done)
+
+    def _tell(self, effect: Scan, seen: Seen) -> None:
+        self.engine.core.scanned(self.engine.now(), effect.token, seen.found, seen.upto)
+        after, self.after = self.after, []
+        for hook in after:
+            self.engine.call_soon(hook)
+        self.engine.arm()
+
+    def _in_place(self, effect: Scan) -> None:
+        chunk = effect.chunk[:IN_PLACE]
+
+        def answer(rows: Rows) -> None:
+            self._tell(effect, Seen(matching(effect.filters, rows), chunk[-1]))
+
+        self.engine.read_rows(chunk, answer)
+
+    def _pieces(self, chunk: Chunk) -> list[tuple[Publishes, Sequence[int]]]:
+        """Batches in memory with the rows that are in the chunk; what is not there is lost, or no message."""
+        out = list[tuple[Publishes, Sequence[int]]]()
+        at, n = 0, len(chunk)
+        while at < n:
+            batch = self.engine.bodies.peek(chunk[at])
+            if batch is None:
+                at += 1
+                continue
+            stop = bisect_left(chunk, batch.first + len(batch.bodies), at)
+            first = batch.first
+            if chunk[stop - 1] - chunk[at] == stop - 1 - at:
+                out.append((batch, range(chunk[at] - first, chunk[stop - 1] + 1 - first)))
+            else:
+                out.append((batch, [lsn - first for lsn in chunk[at:stop]]))
+            at = stop
+        return out
+
+
+def warm_up() -> None:
+    """Load what the first filter needs, 150 ms of work, before it comes.  Any thread."""
+    import_module("pyarrow.compute")  # a start does without (`records.compute`); the loop should not be its first user
+    from penstock.expr import compile_filter
+    from penstock.expr.scan import Scan as Scanner
+
+    Scanner([compile_filter("/x = 'y'")], lambda vias, names: [])
+
+
+def matching(filters: Sequence[Matcher], rows: Rows) -> list[list[int]]:
+    """For each filter the LSNs of the rows that it matches."""
+    found = FilterSet(filters).matches(rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times)
+    return [sorted(rows.lsns[row] for row in found.get(slot, ())) for slot in range(len(filters))]
+
+
+def look_at_memory(
+    pieces: Sequence[tuple[Publishes, Sequence[int]]], filters: Sequence[Matcher], upto: int, ask: Ask | None = None
+) -> Seen:
+    """Look through batches that are in memory.  Any thread."""
+    out: list[list[int]] = [[] for _ in filters]
+    for batch, rows in pieces:
+        lsns = [batch.first + row for row in rows]
+        bodies = listed(batch.bodies)
+        found = look(
+            filters,
+            [bodies[row] for row in rows],
+            batch.properties if isinstance(batch.properties, bytes) else [batch.properties[row] for row in rows],
+            [batch.topics[row] for row in rows] if isinstance(batch.topics, list) else batch.topics,
+            lsns=lsns,
+            times=[batch.time] * len(rows),
+            ask=ask,
+        )
+        for some, places in zip(out, found, strict=True):
+            some += [lsns[place] for place in places]
+    return Seen(out, upto)
+
+
+def look_at_log(
+    log: Log, chunk: Chunk, filters: Sequence[Matcher], mono: Callable[[], int], ask: Ask | None = None
+) -> Seen:
+    """Look through durable messages, ascending LSNs, for as long as there is time.  Any thread."""
+    from penstock.expr.scan import Scan as Scanner  # for the first scan: `warm_up` has had it loaded
+
+    end = mono() + SCAN_US
+    scanner = Scanner(filters, log.vias.topics, body_most=LOOP_BODY, breathe=breathe)
+    out: list[list[int]] = [[] for _ in filters]
+    upto = chunk[0] - 1
+    wanted = None if isinstance(chunk, range) else np.frombuffer(chunk, np.int64)
+    for batch in _joined(log.batches(chunk[0], chunk[-1] + 1, around=True)):
+        lsns = cast("Any", batch.column("lsn")).to_numpy()
+        rows: Any = None
+        if wanted is not None:
+            low, high = np.searchsorted(wanted, (lsns[0], lsns[-1] + 1))
+            rows = np.searchsorted(lsns, wanted[low:high])
+            rows = rows[lsns[rows] == wanted[low:high]]
+        if wanted is None or len(rows):
+            found, large = scanner.run(batch, rows)
+            for lsn in large:
+                for some, more in zip(found, _large(log, lsn, filters, ask), strict=True):
+                    some += more
+            for some, more in zip(out, found, strict=True):
+                some += sorted(more) if large else more
+        upto = int(lsns[-1])
+        if mono() > end or any(len(some) > FOUND_MOST for some in out):
+            break
+    else:
+        upto = chunk[-1]
+    return Seen(out, min(upto, chunk[-1]))
+
+
+def _large(log: Log, lsn: int, filters: Sequence[Matcher], ask: Ask | None) -> list[list[int]]:
+    """By filter whether it matches one message with a large body, as a list of its LSN or nothing."""
+    rows = log.read([lsn], around=True)
+    found = look(filters, rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask)
+    return [[lsn for _ in places] for places in found]
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches, where they are small."""
+    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
+    held = list[pa.RecordBatch]()
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= JOIN_ROWS or size >= JOIN_BYTES:
+            yield held[0] if len(held) == 1 else concat(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield held[0] if len(held) == 1 else concat(held)

@@ -1,0 +1,1 @@
+"""DoAction, each kind of action in its own file; `table` joins them."""

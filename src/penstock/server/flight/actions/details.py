@@ -1,0 +1,177 @@
+"""The action `details`: the first thousand messages of a queue with who holds them, and its subscriptions.
+
+Positions come from the loop, ages and priorities from the log's own columns.  Looking changes nothing and leases
+nothing; no body is read.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from penstock.core.commands.statistics import statistics
+from penstock.core.queue.dispatching.consumers import UNLIMITED
+from penstock.core.queue.settling.leases import SLOT
+from penstock.records.dataclass import dataclass
+from penstock.server.flight.calls import Caller
+from penstock.server.flight.reading.history import History
+from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.flight.fields import Fields
+from penstock.wire.flight.tickets import DEFAULT_VHOST
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+    from penstock.log import Log
+    from penstock.records.chunks import Chunk, Now
+    from penstock.server.engine import Engine
+    from penstock.server.flight.handover import Handover
+
+MESSAGES_MOST = 1000
+SUBSCRIPTIONS_MOST = 1000
+RUNS_MOST = 10_000
+"""Runs that are looked at for the first messages."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """One message where it stands."""
+
+    lsn: int
+    state: str
+    deliveries: int = 0
+    holder: str = ""
+    granted: int = 0
+
+
+class DetailsAction:
+    """This action, as a row of the table of all actions."""
+
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
+        self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
+            "details": (self._details, "queue, limit: its first messages and its subscriptions"),
+        }
+
+    def _details(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
+        limit = f.count("limit", MESSAGES_MOST, 1, MESSAGES_MOST)
+        f.finish()
+        engine = self._handover.engine
+
+        def look() -> tuple[dict[str, object], list[Standing], Now]:
+            queue = engine.core.queue(vhost, name)
+            now = engine.now()
+            return described(engine, queue, now), first_messages(queue, limit), now
+
+        described_, standing, now = self._handover.call(look, caller.gone)
+        log = engine.log
+        columns = {lsn: (time, priority) for lsn, time, priority in _columns(log, caller, standing)}
+        messages = [
+            {
+                "lsn": one.lsn,
+                "bookmark": format_bookmark(log.origin, one.lsn),
+                "state": one.state,
+                "deliverable": one.state == "ready",
+                "age": round(max(now.wall - columns[one.lsn][0], 0) / 1e6, 6) if one.lsn in columns else None,
+                "priority": columns[one.lsn][1] if one.lsn in columns else None,
+                "deliveries": one.deliveries,
+                "leased_to": one.holder or None,
+                "leased_age": round(max(now.mono - one.granted, 0) / 1e6, 6) if one.granted else None,
+            }
+            for one in standing
+        ]
+        return {**described_, "messages": messages}
+
+
+def described(engine: Engine, queue: Queue, now: Now) -> dict[str, object]:
+    """The queue itself and who subscribes; on the loop."""
+    core = engine.core
+    figures = statistics(queue, now, core.stamps)
+    consumers = list(islice(queue.consumers, SUBSCRIPTIONS_MOST))
+    return {
+        "queue": queue.name,
+        "vhost": queue.vhost,
+        "depth": figures["queue_depth"],
+        "internal_depth": figures["owned"],
+        "insert_count": queue.arrived,
+        "delete_count": queue.acked + sum((queue.figures.expirations or {}).values() if queue.figures else ()),
+        "seconds_behind": figures["seconds_behind"],
+        "age_of_oldest_lease": figures["age_of_oldest_lease"],
+        "backlog": figures["backlog"],
+        "expired_leases": queue.expired_leases,
+        "subscriptions": [_subscription(one) for one in consumers],
+        "subscriptions_total": len(queue.consumers),
+    }
+
+
+def _subscription(consumer: Consumer) -> dict[str, object]:
+    return {
+        "client": consumer.client,
+        "tag": consumer.tag,
+        "state": "paused" if consumer.paused else "full" if consumer.room <= 0 else "open",
+        "backlog": consumer.outstanding,
+        "max_backlog": None if consumer.limit >= UNLIMITED else consumer.limit,
+        "filter": None if consumer.filter is None else consumer.filter.text,
+        "priority": consumer.priority,
+    }
+
+
+def first_messages(queue: Queue, most: int) -> list[Standing]:
+    """The oldest messages, by LSN; on the loop."""
+    found = list(islice(chain(_leased(queue, most), _waiting(queue, most)), 8 * most))
+    return sorted(found, key=lambda one: one.lsn)[:most]
+
+
+def _leased(queue: Queue, most: int) -> Iterator[Standing]:
+    left = most
+    for consumer in queue.holders():
+        for run in consumer.leases.held():
+            if run.place == SLOT:
+                continue
+            for lsn in run.chunk[:left]:
+                yield Standing(lsn, "leased", run.tally.deliveries, consumer.client or consumer.tag, run.granted)
+            left -= len(run.chunk)
+            if left <= 0:
+                return
+
+
+def _waiting(queue: Queue, most: int) -> Iterator[Standing]:
+    main: Chunk = queue.main.after(0, most) if queue.main.count else range(0)
+    yield from (Standing(lsn, "ready") for lsn in main)
+    for state, runs in (
+        ("ready", queue.returned.runs()),
+        ("delayed", queue.delays.retries.runs()),
+        ("dying", queue.letters.runs()),
+    ):
+        left = most
+        for run in islice(runs, RUNS_MOST):
+            for lsn in run.chunk[:left]:
+                yield Standing(lsn, state, run.tally.deliveries)
+            left -= len(run.chunk)
+            if left <= 0:
+                break
+    left = most
+    for lsns, _ in queue.delays.scheduled.items():
+        for lsn in lsns[:left]:
+            yield Standing(lsn, "delayed")
+        left -= len(lsns)
+        if left <= 0:
+            break
+
+
+def _columns(log: Log, caller: Caller, standing: list[Standing]) -> Iterator[tuple[int, int, int]]:
+    """LSN, time and priority of the messages that the log has."""
+    history = History(log, caller.gone)
+    for batch in history.rows_at([one.lsn for one in standing]):
+        lsns = cast("list[int]", batch.column("lsn").to_pylist())
+        times = cast("list[int]", batch.column("time").cast(pa.int64()).to_pylist())
+        priorities = cast("list[int | None]", batch.column("priority").to_pylist())
+        for lsn, time, priority in zip(lsns, times, priorities, strict=True):
+            yield lsn, time, priority or 0

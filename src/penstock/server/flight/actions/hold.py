@@ -1,0 +1,39 @@
+"""The action `hold`: a reader that comes back part by part keeps what it is going to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.server.flight.calls import Caller
+from penstock.server.upkeep.holds import HOLD_US
+from penstock.wire.flight.fields import Fields
+
+if TYPE_CHECKING:
+    from penstock.server.flight.handover import Handover
+    from penstock.server.upkeep.holds import Holds
+
+
+class HoldAction:
+    """This action, as a row of the table of all actions."""
+
+    def __init__(self, handover: Handover, holds: Holds) -> None:
+        self._handover = handover
+        self._holds = holds
+        self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
+            "hold": (self._hold, "read, start, release: keep the log from an LSN on for ten minutes; or no longer"),
+        }
+
+    def _hold(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        name, start, release = f.name("read"), f.count("start"), f.flag("release")
+        f.finish()
+        name = f"{caller.user}/{name}"
+
+        def work() -> Mapping[str, object]:
+            if release:
+                self._holds.drop(name)
+                return {"seconds": 0}
+            self._holds.put(name, start)
+            return {"seconds": HOLD_US // 1_000_000}
+
+        return self._handover.call(work, caller.gone, durable=False)

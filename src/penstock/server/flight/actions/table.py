@@ -1,0 +1,272 @@
+"""DoAction: JSON in, JSON out.  Declaring, looking, and the steps of durable streams and sinks.
+
+Each action is one function of `Actions` that takes its fields and gives a JSON object.  What changes something is
+answered when it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from penstock.config.arguments import queue_settings_from_mapping
+from penstock.config.queue_values import Kind
+from penstock.config.queues import QUEUE_KEYS
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
+from penstock.records.settings import QueueSettings
+from penstock.server.flight.actions.streams import Reply, StreamActions
+from penstock.server.flight.calls import Caller, Calls
+from penstock.server.flight.entitled import Gatekeeper, shown
+from penstock.server.flight.publish import refusal
+from penstock.server.flight.reading.history import History
+from penstock.units import format_duration
+from penstock.wire.flight.bookmarks import format_bookmark, parse_span
+from penstock.wire.flight.fields import Fields, nearest, read_json
+from penstock.wire.flight.tickets import TEXT_LIMIT
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.core.queue.view import Queue
+    from penstock.server.flight.handover import Handover
+    from penstock.server.flight.sinks.copier import Copier
+    from penstock.server.flight.sinks.stages import Stages
+
+
+def find(core: Core, vhost: str, name: str) -> Queue | None:
+    """A queue that anybody may use, if it is there.  Raises ResourceLocked for an exclusive one."""
+    try:
+        return core.queue(vhost, name)
+    except NotFound:
+        return None
+
+
+def refuse_different(queue: Queue, settings: QueueSettings, durable: bool, auto_delete: bool) -> None:
+    """PreconditionFailed unless the queue is what was asked for."""
+    keys = [field.name for field in fields(settings)]
+    for key, asked, present in (
+        ("durable", durable, queue.durable),
+        ("auto_delete", auto_delete, queue.auto_delete),
+        *((key, getattr(settings, key), getattr(queue.settings, key)) for key in keys),
+    ):
+        if asked != present:
+            raise PreconditionFailed(
+                f"queue '{queue.name}' in vhost '{queue.vhost}' is there with {key} = {_told(key, present)}, "
+                f"not {_told(key, asked)}; alter it, or ask for what is there"
+            )
+
+
+def _told(key: str, value: object) -> str:
+    """A setting as people write it: durations with their unit."""
+    if value is None:
+        return "none"
+    known = QUEUE_KEYS.get(key)
+    if isinstance(value, int) and known is not None and known.kind is Kind.DURATION:
+        return format_duration(value)
+    return repr(value)
+
+
+class Actions(StreamActions):
+    """All actions of a server."""
+
+    def __init__(
+        self, handover: Handover, stages: Stages, copier: Copier, calls: Calls, vhosts: frozenset[str]
+    ) -> None:
+        super().__init__(handover, stages, copier, vhosts)
+        self.calls = calls
+        self.gate: Gatekeeper | None = None  # asks for rights
+        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
+            "declare": (self._declare, "queue, settings: make a queue, or find that it is there as asked"),
+            "alter": (self._alter, "queue, settings: change settings of a queue"),
+            "delete": (self._delete, "queue, if_unused, if_empty: remove a queue and what waits in it"),
+            "purge": (self._purge, "queue: remove what is ready"),
+            "declare_exchange": (self._declare_exchange, "exchange, type, durable, auto_delete, internal"),
+            "delete_exchange": (self._delete_exchange, "exchange, if_unused"),
+            "declare_topic": (self._declare_topic, "topic, exchange: keep what no queue takes"),
+            "bind": (self._bind, "exchange, queue, key, arguments"),
+            "unbind": (self._unbind, "exchange, queue, key, arguments"),
+            "stats": (self._stats, "queue: its counts"),
+            "list": (self._list, "every queue of a vhost with its counts"),
+            "health": (self._health, "whether the server confirms, and how far"),
+            "position": (self._position, "bookmark: its LSN now; the first and the durable LSN"),
+            "segments": (self._segments, "the files of the log"),
+            **self.stream_table,
+        }
+
+    def run(self, caller: Caller, name: str, body: bytes) -> Reply:
+        """Carry out one action; raises what is wrong with it."""
+        found = self.table.get(name)
+        if found is None:
+            raise InvalidArgument(f"no action {name[:60]!r}{nearest(name, self.table)}")
+        values = read_json(body, f"action {name}") if body else {}
+        if self.gate is not None:
+            self.gate.act(caller, name, values)
+        return found[0](caller, Fields(name, values))
+
+    # -- topology
+
+    def _declare(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost = f.name("queue"), self._vhost(f)
+        durable, auto_delete, passive = f.flag("durable", True), f.flag("auto_delete"), f.flag("passive")
+        settings = queue_settings_from_mapping(f.table("settings"), name)
+        f.finish()
+
+        def work() -> Reply:
+            core = self.engine.core
+            queue = find(core, vhost, name)
+            if queue is None and passive:
+                raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
+            if queue is None:
+                queue = core.declare_queue(
+                    self.engine.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete
+                )
+            elif not passive:
+                refuse_different(queue, settings, durable, auto_delete)
+            return self.counts(queue)
+
+        return self._do(caller, work)
+
+    def _alter(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost, values = f.name("queue"), self._vhost(f), f.table("settings")
+        f.finish()
+
+        def work() -> Reply:
+            queue = self.engine.core.queue(vhost, name)
+            settings: QueueSettings = queue_settings_from_mapping(values, name, base=queue.settings)
+            self.engine.core.alter_queue(self.engine.now(), queue, settings)
+            return {"queue": name}
+
+        return self._do(caller, work)
+
+    def _delete(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost = f.name("queue"), self._vhost(f)
+        if_unused, if_empty = f.flag("if_unused"), f.flag("if_empty")
+        f.finish()
+
+        def work() -> Reply:
+            core = self.engine.core
+            queue = core.queue(vhost, name)
+            return {"messages": core.delete_queue(self.engine.now(), queue, if_unused=if_unused, if_empty=if_empty)}
+
+        return self._do(caller, work)
+
+    def _purge(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost = f.name("queue"), self._vhost(f)
+        f.finish()
+        core = self.engine.core
+        return self._do(caller, lambda: {"messages": core.purge_queue(self.engine.now(), core.queue(vhost, name))})
+
+    def _declare_exchange(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost, kind = f.name("exchange"), self._vhost(f), f.text("type", "direct")
+        durable, auto_delete, internal = f.flag("durable", True), f.flag("auto_delete"), f.flag("internal")
+        arguments = f.table("arguments")
+        f.finish()
+        self._do(
+            caller,
+            lambda: self.engine.core.declare_exchange(
+                self.engine.now(),
+                vhost,
+                name,
+                kind,
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                arguments=arguments,
+                passive=False,
+            ),
+        )
+        return {"exchange": name}
+
+    def _delete_exchange(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost, if_unused = f.name("exchange"), self._vhost(f), f.flag("if_unused")
+        f.finish()
+        self._do(caller, lambda: self.engine.core.delete_exchange(self.engine.now(), vhost, name, if_unused=if_unused))
+        return {"exchange": name}
+
+    def _declare_topic(self, caller: Caller, f: Fields) -> Reply:
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        f.finish()
+        self._do(caller, lambda: self.engine.core.declare_topic(self.engine.now(), vhost, exchange, name))
+        return {"topic": name}
+
+    def _bind(self, caller: Caller, f: Fields) -> Reply:
+        source, queue, vhost, key = f.name("exchange"), f.name("queue"), self._vhost(f), f.text("key")
+        arguments = f.table("arguments")
+        f.finish()
+        self._do(
+            caller,
+            lambda: self.engine.core.bind(self.engine.now(), vhost, source, queue, "queue", key, arguments),
+        )
+        return {"queue": queue}
+
+    def _unbind(self, caller: Caller, f: Fields) -> Reply:
+        source, queue, vhost, key = f.name("exchange"), f.name("queue"), self._vhost(f), f.text("key")
+        arguments = f.table("arguments")
+        f.finish()
+        self._do(
+            caller,
+            lambda: self.engine.core.unbind(self.engine.now(), vhost, source, queue, "queue", key, arguments),
+        )
+        return {"queue": queue}
+
+    # -- looking
+
+    def counts(self, queue: Queue) -> dict[str, object]:
+        """A queue and its counts; on the loop."""
+        return {"queue": queue.name, "vhost": queue.vhost, **self.engine.core.stats(queue, self.engine.now())}
+
+    def _stats(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost = f.name("queue"), self._vhost(f)
+        f.finish()
+        return self._do(caller, lambda: self.counts(self.engine.core.queue(vhost, name)), durable=False)
+
+    def _list(self, caller: Caller, f: Fields) -> Reply:
+        vhost = self._vhost(f)
+        f.finish()
+        return self._do(caller, lambda: {"queues": shown(caller, self.queues(vhost))}, durable=False)
+
+    def queues(self, vhost: str) -> list[dict[str, object]]:
+        """Every queue of a vhost with its counts; on the loop."""
+        found = [queue for queue in self.engine.core.queues() if queue.vhost == vhost]
+        return [self.counts(queue) for queue in sorted(found, key=lambda queue: queue.name)]
+
+    def _health(self, caller: Caller, f: Fields) -> Reply:
+        f.finish()
+        engine, calls = self.engine, self.calls
+
+        def work() -> Reply:
+            why = refusal(engine)
+            return {
+                "status": "broken" if engine.broken is not None else "full" if why is not None else "ok",
+                "why": str(why) if why is not None else None,
+                "durable": engine.log.durable,
+                "last": engine.core.last_lsn,
+                "origin": engine.log.origin,
+                "sync": engine.log.settings.sync,
+                "streams": calls.streams,
+                "abandoned_streams": calls.abandoned,
+                "streams_max": calls.streams_max,
+            }
+
+        return self._do(caller, work, durable=False)
+
+    def _segments(self, caller: Caller, f: Fields) -> Reply:
+        f.finish()
+        caller.administer("segments")
+        return self._do(
+            caller, lambda: {"segments": [one._asdict() for one in self.engine.log.segments()]}, durable=False
+        )
+
+    def _position(self, caller: Caller, f: Fields) -> Reply:
+        text = f.text("bookmark", "NOW", TEXT_LIMIT)
+        f.finish()
+        log = self.engine.log
+        start, end = History(log, caller.gone).resolve(parse_span(text))
+        return {
+            "origin": log.origin,
+            "first": log.first_lsn,
+            "durable": log.durable,
+            "start": start,
+            "end": end,
+            "bookmark": format_bookmark(log.origin, start - 1),
+        }

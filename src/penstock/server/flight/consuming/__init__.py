@@ -1,0 +1,1 @@
+"""DoExchange: deliveries to Flight consumers, and what they say of them."""

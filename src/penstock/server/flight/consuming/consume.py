@@ -1,0 +1,345 @@
+"""DoExchange consume: deliveries down, settles and heartbeats up.
+
+    loop            deliver -> queue of pieces --bell--> writing thread -> batches down
+    Flight thread   reads settles and heartbeats -> handed to the loop -> answers by way of the writing thread
+
+Flight's own thread reads, because a blocked read cannot be ended from outside; a second thread writes.  A client that
+is stopped is noticed by its silence: its leases return, it gets nothing more, and it no longer counts as open.
+What is queued for a client that does not read is bounded: the core grants it nothing while it is.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.commands.subscriptions import STAYS, Subscription
+from penstock.core.queue.settling.extend import extend
+from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
+from penstock.expr import Filter, compile_filter
+from penstock.memory import Piece
+from penstock.records.chunks import as_chunk
+from penstock.server.entitlements import narrowed
+from penstock.server.filters.asking import asked_by
+from penstock.server.flight.calls import Caller, Slot
+from penstock.server.flight.consuming.deliveries import Delivery
+from penstock.server.flight.consuming.downstream import Downstream
+from penstock.server.flight.consuming.settles import (
+    EXTEND,
+    UNSEEN,
+    VERBS,
+    Attempts,
+    Said,
+    Settle,
+    Terms,
+    read_said,
+    read_settles,
+    terms_of,
+)
+from penstock.server.flight.publish import chunks
+from penstock.wire.flight.failures import encode_error
+from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema
+from penstock.wire.flight.tickets import Consume
+
+if TYPE_CHECKING:
+    from penstock.core.effects import Deliver
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+    from penstock.server.flight.handover import Handover
+
+
+class Exchange:
+    """One consumer on one stream.  It is the holder of its consumer, and so takes its deliveries."""
+
+    def __init__(self, handover: Handover, caller: Caller, command: Consume, slot: Slot, bounds: Bounds) -> None:
+        self.engine = handover.engine
+        self.command = command
+        self.caller = caller
+        self.wish: Subscription | None = None  # None: not yet, or no more
+        self.heard_at = self.engine.clock.mono()  # microseconds; when the client last said something
+        self.ending: PenstockError | None = None  # why the stream ends, when it is not the client's wish
+        self._handover = handover
+        self._slot = slot
+        self._bounds = bounds
+        self._down = Downstream(
+            self.engine.log,
+            command.queue,
+            on_room=partial(handover.post, self._resume),
+            on_gone=partial(handover.post, partial(self.unsubscribe, lost=True)),
+            on_unreadable=lambda error: handover.post(partial(self.end, error)),
+        )
+        self._unanswered: deque[int] = deque()  # numbers of settles that wait for their sync
+        self._affected = self._stale = 0  # settles since the last answer
+        self._attempts: Attempts = {}  # of messages of a strict queue that came here more than once
+        self._came: set[tuple[str | None, int]] | None = None  # what came here, if its user may settle nothing else
+
+    # -- loop: what the engine asks of a receiver
+
+    @property
+    def gate(self) -> object:
+        """Cold reads hold back this stream alone."""
+        return self
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for the writing thread."""
+        return self._down.queued
+
+    @property
+    def full(self) -> bool:
+        """Whether enough is queued for the writing thread."""
+        return self._down.full and self.ending is None and not self._down.finished
+
+    def deliver(self, effect: Deliver, piece: Piece) -> None:
+        """Queue neighbouring rows for the writing thread."""
+        if self.ending is not None or self._down.finished:
+            return
+        batch = self.engine.bodies.peek(piece.chunk[0])
+        name = effect.queue.name if effect.queue.name != self.command.queue else None
+        delivery = Delivery(
+            piece,
+            effect.attempt,
+            effect.redelivered,
+            lease_until=effect.until,
+            time=batch.time if batch is not None else None,
+            queue=name,
+        )
+        if effect.attempt > 1 and effect.queue.settings.leasing == "strict":
+            self._attempts.update({(name, lsn): effect.attempt for lsn in piece.chunk})
+        if self._came is not None:
+            self._came.update((name, lsn) for lsn in piece.chunk)
+        if self._down.deliver(delivery) and self.wish is not None and not self.wish.paused:
+            self.engine.core.hold(self.wish)
+        self._down.ring()
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """A queue went away; one that consumes from several goes on with the others."""
+        if self.wish is not None and self.wish.pattern is not None:
+            return
+        self.wish = None
+        self.end(NotFound(f"queue {self.command.queue!r} in vhost {self.command.vhost!r} was deleted"))
+
+    # -- loop: life
+
+    def subscribe(self, tag: str) -> None:
+        """Become a consumer, and tell the client on which terms.  Raises what core, rights or filter refuse."""
+        command = self.command
+        self.wish = Subscription(
+            command.vhost,
+            command.queue,
+            tag=tag,
+            holder=self,
+            by=self,
+            client=command.name or self.caller.peer,
+            no_ack=command.no_ack,
+            filter=None if command.filter is None else compile_filter(self._asked(command.filter)),
+            max_backlog=command.max_backlog if command.max_backlog is not None else command.backlog or None,
+            priority=command.priority,
+            narrow=None if self.caller.rights is None else self._narrow,
+        )
+        try:
+            self.engine.core.open(self.engine.now(), self.wish)
+        except PenstockError:
+            self.wish = None
+            raise
+        self._down.answer(orjson.dumps({"subscribed": terms_of(self.wish)}))
+
+    def _asked(self, text: str) -> str:
+        """A filter for this client."""
+        client, instance = self.command.name or self.caller.peer, self.engine.core.instance
+        return asked_by(text, client=client, user=self.caller.user, instance=instance)
+
+    def _narrow(self, queue: Queue, filter: Filter | None) -> Filter | None:
+        """What it asks for, narrowed to what the user may read.  Raises AccessRefused, ExpressionError."""
+        rights = self.caller.rights
+        right = None if rights is None else rights.read_queue(queue.vhost, queue.name)
+        if right is not None and self._came is None:
+            self._came = set()
+        return narrowed(None if filter is None else filter.text, right)
+
+    def replace(self, terms: Terms, number: int | None) -> None:
+        """Other terms for the subscription.  A number asks for an answer: behind all that was granted before."""
+        answer: dict[str, object] = {"answer": number}
+        try:
+            if self.wish is None:
+                raise InvalidArgument("replace: the consumer is closed")
+            self.engine.core.replace(
+                self.engine.now(),
+                self.wish,
+                filter=STAYS
+                if terms.filter is None
+                else compile_filter(self._asked(terms.filter))
+                if terms.filter
+                else None,
+                max_backlog=STAYS if terms.max_backlog is None else terms.max_backlog,
+                topic=STAYS if terms.queue is None else terms.queue,
+            )
+            answer["replaced"] = terms_of(self.wish)
+        except PenstockError as error:
+            answer["refused"] = orjson.loads(encode_error(error)[1])
+        finally:
+            self.engine.arm()
+        if number is not None:
+            self.engine.after_deliveries(self.gate, partial(self._down.say, orjson.dumps(answer)))
+
+    def unsubscribe(self, *, lost: bool) -> None:
+        """Give back what is leased; twice does no harm."""
+        wish, self.wish = self.wish, None
+        if wish is not None:
+            self.engine.core.close(self.engine.now(), wish, lost=lost)
+            self.engine.reopen(self)
+            self.engine.arm()
+
+    def end(self, error: PenstockError) -> None:
+        """Stop for a reason the client is told; it may not listen any more."""
+        if self.ending is None:
+            self.ending = error
+            self.unsubscribe(lost=True)
+            self._down.finish(error)
+
+    def beat(self, now: int) -> None:
+        """Once a second: a client that has been silent for too long is given up."""
+        if self.ending is None and not self._down.finished and now - self.heard_at > self.command.heartbeat:
+            silent = (now - self.heard_at) // 1_000_000
+            self._slot.abandon()
+            self.end(Unavailable(f"nothing was heard from the consumer for {silent} s; its leases were returned"))
+
+    def _resume(self) -> None:
+        if self.wish is not None:
+            self.engine.core.go_on(self.engine.now(), self.wish)
+        self.engine.reopen(self)
+        self.engine.arm()
+
+    # -- loop: settling
+
+    def settle(self, groups: dict[Settle, array[int]], attempts: Attempts, number: int | None) -> None:
+        """Settle groups of LSNs that share verb, delay, reason and queue.
+
+        A number asks for an answer, when all settles so far are durable: how many since the last answer had an effect.
+        """
+        try:
+            for settle, lsns in groups.items():
+                affected = self._settle(settle, lsns, attempts)
+                self._affected += affected
+                if settle[0] != UNSEEN:  # a client cannot know which of what it has not looked at is still its own
+                    self._stale += len(lsns) - affected
+        except PenstockError as error:
+            self.end(error)
+            return
+        finally:
+            self.engine.arm()
+        if number is None:
+            return  # nobody waits: the records ride with the next commit
+        affected, stale = self._affected, self._stale
+        self._affected = self._stale = 0
+        self._unanswered.append(number)
+        if self.engine.broken is not None:
+            self.log_broken(self.engine.broken)
+        else:
+            self.engine.when_durable(self.engine.core.last_lsn, partial(self._answered, number, affected, stale))
+
+    def log_broken(self, reason: str) -> None:
+        """What was settled and not answered will never be reported durable."""
+        unanswered, self._unanswered = self._unanswered, deque()
+        self._down.answer(*(orjson.dumps({"answer": number, "broken": reason}) for number in unanswered))
+
+    def _settle(self, settle: Settle, lsns: array[int], attempts: Attempts) -> int:
+        core, now, command = self.engine.core, self.engine.now(), self.command
+        verb, delay, reason, name = settle
+        try:
+            queue = core.queue(command.vhost, command.queue if name is None else name, by=self)
+        except NotFound:
+            if name is None:
+                raise
+            return 0  # one of several, and it is gone: so is what was held of it
+        if queue.settings.leasing == "strict" and attempts:
+            current = self._attempts
+            lsns = array("q", [lsn for lsn in lsns if attempts.get((name, lsn), 1) == current.get((name, lsn), 1)])
+        if self._came is not None:
+            lsns = array("q", [lsn for lsn in lsns if (name, lsn) in self._came])
+            if verb != EXTEND:
+                self._came.difference_update((name, lsn) for lsn in lsns)
+        if self._attempts:
+            for lsn in lsns:
+                self._attempts.pop((name, lsn), None)
+        if not lsns:
+            return 0
+        chunk = as_chunk(lsns)
+        mine = self.wish.at(queue) if self.wish is not None else []
+        if verb == EXTEND:
+            return sum(extend(queue, consumer, chunk, now.mono + (delay or 0)) for consumer in mine)
+        client, affected = command.name or self.caller.peer, 0
+        for consumer in mine or (None,):
+            affected += core.settle(
+                now, queue, [chunk], VERBS[verb], by=consumer, client=client, delay=delay, reason=reason
+            )
+        return affected
+
+    def _answered(self, number: int, affected: int, stale: int) -> None:
+        self._unanswered.popleft()
+        self._down.answer(orjson.dumps({"answer": number, "affected": affected, "stale": stale}))
+
+    # -- Flight's thread
+
+    def serve(self, reader: Any, writer: Any, tag: str) -> None:
+        """Run the stream from its first to its last message."""
+        self._handover.call(partial(self.subscribe, tag), self.caller.gone, durable=False)
+        writer.begin(DELIVERY)
+        thread = threading.Thread(target=self._down.run, args=(writer,), name=f"penstock-flight-{tag}", daemon=True)
+        thread.start()
+        failure: PenstockError | None = None
+        try:
+            self._read(reader)
+        except PenstockError as error:
+            failure = error
+        except pa.ArrowException as error:
+            failure = InvalidArgument(f"consume: the Arrow stream cannot be read: {str(error)[:300]}")
+        finally:
+            self._wind_up()
+            thread.join()
+        failure = failure or self.ending
+        if failure is not None:
+            raise failure
+
+    def _read(self, reader: Any) -> None:
+        known = False
+        for batch, metadata in chunks(reader):
+            self.heard_at = self.engine.clock.mono()
+            self._slot.touch()
+            if self.ending is not None:
+                return
+            said = read_said(metadata) if metadata is not None else Said()
+            if batch is not None and batch.num_rows:
+                if not known:
+                    check_schema(batch.schema, SETTLE, ("lsn", "verb"), "settle")
+                    known = True
+                groups, attempts = read_settles(batch, self._bounds)
+                self._handover.post(partial(self.settle, groups, attempts, said.number))
+            elif said.replace is not None:
+                self._handover.post(partial(self.replace, said.replace, said.number))
+            elif said.number is not None:
+                self._handover.post(partial(self.settle, {}, {}, said.number))
+
+    def _wind_up(self) -> None:
+        """The client sends no more, or we gave it up: leases return, answers that are due go out."""
+        lost = self.caller.gone() or self.ending is not None
+
+        def leave() -> None:
+            self.unsubscribe(lost=lost)
+
+        try:
+            self._handover.call(leave, None if lost else self.caller.gone, durable=not lost)
+        except (LogBroken, Unavailable) as error:
+            self.ending = self.ending or error
+        finally:
+            self._down.finish(self.ending)

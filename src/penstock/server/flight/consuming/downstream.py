@@ -1,0 +1,181 @@
+"""What one consumer is sent, and the thread that writes it: deliveries in their order, answers before them.
+
+The loop puts, the thread writes; a bell tells it that there is something.  What is queued for a client that does not
+read is counted, and whoever puts is told when it is much and when there is room again.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.errors import PenstockError
+from penstock.server.flight.bell import Bell
+from penstock.server.flight.consuming.deliveries import BATCH_ROWS, Delivery, delivery_batch
+
+if TYPE_CHECKING:
+    from penstock.log import Log
+
+logger = logging.getLogger("penstock.flight")
+
+QUEUED_HIGH = 8 * 2**20
+"""Bytes waiting for a client to read them beyond which it is granted nothing."""
+
+QUEUED_LOW = 2 * 2**20
+
+BEAT_S = 5.0
+"""The server says something at least this often, so that a vanished client is noticed by the failing write."""
+
+HEARTBEAT = orjson.dumps({"heartbeat": True})
+
+
+class _Unreadable(Exception):
+    """Deliveries that cannot be sent.  `error` is what the client is told."""
+
+    def __init__(self, error: PenstockError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Downstream:
+    """The way down of one stream."""
+
+    def __init__(
+        self,
+        log: Log,
+        name: str,
+        *,
+        on_room: Callable[[], None],
+        on_gone: Callable[[], None],
+        on_unreadable: Callable[[PenstockError], None],
+    ) -> None:
+        """name: of the queue, for the server's log.
+
+        Called on the writing thread: `on_room` when there is room again, `on_gone` when the client cannot be written
+        to, `on_unreadable` when deliveries cannot be sent, with what the client is told.
+        """
+        self.finished = False  # the writing thread sends the answers that there are and ends
+        self.queued = 0  # bytes of deliveries that wait; changed under `_count`
+        self._log = log
+        self._name = name
+        self._on_room = on_room
+        self._on_gone = on_gone
+        self._on_unreadable = on_unreadable
+        self._error: PenstockError | None = None  # why the stream ends, when it is not the client's wish
+        self._bell = Bell()
+        self._out: deque[Delivery | bytes] = deque()  # and what is to be said between two deliveries
+        self._answers: deque[bytes] = deque()
+        self._count = threading.Lock()
+
+    # -- any thread
+
+    @property
+    def full(self) -> bool:
+        """Whether more is queued than should be."""
+        return self.queued > QUEUED_HIGH
+
+    def deliver(self, delivery: Delivery) -> bool:
+        """Queue a delivery; whether more is queued then than should be.  It is sent at the next `ring`."""
+        with self._count:
+            self.queued += delivery.size
+            full = self.queued > QUEUED_HIGH
+        self._out.append(delivery)
+        return full
+
+    def say(self, words: bytes) -> None:
+        """Say something behind the deliveries that are queued."""
+        self._out.append(words)
+        self.ring()
+
+    def answer(self, *answers: bytes) -> None:
+        """Say something before them."""
+        self._answers.extend(answers)
+        self.ring()
+
+    def finish(self, error: PenstockError | None) -> None:
+        """Nothing more will come; an error is the reason that the client is told."""
+        self._error = self._error or error
+        self.finished = True
+        self.ring()
+
+    def ring(self) -> None:
+        """There is something to do for the writing thread."""
+        self._bell.ring()
+
+    # -- the writing thread
+
+    def run(self, writer: Any) -> None:
+        """Write until the stream is over."""
+        try:
+            while True:
+                rang = self._bell.wait(BEAT_S)
+                finished = self.finished
+                while self._answers:
+                    writer.write_metadata(self._answers.popleft())
+                if finished:
+                    if self._error is not None:
+                        self._say_ended(writer, self._error)
+                    return
+                if self._out:
+                    self._write_deliveries(writer)
+                elif not rang:
+                    writer.write_metadata(HEARTBEAT)
+        except (pa.ArrowException, flight.FlightError, OSError):
+            # the client is gone; the reading thread sees that too and winds up
+            self._on_gone()
+        except _Unreadable as unreadable:
+            self.finished = True
+            self._on_unreadable(unreadable.error)
+            self._say_ended(writer, unreadable.error)
+
+    @staticmethod
+    def _say_ended(writer: Any, error: PenstockError) -> None:
+        """Flight's thread is blocked in a read: the client ends the stream at this, and then gets the error itself."""
+        writer.write_metadata(orjson.dumps({"ended": str(error)}))
+
+    def _write_deliveries(self, writer: Any) -> None:
+        out = self._out
+        while out and not self.finished:
+            some: list[Delivery] = []
+            rows = size = 0
+            while out and rows < BATCH_ROWS and size < QUEUED_LOW:
+                delivery = out[0]
+                if isinstance(delivery, bytes):
+                    break
+                out.popleft()
+                some.append(delivery)
+                rows += len(delivery.piece.chunk)
+                size += delivery.size
+            if not some:
+                writer.write_metadata(out.popleft())
+                continue
+            writer.write_batch(self._batch(some))
+            with self._count:
+                before = self.queued
+                self.queued -= size
+                after = self.queued
+            if before >= QUEUED_LOW > after:
+                self._on_room()
+            if self._answers:
+                return self.ring()
+        return None
+
+    def _batch(self, deliveries: list[Delivery]) -> pa.RecordBatch:
+        """Deliveries as Arrow; what goes wrong is the log's fault or ours, never the client's."""
+        try:
+            return delivery_batch(deliveries, self._log)
+        except PenstockError as error:
+            raise _Unreadable(error) from error
+        except Exception as error:
+            logger.exception("deliveries of queue %r cannot be put together", self._name)
+            raise _Unreadable(PenstockError("internal error; the server's log has the details")) from error

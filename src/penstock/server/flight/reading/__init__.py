@@ -1,0 +1,1 @@
+"""DoGet: the log, queues, records and views as Arrow batches."""

@@ -1,0 +1,273 @@
+"""DoGet replay with `follow` or a rate: the past as batches of the log, then a follower of what is live.
+
+    Flight thread   resolves the bookmark, reads the past (History, or the child), then waits for pages and sends
+    loop            a follower hands pages to an outlet, up to a bound
+
+Metadata beside a batch, JSON: `{"notice": ...}` for a bookmark that was not found, `{"completed": true, "last": bool}`
+when the replay is over (`last`: the end of a range, after which nothing comes), `{"heartbeat": true}` when all is
+quiet, so that a client that has vanished is noticed.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+
+from penstock.errors import (
+    AccessRefused,
+    InvalidArgument,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from penstock.server.flight.calls import Caller, Slot
+from penstock.server.flight.handover import Abandoned
+from penstock.server.flight.reading.history import History
+from penstock.server.flight.reading.outlet import POLL_S, Outlet, Piece
+from penstock.server.replaying.pace import Rate, parse_rate
+from penstock.server.replaying.places import Stretch, check_missing, reads, resolve
+from penstock.server.replaying.replays import Asked
+from penstock.server.replaying.rights import sieve_of
+from penstock.server.replaying.topics import Selection, selection_of
+from penstock.wire.flight.bookmarks import Point, parse_span
+from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, select
+from penstock.wire.flight.tickets import Get, Replay
+
+if TYPE_CHECKING:
+    from penstock.server.bulk.relay import Relay
+    from penstock.server.engine import Engine
+    from penstock.server.flight.handover import Handover
+    from penstock.server.replaying.follower import Follower
+
+PAST_LEAST = 4 << 20
+"""Bytes of the log from which on the past is read as Arrow batches; less comes through the follower."""
+
+
+class Handle:
+    """What a client pauses and resumes by its own name for it; also while the past is read."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.going = threading.Event()
+        self.going.set()
+        self.rate: Rate | None = None  # another one than it began with
+        self.follower: Follower | None = None  # None: the past is read
+
+    def pause(self) -> None:
+        """Send nothing more.  On the loop."""
+        self.going.clear()
+        if self.follower is not None:
+            self.follower.pause()
+
+    def resume(self, rate: Rate | None) -> None:
+        """Go on, at this rate if one is given.  On the loop."""
+        self.going.set()
+        self.rate = rate or self.rate
+        if self.follower is not None:
+            if rate is not None:
+                self.follower.change_rate(rate)
+            self.follower.resume()
+
+    def begin(self, follower: Follower) -> None:
+        """The past is over.  On the loop."""
+        self.follower = follower
+        if self.rate is not None:
+            follower.change_rate(self.rate)
+        if not self.going.is_set():
+            follower.pause()
+
+
+class Following:
+    """The followed replays of one door."""
+
+    def __init__(self, handover: Handover, relay: Relay | None) -> None:
+        """`relay`: where large reads run."""
+        self._handover = handover
+        self._relay = relay
+        self._named: dict[str, Handle] = {}  # by the client's own name for it
+        self.open = set[Outlet]()
+
+    # -- Flight's threads
+
+    def translates(self, command: Replay, caller: Caller) -> bool:
+        """Whether its topic is the name of a queue that shows something else: then its topics are replayed."""
+        if command.topic is None or command.exchange:
+            return False
+        core = self._handover.engine.core
+        name, vhost = command.topic, command.vhost
+
+        def work() -> bool:
+            queue = core.find_queue(vhost, name)
+            return queue is not None and Selection.of_queue(queue, core.topology) != Selection.topic(vhost, "", name)
+
+        return self._handover.call(work, caller.gone, durable=False)
+
+    def is_lost(self, command: Replay) -> bool:
+        """Whether its bookmark is not known, which its reader is told."""
+        span = parse_span(command.bookmark)
+        log = self._handover.engine.log
+        return not reads(span) and bool(resolve(log, span, check_missing(command.missing)).notice)
+
+    def read(
+        self, caller: Caller, slot: Slot, command: Replay, gate: Callable[[Caller, Get], Get]
+    ) -> tuple[pa.Schema, Iterator[Piece]]:
+        """Schema and batches.  Refusals are raised here, not with the first batch.
+
+        gate: narrows a command to what the user may read.
+        """
+        engine, gone = self._handover.engine, caller.gone
+        selection, wall, last = self._handover.call(
+            lambda: (
+                selection_of(engine.core, command.vhost, command.exchange, command.topic, command.pattern),
+                engine.now().wall,
+                engine.core.last_lsn,
+            ),
+            gone,
+            durable=False,
+        )
+        sieve_of(selection, command.filter, caller.rights)
+        if command.rate is not None:
+            parse_rate(command.rate, command.rate_max_gap)
+        named = command.topic is None or selection == Selection.topic(command.vhost, command.exchange, command.topic)
+        past = gate(caller, command) if named and command.rate is None else None
+        span = parse_span(command.bookmark, partial(self._recent, engine, command.stream))
+        stretch = resolve(engine.log, span, check_missing(command.missing), wall=wall, last=last)
+        if not command.follow and stretch.end is None and stretch.until is None:
+            stretch = Stretch(stretch.start, max(stretch.start, engine.log.durable + 1), notice=stretch.notice)
+        schema = select(MESSAGES, command.columns or REPLAY_DEFAULT)
+        asked = Asked(
+            selection,
+            "",
+            command.filter,
+            command.rate,
+            command.rate_max_gap,
+            rights=caller.rights,
+            name=command.topic or "",
+            client=caller.peer,
+            user=caller.user,
+            tag=command.id or "",
+        )
+        outlet = Outlet(engine.log.origin)
+        rows = self._rows(caller, slot, past, asked, command.id, outlet, stretch, schema)
+        return schema, rows if command.limit is None else _limited(rows, command.limit)
+
+    def _rows(
+        self,
+        caller: Caller,
+        slot: Slot,
+        past: Get | None,
+        asked: Asked,
+        name: str | None,
+        outlet: Outlet,
+        stretch: Stretch,
+        schema: pa.Schema,
+    ) -> Iterator[Piece]:
+        empty = schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema=schema)]
+        if stretch.notice:
+            yield empty[0], orjson.dumps({"notice": stretch.notice})
+        handle = Handle(caller.user)
+        if name is not None:
+            self._handover.call(partial(self._name, name, handle), caller.gone, durable=False)
+        try:
+            if isinstance(past, Replay) and not stretch.since and stretch.until is None:
+                for batch, start in self._past(caller, past, stretch):
+                    stretch = Stretch(start, stretch.end, stretch.since, stretch.until)
+                    while not handle.going.wait(POLL_S):
+                        if caller.gone():
+                            raise Abandoned
+                    if batch is not None:
+                        slot.touch()
+                        yield batch
+            follower = self._handover.call(
+                lambda: self._begin(handle, asked, outlet, stretch), caller.gone, durable=False
+            )
+            slot.floor = None  # from here on the follower holds what it needs
+            yield from outlet.batches(schema, caller.gone, partial(self._go_on, follower), empty[0])
+        finally:
+            self._handover.post(partial(self._end, outlet, handle, name))
+
+    def _past(self, caller: Caller, command: Replay, stretch: Stretch) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        """The past in Arrow's own batches, as long as there is much of it; and how far it went."""
+        log, relay, start = self._handover.engine.log, self._relay, stretch.start
+        while relay is not None:
+            end = log.durable + 1 if stretch.end is None else min(log.durable + 1, stretch.end)
+            if relay.bytes_between(start, end) < PAST_LEAST:
+                return
+            _, rows = relay.replay_between(command, start, end, caller.gone) or History(
+                log, caller.gone
+            ).replay_between(command, start, end)
+            for batch in rows:
+                yield batch, start
+            if caller.gone():
+                raise Abandoned
+            start = end
+            yield None, start
+
+    def _recent(self, engine: Engine, stream: str | None) -> Point:
+        """Where a named stream has got to."""
+        if stream is None:
+            raise InvalidArgument("MOST_RECENT needs the name of a stream")
+        state = engine.core.streams.state(stream)
+        if state.mode != "log":
+            raise PreconditionFailed(f"stream {stream!r} reads a queue: what it has settled has no place in the log")
+        if not state.plans:
+            return Point("epoch")
+        return Point("lsn", origin=engine.log.origin, lsn=state.plans[max(state.plans)][0] - 1)
+
+    # -- the loop
+
+    def _name(self, name: str, handle: Handle) -> None:
+        if name in self._named:
+            raise PreconditionFailed(f"a replay with the id {name!r} is open already")
+        self._named[name] = handle
+
+    def _begin(self, handle: Handle, asked: Asked, outlet: Outlet, stretch: Stretch) -> Follower:
+        follower = self._handover.engine.replays.start(asked, outlet, stretch)
+        handle.begin(follower)
+        self.open.add(outlet)
+        return follower
+
+    def _go_on(self, follower: Follower) -> None:
+        self._handover.post(follower.step)
+
+    def _end(self, outlet: Outlet, handle: Handle, name: str | None) -> None:
+        if handle.follower is not None:
+            handle.follower.close()
+        outlet.drop()
+        self.open.discard(outlet)
+        if name is not None and self._named.get(name) is handle:
+            del self._named[name]
+
+    def named(self, caller: Caller, name: str) -> Handle:
+        """An open replay.  NotFound, AccessRefused."""
+        found = self._named.get(name)
+        if found is None:
+            raise NotFound(f"no replay with the id {name!r} is open")
+        if found.user != caller.user:
+            raise AccessRefused(f"the replay with the id {name!r} is another user's")
+        return found
+
+    def stop(self) -> None:
+        """The server stops."""
+        for outlet in list(self.open):
+            outlet.ended(Unavailable("the server stops"))
+
+
+def _limited(rows: Iterator[Piece], limit: int) -> Iterator[Piece]:
+    for piece in rows:
+        if isinstance(piece, tuple):
+            yield piece
+            continue
+        yield piece.slice(0, limit)
+        limit -= piece.num_rows
+        if limit <= 0:
+            return

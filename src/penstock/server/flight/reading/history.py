@@ -1,0 +1,277 @@
+"""Reading the past: log ranges, replays, lists of LSNs.  Durable rows only, and never on the loop.
+
+It runs in a Flight thread for what is small, and in the bulk child for what is not; `server.bulk.relay` decides.
+
+The log's own Arrow batches are handed through: columns chosen, control records masked out by Arrow compute, small
+batches joined to about ten thousand rows.  No Python step a row but for a content filter.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import InvalidArgument
+from penstock.expr.context import RECORDS, Context
+from penstock.expr.patterns import PatternError, searcher
+from penstock.log.upkeep.names import Wanted
+from penstock.records.compute import compute
+from penstock.records.entries import Topic
+from penstock.records.kinds import NO_VIA, Kind
+from penstock.server.flight.reading.entitled_rows import TopicRights
+from penstock.server.replaying.places import Kept, Missing, check_missing, resolve
+from penstock.wire.flight.bookmarks import Span, parse_span
+from penstock.wire.flight.codec import present
+from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, log_schema, select
+from penstock.wire.flight.tickets import LogRange, Replay
+
+BATCH_ROWS = 10_000
+BATCH_BYTES = 16 * 2**20
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def joined(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, size: int = BATCH_BYTES) -> Batches:
+    """The same rows in batches of about `rows` rows: small ones joined, larger ones as they are."""
+    held: list[pa.RecordBatch] = []
+    held_rows = held_bytes = 0
+    for batch in batches:
+        n, b = batch.num_rows, batch.nbytes
+        if held and (held_rows + n > rows or held_bytes + b > size):
+            yield join(held)
+            held, held_rows, held_bytes = [], 0, 0
+        held.append(batch)
+        held_rows += n
+        held_bytes += b
+    if held:
+        yield join(held)
+
+
+def join(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Several batches as one."""
+    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
+    return held[0] if len(held) == 1 else concat(held)
+
+
+class Vias(Protocol):
+    """What each via id stands for."""
+
+    @property
+    def known(self) -> dict[int, tuple[str, str]]: ...
+
+
+class Past(Kept, Protocol):
+    """A log to read: the server's own, or what the bulk child sees of it."""
+
+    @property
+    def vias(self) -> Vias: ...
+
+    def batches(self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None) -> Batches:
+        """Durable rows of all kinds with LSNs in [a, b); batches without a message of such a name may be left out."""
+        ...
+
+
+class History:
+    """What the log can tell."""
+
+    def __init__(self, log: Past, gone: Callable[[], bool]) -> None:
+        self._log = log
+        self.gone = gone  # whether the reader has left
+
+    def exchange_of(self, via: int) -> str:
+        """The exchange of a `via` id."""
+        return self._log.vias.known[via][1]
+
+    # -- log ranges
+
+    def records(self, command: LogRange) -> tuple[pa.Schema, Batches]:
+        """Records of all kinds with from <= lsn < to."""
+        schema = log_schema(command.columns)
+        end = min(command.to_lsn, self._log.durable + 1)
+        return schema, self._records(command, end)
+
+    def _records(self, command: LogRange, end: int) -> Batches:
+        for batch in joined(self._log.batches(command.from_lsn, end, command.columns)):
+            if self.gone():
+                return
+            yield batch.replace_schema_metadata(None)
+
+    # -- replay
+
+    def replay(self, command: Replay) -> tuple[pa.Schema, Batches]:
+        """Messages of topics from a bookmark on, as far as the log was durable when the reading started."""
+        missing = check_missing(command.missing)
+        return self.replay_between(command, *self.resolve(parse_span(command.bookmark), missing))
+
+    def replay_between(self, command: Replay, start: int, end: int) -> tuple[pa.Schema, Batches]:
+        """The same with the LSNs [start, end) that the command's bookmark stands for."""
+        schema = select(MESSAGES, command.columns or REPLAY_DEFAULT)
+        keep = self._topics(command)
+        rows = self.messages(start, end, keep, _wanted(command))
+        if command.rights is not None:
+            rows = TopicRights(command.rights, command.vhost, self._log.origin).rows(rows)
+        if command.filter is not None:
+            rows = self.matching(rows, command.filter, command.vhost)
+        if command.limit is not None:
+            rows = limited(rows, command.limit)
+        origin, exchange_of = self._log.origin, self.exchange_of
+        return schema, (present(batch, schema, origin, exchange_of) for batch in rows)
+
+    def resolve(self, span: Span, missing: Missing | None = None) -> tuple[int, int]:
+        """The LSNs [start, end) of a span at this moment; `missing` as in `replaying.places.resolve`."""
+        found = resolve(self._log, span, missing)
+        end = self._log.durable + 1
+        if found.end is not None:
+            end = min(end, found.end)
+        return found.start, max(found.start, end)
+
+    def _topics(self, command: Replay) -> Callable[[pa.RecordBatch], pa.Array[Any]]:
+        """A mask of the rows whose topic is wanted."""
+        known = self._log.vias.known
+        vias = [via for via, pair in known.items() if pair == (command.vhost, command.exchange)]
+        if command.topic is not None:
+            name = pa.scalar(command.topic)
+            wanted: Callable[[Any], Any] = lambda names: compute.equal(names, name)  # noqa: E731 - one line, one use
+        else:
+            wanted = _pattern(cast("str", command.pattern))
+
+        def mask(batch: pa.RecordBatch) -> pa.Array[Any]:
+            via = batch.column("via")
+            if vias == [NO_VIA]:
+                right = compute.is_null(via)
+            elif not vias:
+                right = pa.scalar(False)
+            else:
+                right = compute.fill_null(compute.is_in(via, value_set=pa.array(vias, pa.int32())), False)
+            return cast("pa.Array[Any]", compute.and_(right, wanted(batch.column("name"))))
+
+        return mask
+
+    def messages(
+        self,
+        start: int,
+        end: int,
+        keep: Callable[[pa.RecordBatch], Any] | None = None,
+        names: Wanted | None = None,
+    ) -> Batches:
+        """Joined batches of the log, in its own columns, with the wanted messages alone; all without `keep`.
+
+        `names`: the names that `keep` can let through, so that the indexes of segments save reading the others.
+        """
+        last = int(Kind.PUBLISH_TRANSIENT)
+        for batch in joined(self._log.batches(start, end, None, names)):
+            if self.gone():
+                return
+            mask: Any = compute.less_equal(batch.column("kind"), last)
+            if keep is not None:
+                mask = compute.and_(mask, keep(batch))
+            count = compute.sum(mask).as_py() or 0
+            if count == batch.num_rows:
+                yield batch
+            elif count:
+                yield compute.filter(batch, mask)
+
+    def matching(
+        self, rows: Batches, text: str, vhost: str, keys: Callable[[pa.RecordBatch], Sequence[str | None]] | None = None
+    ) -> Batches:
+        """The rows that a content filter lets through.  keys: of the rows of a batch, where they are records."""
+        from penstock.expr import compile_filter  # a sixth of the start of a child, most of whose reads have no filter
+
+        matcher = compile_filter(text) if keys is None else compile_filter(text, RECORDS)
+        for batch in rows:
+            names = cast("list[str]", batch.column("name").to_pylist())
+            one = names.count(names[0]) == len(names)
+            topics = Topic(vhost, "", names[0]) if one else [Topic(vhost, "", name) for name in names]
+            found = matcher.matches(
+                cast("list[bytes]", batch.column("body").to_pylist()),
+                cast("list[bytes]", batch.column("properties").to_pylist()),
+                topics,
+                lsns=cast("list[int]", batch.column("lsn").to_pylist()),
+                times=cast("list[int]", batch.column("time").cast(pa.int64()).to_pylist()),
+                origin=self._log.origin,
+                context=None if keys is None else Context(sow_key=keys(batch)),
+            )
+            if any(found):
+                yield batch.filter(pa.array(found, pa.bool_()))
+
+    # -- lists of LSNs
+
+    def rows_at(self, lsns: Sequence[int] | npt.NDArray[np.int64]) -> Batches:
+        """The messages at ascending LSNs, in the log's columns; those that the log no longer has are left out."""
+        asked = np.asarray(lsns, dtype=np.int64)
+        return joined(self._rows_at(asked))
+
+    def _rows_at(self, asked: Any) -> Batches:
+        last = int(Kind.PUBLISH_TRANSIENT)
+        at, n = 0, len(asked)
+        while at < n:
+            if self.gone():
+                return
+            first = int(asked[at])
+            batch = next(self._log.batches(first, int(asked[-1]) + 1), None)
+            if batch is None:
+                return
+            there = batch.column("lsn").to_numpy()
+            stop = int(np.searchsorted(asked, there[-1], side="right"))
+            places = np.searchsorted(there, asked[at:stop])
+            hit = places[there[np.minimum(places, len(there) - 1)] == asked[at:stop]]
+            kinds = batch.column("kind").to_numpy()[hit]
+            hit = hit[kinds <= last]
+            if len(hit) == batch.num_rows:
+                yield batch
+            elif len(hit) and int(hit[-1]) - int(hit[0]) == len(hit) - 1:
+                yield batch.slice(int(hit[0]), len(hit))
+            elif len(hit):
+                yield batch.take(pa.array(hit))
+            at = max(stop, at + 1)
+
+
+def _wanted(command: Replay) -> Wanted:
+    """What the names of a replay's topics are."""
+    if command.topic is not None:
+        return command.topic
+    return _search(cast("str", command.pattern))
+
+
+def _search(text: str) -> Callable[[str], bool]:
+    try:
+        return searcher(text)
+    except PatternError as error:
+        raise InvalidArgument(f"pattern {text[:60]!r} is not a regular expression: {error.why}") from None
+
+
+def _pattern(text: str) -> Callable[[Any], Any]:
+    """Topics that a regular expression matches somewhere, as `underlying_topic` does."""
+    matches = _search(text)
+    known = dict[str, bool]()
+
+    def wanted(names: Any) -> Any:
+        encoded = compute.dictionary_encode(names)
+        hits: list[bool] = []
+        for name in encoded.dictionary.to_pylist():
+            hit = known.get(name)
+            if hit is None:
+                if len(known) > 100_000:
+                    known.clear()
+                hit = known[name] = matches(name)
+            hits.append(hit)
+        return compute.fill_null(compute.take(pa.array(hits, pa.bool_()), encoded.indices), False)
+
+    return wanted
+
+
+def limited(rows: Batches, limit: int) -> Batches:
+    """At most `limit` rows."""
+    for batch in rows:
+        if limit <= 0:
+            return
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows

@@ -1,0 +1,280 @@
+"""DoGet sow, and the actions about topics: a query for records, removal, what topics there are.
+
+The loop gives a snapshot of the index, which is answered for when everything up to then is durable; rows are read in
+the Flight thread or in the bulk child.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.core.sow.ordering import order_of
+from penstock.core.views.definition import Definition
+from penstock.errors import AccessRefused, LogBroken, NotFound
+from penstock.records.dataclass import dataclass
+from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM
+from penstock.server.filters.asking import asked_by
+from penstock.server.flight.actions.streams import Reply
+from penstock.server.flight.calls import Caller
+from penstock.server.flight.entitled import sow_of_queue
+from penstock.server.flight.reading.contents import lsns_of, snapshot
+from penstock.server.flight.reading.history import Batches, History, Past
+from penstock.server.flight.reading.outlet import Piece
+from penstock.server.sow.query import Counts, Query, keys_of, run
+from penstock.server.sow.removing import Removal, numbers_of, steps
+from penstock.units import format_duration
+from penstock.wire.flight.codec import constant, present, text_column
+from penstock.wire.flight.fields import Fields
+from penstock.wire.flight.schemas import RECORDS, RECORDS_DEFAULT, select
+from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT, Sow
+
+if TYPE_CHECKING:
+    from penstock.core.sow.holding import Sow as SowTopic
+    from penstock.core.sow.index import Ints, Numbers
+    from penstock.server.engine import Engine
+    from penstock.server.entitlements import Rights
+    from penstock.server.flight.handover import Handover
+    from penstock.server.views.conflated import ConflatedTopic
+    from penstock.server.views.live import Live
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a query is about, as of one moment."""
+
+    numbers: Numbers
+    lsns: Ints
+    keyed: bool = True  # a SOW topic; else what is available in a queue
+    given: bool = False  # its publishers give the keys
+
+
+def hold(engine: Engine, command: Sow) -> Callable[[], Held]:
+    """References to what there is now, on the loop; the rest in any thread."""
+    core = engine.core
+    if engine.broken is not None:
+        raise LogBroken(f"the log is broken: {engine.broken}")
+    name = command.vhost, command.exchange, command.topic
+    if not sow_of_queue(core, command):
+        sow = core.sow(*name)
+        given, taken = sow.rule.given, sow.index.snapshot()
+        return lambda: Held(*taken.arrays(), given=given)
+    parts = snapshot(core.queue(command.vhost, command.topic), ("ready", "held"), None)
+
+    def listed() -> Held:
+        chunks = [lsns_of(part.chunk) for part in parts]
+        lsns = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
+        return Held(lsns.astype(np.uint64), lsns, keyed=False)
+
+    return listed
+
+
+def records(
+    command: Sow, held: Held, log: Past, history: History, counts: Counts | None = None
+) -> tuple[pa.Schema, Batches]:
+    """The rows of a query, whole.  Raises ExpressionError, InvalidArgument, before the first row.
+
+    counts: what they came to, once they are read.
+    """
+    schema = select(RECORDS, command.columns or RECORDS_DEFAULT)
+    query = Query(command.filter, order_of(command.order_by or None), command.top_n, command.skip_n, command.batch_size)
+    return schema, _records(command, query, held, log, history, schema, counts or Counts())
+
+
+def _records(
+    command: Sow, query: Query, held: Held, log: Past, history: History, schema: pa.Schema, counts: Counts
+) -> Batches:
+    keyed = held.given if held.keyed else None
+    for batch in run(query, held.numbers, held.lsns, history, command.vhost, counts, keyed=keyed):
+        if held.keyed:
+            keys = keys_of(batch, held.numbers, held.lsns, given=held.given)
+            extra = {"sow_key": partial(text_column, cast("list[str]", keys), len(keys))}
+        else:
+            extra = {"sow_key": partial(constant, pa.string(), None, batch.num_rows)}
+        yield present(batch, schema, log.origin, history.exchange_of, extra)
+
+
+def with_stats(rows: Iterator[Piece], schema: pa.Schema, counts: Counts) -> Iterator[Piece]:
+    """Rows, then beside an empty batch what they came to."""
+    yield from rows
+    yield pa.RecordBatch.from_pylist([], schema=schema), orjson.dumps({"stats": counts.plain()})
+
+
+class TopicActions:
+    """Actions about topics and their records."""
+
+    def __init__(self, handover: Handover, check_vhost: Callable[[str], None]) -> None:
+        self._handover = handover
+        self._check_vhost = check_vhost
+        self._engine = handover.engine
+        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
+            "declare_topic": (
+                self._declare,
+                "topic, exchange, settings: keep what no queue takes; a key makes records",
+            ),
+            "delete_topic": (self._delete, "topic, exchange: keep nothing more, forget its records"),
+            "topics": (self._topics, "every declared topic and view of a vhost with its counts"),
+            "topic": (self._topic, "topic, exchange: one of them"),
+            "sow_delete": (self._remove, "topic, exchange, filter or keys or data: remove records"),
+        }
+
+    def _vhost(self, f: Fields) -> str:
+        vhost = f.text("vhost", DEFAULT_VHOST)
+        self._check_vhost(vhost)
+        return vhost
+
+    def _drop(self, sow: SowTopic, numbers: Sequence[int], lsns: Sequence[int], by: str) -> int:
+        return self._engine.core.sow_delete(self._engine.now(), sow, numbers, lsns=lsns, by=by)
+
+    def _declare(self, caller: Caller, f: Fields) -> Reply:
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        asked = f.inner("settings")
+        f.finish()
+        settings = None if asked is None else _settings(asked)
+        engine = self._engine
+        self._handover.call(
+            lambda: engine.core.declare_topic(engine.now(), vhost, exchange, name, settings), caller.gone
+        )
+        return {"topic": name}
+
+    def _delete(self, caller: Caller, f: Fields) -> Reply:
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        f.finish()
+        engine = self._engine
+        self._handover.call(lambda: engine.core.delete_topic(engine.now(), vhost, exchange, name), caller.gone)
+        return {"topic": name}
+
+    def _topics(self, caller: Caller, f: Fields) -> Reply:
+        vhost = self._vhost(f)
+        f.finish()
+        topics = self._handover.call(lambda: self._all(vhost), caller.gone, durable=False)
+        rights = caller.rights
+        if rights is not None:
+            topics = [one for one in topics if _readable(rights, vhost, str(one["exchange"]), str(one["topic"]))]
+        return {"topics": topics}
+
+    def _topic(self, caller: Caller, f: Fields) -> Reply:
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        f.finish()
+
+        def work() -> Reply:
+            settings = self._engine.core.topology.topics.get((vhost, exchange, name))
+            shown = None if exchange else self._engine.views.shown(vhost, name)
+            if settings is None and shown is not None and not name.startswith("\0"):
+                return _shown(shown)
+            if settings is None:
+                raise NotFound(f"no declared topic '{name}' in vhost '{vhost}'")
+            return self._facts((vhost, exchange, name), settings)
+
+        return self._handover.call(work, caller.gone, durable=False)
+
+    def _all(self, vhost: str) -> list[Reply]:
+        topics = self._engine.core.topology.topics
+        declared = [self._facts(name, topics[name]) for name in sorted(topics) if name[0] == vhost]
+        shown = sorted((one for one in self._engine.views.all_shown() if one.vhost == vhost), key=_name)
+        return [*declared, *map(_shown, shown)]
+
+    def _facts(self, name: tuple[str, str, str], settings: Mapping[str, object]) -> Reply:
+        sow = self._engine.core.sows.by_name.get(name)
+        facts: dict[str, object] = {
+            "topic": name[2], "kind": "topic", "exchange": name[1], "vhost": name[0], "key": settings.get(KEY),
+            "key_from": settings.get(KEY_FROM), "key_domain": settings.get(KEY_DOMAIN), "expiration": None,
+            "index": settings.get(INDEX),
+        }  # fmt: skip
+        if isinstance(life := settings.get(EXPIRATION), int):
+            facts["expiration"] = format_duration(life)
+        return facts if sow is None else {**facts, **counts(sow)}
+
+    def _remove(self, caller: Caller, f: Fields) -> Reply:
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        filter, data = f.optional_text("filter", TEXT_LIMIT), f.optional_text("data", 1 << 20)
+        keys = f.texts("keys")
+        f.finish()
+        removal = Removal(filter, tuple(keys) or None, None if data is None else data.encode())
+        engine, call = self._engine, self._handover.call
+        by = caller.user
+
+        if removal.filter is None:
+
+            def remove() -> int:
+                sow = engine.core.sow(vhost, exchange, name)
+                return engine.core.sow_delete(engine.now(), sow, numbers_of(sow, removal), by=by)
+
+            return {"removed": call(remove, caller.gone)}
+        text = asked_by(removal.filter, client=caller.peer, user=by, instance=engine.core.instance)
+        asked = Sow(name, exchange, vhost, filter=text)
+        sow, held = call(lambda: (engine.core.sow(vhost, exchange, name), hold(engine, asked)), caller.gone)
+        found = held()
+        history = History(engine.log, caller.gone)
+        matched = [
+            lsn
+            for batch in run(Query(text), found.numbers, found.lsns, history, vhost, Counts(), keyed=found.given)
+            for lsn in cast("list[int]", batch.column("lsn").to_pylist())
+        ]
+        by_lsn = dict(zip(found.lsns.tolist(), found.numbers.tolist(), strict=True))
+        count = 0
+        for some, theirs in steps([by_lsn[lsn] for lsn in matched], matched):
+            count += call(partial(self._drop, sow, some, theirs, by), caller.gone)
+        return {"removed": count}
+
+
+def counts(sow: SowTopic) -> Reply:
+    """Figures of a SOW topic; those of what happened are since the start."""
+    return {
+        "records": sow.index.count,
+        "index_bytes": sow.index.nbytes,
+        "inserted": sow.inserted,
+        "updated": sow.updated,
+        "deleted": sow.deleted,
+        "expired": sow.expired,
+    }
+
+
+def _readable(rights: Rights, vhost: str, exchange: str, name: str) -> bool:
+    try:
+        rights.read_topic(vhost, exchange, name)
+    except AccessRefused:
+        return False
+    return True
+
+
+def _settings(f: Fields) -> dict[str, object]:
+    settings: dict[str, object] = {}
+    if key := f.texts("key", 100):
+        settings[KEY] = key
+    if domain := f.optional_text("key_domain"):
+        settings[KEY_DOMAIN] = domain
+    if source := f.optional_text("key_from"):
+        settings[KEY_FROM] = source
+    if life := f.duration("expiration", 0):
+        settings[EXPIRATION] = life
+    if index := f.optional_text("index"):
+        settings[INDEX] = index
+    f.finish()
+    return settings
+
+
+def _shown(one: Live | ConflatedTopic) -> Reply:
+    """A view or a conflated topic as facts; `records` are its rows."""
+    definition = one.definition
+    facts: dict[str, object] = {
+        "topic": one.name, "kind": "view", "exchange": "", "vhost": one.vhost, "key": None, "records": one.count,
+    }  # fmt: skip
+    if isinstance(definition, Definition):
+        source = definition.source or ", ".join(definition.join)
+        facts |= {"key": list(definition.group_by) or None, "source": source, "select": list(definition.select)}
+    else:
+        facts |= {"kind": "conflated topic", "source": definition.source}
+    return facts
+
+
+def _name(one: Live | ConflatedTopic) -> str:
+    return one.name

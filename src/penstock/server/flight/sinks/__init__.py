@@ -1,0 +1,1 @@
+"""Exactly-once writing: stages, and decided batches on their way from them to the log."""

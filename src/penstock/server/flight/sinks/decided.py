@@ -1,0 +1,150 @@
+"""Decided batches on their way from stage files to the log: what a chunk is, and how a start finishes them.
+
+A commit over `GroupLimits.group_bytes` is a `DECIDED` record; its rows follow in chunks of bounded size, each one group
+with a record of how far it brings the batch.  So wherever a crash comes, the log knows the first row that is missing,
+and the next start copies from there before any door opens.  Nothing that is decided is refused: rows whose exchange is
+gone by then are left out, as rows that nobody wants are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.core.state.decided import DecidedPart, DecidedState
+from penstock.errors import DiskFull, LogBroken, LogDamaged, Refused
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes
+from penstock.server.flight.publish import to_publishes
+from penstock.server.flight.sinks.stage_files import check, discard, path_of, pieces, rows_of
+from penstock.wire.flight.codec import Upload, read_upload
+from penstock.wire.flight.schemas import Bounds
+
+if TYPE_CHECKING:
+    from penstock.ports import Disk
+    from penstock.server.engine import Engine
+
+logger = logging.getLogger("penstock.flight")
+
+Stretch: TypeAlias = "tuple[DecidedPart, Upload]"
+"""Rows of one stage."""
+
+_TAKEN = Bounds(rows=1 << 40, batch_bytes=1 << 50, body_bytes=1 << 40)
+"""What was staged has been judged; a bound that became lower since does not refuse it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """How large a group of a sink may be, and the chunks of one that is larger."""
+
+    group_bytes: int = 64 << 20  # of the stages' files
+    chunk_bytes: int = 2 << 20
+    chunk_rows: int = 8192  # a chunk is decided in one turn of the loop
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows that are copied as one group."""
+
+    rows: int
+    stretches: Sequence[Stretch]
+
+
+def check_parts(disk: Disk, query: str, state: DecidedState) -> None:
+    """LogDamaged naming file, query and batch unless every stage that still has rows to give is what was written."""
+    start = 0
+    for part in state.parts:
+        start += part.rows
+        if start <= state.rows:
+            continue
+        try:
+            check(disk, part.stage, part.bytes, part.crc)
+        except LogDamaged as error:
+            raise _damaged(query, state, error) from error
+
+
+def _damaged(query: str, state: DecidedState, error: LogDamaged) -> LogDamaged:
+    return LogDamaged(
+        f"{error}; query '{query}' has committed batch {state.batch}, and {state.total - state.rows} of its rows are "
+        "still to come from there: nothing was removed"
+    )
+
+
+def chunks_of(disk: Disk, query: str, state: DecidedState, limits: GroupLimits) -> Iterator[Chunk]:
+    """What is missing of a batch, in order; it holds about one chunk in memory.
+
+    `state` is not looked at again after the first chunk.  LogDamaged as `check_parts`.
+    """
+    skip = state.rows
+    gathered: list[Stretch] = []
+    rows = size = 0
+    for part in state.parts:
+        if skip >= part.rows:
+            skip -= part.rows
+            continue
+        left = part.rows - skip
+        try:
+            for batch in rows_of(disk, part.stage, skip):
+                for small in pieces(batch, limits.chunk_bytes):
+                    for a in range(0, small.num_rows, limits.chunk_rows):
+                        piece = small.slice(a, limits.chunk_rows)
+                        if rows and (rows + len(piece) > limits.chunk_rows or size + piece.nbytes > limits.chunk_bytes):
+                            yield Chunk(rows, gathered)
+                            gathered, rows, size = [], 0, 0
+                        gathered.append((part, read_upload(piece, part.topic, _TAKEN, "stage")))
+                        rows, size, left = rows + piece.num_rows, size + piece.nbytes, left - piece.num_rows
+            if left:
+                raise LogDamaged(f"{path_of(part.stage)} has {part.rows - left} rows of {part.rows}")
+        except LogDamaged as error:
+            raise _damaged(query, state, error) from error
+        skip = 0
+    if rows:
+        yield Chunk(rows, gathered)
+
+
+def chunk_publishes(engine: Engine, chunk: Chunk) -> list[Publishes]:
+    """A chunk with its topics looked up, on the loop; without the rows whose exchange is gone."""
+    out: list[Publishes] = []
+    for part, upload in chunk.stretches:
+        try:
+            out.append(to_publishes(engine, upload, part.vhost, part.exchange))
+        except Refused as refusal:
+            logger.warning("%d rows of stage %s go nowhere: %s", len(upload), part.stage, refusal)
+    return out
+
+
+def finish_decided(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> int:
+    """`finishing` without a pause; how many batches."""
+    batches = len(engine.core.decided)
+    for _ in finishing(engine, disk, limits):
+        pass
+    return batches
+
+
+def finishing(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> Iterator[tuple[int, int]]:
+    """Copy what an earlier process had decided and not copied, each batch from its first missing row.
+
+    Gives (rows copied, of how many) after each chunk.  For a start, before any door opens: it waits for the disk.
+    Errors: LogDamaged, with nothing written, when a stage is missing or damaged; DiskFull; LogBroken.
+    """
+    limits = limits or GroupLimits()
+    waiting = sorted(engine.core.decided.items(), key=lambda item: item[1].lsn)
+    for query, state in waiting:
+        check_parts(disk, query, state)
+    copied, missing = 0, sum(state.total - state.rows for _, state in waiting)
+    for query, state in waiting:
+        logger.info("query %s: copying batch %d from row %d of %d", query, state.batch, state.rows, state.total)
+        for chunk in chunks_of(disk, query, state, limits):
+            if engine.log.full:
+                left = state.total - state.rows
+                raise DiskFull(f"{left} rows of batch {state.batch} of query '{query}', which is decided, have no room")
+            engine.core.sink_copy(engine.now(), query, chunk.rows, chunk_publishes(engine, chunk))
+            engine.finish_turn()
+            engine.log.flush()
+            if engine.broken is not None:
+                raise LogBroken(engine.broken)
+            copied += chunk.rows
+            yield copied, missing
+        for part in state.parts:
+            discard(disk, path_of(part.stage))

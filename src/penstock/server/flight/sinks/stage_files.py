@@ -1,0 +1,238 @@
+"""The file of a stage: rows of a sink's task as an Arrow stream, with a foot that proves them whole.
+
+    Arrow IPC stream     its schema's metadata says which query, batch, partition and attempt it is of
+    8 bytes              b"PENSTAGE"
+    u64                  rows
+    u32                  CRC-32C of everything before the foot
+
+Integers are little-endian.  Arrow's readers stop before the foot.  A file is written and read a piece at a time, a
+piece being a record batch of a few MiB or a single row, so that no stage has to fit into memory.  What the rows mean,
+and which stages there are, is known elsewhere.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+from crc32c import crc32c
+
+from penstock.errors import DiskFull, LogDamaged
+from penstock.records.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from penstock.ports import Disk, File
+
+FOLDER = "stage"
+PIECE = 2 << 20
+"""Bytes of a piece, about, unless a row alone is larger."""
+
+_KEY = b"penstock.stage"
+_FOOT = struct.Struct("<8sQI")
+_MAGIC = b"PENSTAGE"
+_STEP = 1 << 20  # bytes read at a time for a sum
+
+
+@dataclass(frozen=True, slots=True)
+class StageInfo:
+    """What a stage is of, and when it was written (microseconds since the epoch)."""
+
+    query: str
+    batch: int
+    partition: int
+    attempt: int
+    topic: str | None
+    exchange: str
+    vhost: str
+    time: int = 0
+    rows: int = 0
+    bytes: int = 0  # of the file
+    crc: int = 0  # CRC-32C of the file without its foot
+
+
+def path_of(stem: str) -> str:
+    """The file of a stage."""
+    return f"{FOLDER}/{stem}.arrows"
+
+
+class StageWriter:
+    """One stage while it is written, under the name it is given; `finish` or `abandon` ends it.
+
+    Each step raises DiskFull when the file cannot be written.
+    """
+
+    def __init__(self, disk: Disk, path: str, schema: pa.Schema, info: StageInfo) -> None:
+        """info: all that is known before the rows."""
+        self._disk = disk
+        self._path = path
+        self._info = info
+        self._rows = 0
+        with _told():
+            self._sink = _Sink(disk.open(path, create=True))
+        told = {key: value for key, value in asdict(info).items() if key not in ("rows", "bytes", "crc")}
+        self._schema = schema.remove_metadata().with_metadata({_KEY: orjson.dumps(told)})
+        with _told():
+            self._stream = pa.ipc.new_stream(self._sink, self._schema)
+
+    @property
+    def bytes(self) -> int:
+        """Written so far."""
+        return self._sink.offset
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+        with _told():
+            for piece in pieces(batch.replace_schema_metadata(self._schema.metadata), PIECE):
+                self._stream.write_batch(piece)
+        self._rows += batch.num_rows
+
+    def finish(self, name: str) -> StageInfo:
+        """Sync it and give it its name; it is safe then."""
+        sink = self._sink
+        with _told():
+            self._stream.close()
+            crc = sink.crc
+            sink.write(_FOOT.pack(_MAGIC, self._rows, crc))
+            sink.file.sync()
+            sink.file.close()
+            self._disk.rename(self._path, name)
+            self._disk.sync_folder(FOLDER)
+        return replace(self._info, rows=self._rows, bytes=sink.offset, crc=crc)
+
+    def abandon(self) -> None:
+        """Remove it."""
+        self._sink.file.close()
+        discard(self._disk, self._path)
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskFull(f"the stage could not be written: {error.strerror or error}") from error
+
+
+def discard(disk: Disk, path: str) -> None:
+    """Remove a file; it may be gone already."""
+    try:
+        disk.remove(path)
+    except OSError:
+        pass  # it was never there; the next start looks again
+
+
+def info_of(disk: Disk, path: str) -> StageInfo | None:
+    """What a file says it is; None when it is no whole stage.  Its rows are not looked at: see `check`."""
+    try:
+        file = disk.open(path, readonly=True)
+        try:
+            size = file.size()
+            magic, rows, crc = _FOOT.unpack(file.pread(_FOOT.size, size - _FOOT.size) if size > _FOOT.size else b"")
+            if magic != _MAGIC:
+                return None
+            said = orjson.loads((pa.ipc.open_stream(_Source(file)).schema.metadata or {})[_KEY])
+            return replace(StageInfo(**said), rows=rows, bytes=size, crc=crc)
+        finally:
+            file.close()
+    except (OSError, struct.error, pa.ArrowException, KeyError, TypeError, orjson.JSONDecodeError):
+        return None
+
+
+def check(disk: Disk, stem: str, size: int, crc: int) -> None:
+    """LogDamaged unless the file is there and is what was written."""
+    path = path_of(stem)
+    try:
+        file = disk.open(path, readonly=True)
+    except FileNotFoundError:
+        raise LogDamaged(f"{path} is missing") from None
+    try:
+        if file.size() != size:
+            raise LogDamaged(f"{path} has {file.size()} bytes of {size}")
+        if _sum_of(file, size - _FOOT.size) != crc:
+            raise LogDamaged(f"{path} is not what was written: its sum differs")
+    finally:
+        file.close()
+
+
+def _sum_of(file: File, size: int) -> int:
+    crc = 0
+    for offset in range(0, size, _STEP):
+        crc = crc32c(file.pread(min(_STEP, size - offset), offset), crc)
+    return crc
+
+
+def rows_of(disk: Disk, stem: str, skip: int = 0) -> Iterator[pa.RecordBatch]:
+    """The rows of a stage after the first `skip`, in pieces.  LogDamaged when it is no Arrow stream."""
+    path = path_of(stem)
+    try:
+        file = disk.open(path, readonly=True)
+    except FileNotFoundError:
+        raise LogDamaged(f"{path} is missing") from None
+    try:
+        for batch in pa.ipc.open_stream(_Source(file)):
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            yield from pieces(batch.slice(skip), PIECE)
+            skip = 0
+    except (pa.ArrowException, OSError) as error:
+        raise LogDamaged(f"{path} is not what was written: {error}") from error
+    finally:
+        file.close()
+
+
+def pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in slices of at most `most` bytes, or one row."""
+    if batch.nbytes <= most or batch.num_rows < 2:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from pieces(batch.slice(0, half), most)
+    yield from pieces(batch.slice(half), most)
+
+
+class _Sink(io.RawIOBase):
+    """A file of the disk port that Arrow can write to, with the sum of what was written."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.offset = 0
+        self.crc = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.offset
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        self.file.pwrite(view, self.offset)
+        self.crc = crc32c(view, self.crc)
+        self.offset += len(view)
+        return len(view)
+
+
+class _Source(io.RawIOBase):
+    """A file of the disk port that Arrow can read from."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._offset = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.pread(size if size >= 0 else self._file.size() - self._offset, self._offset)
+        self._offset += len(data)
+        return data

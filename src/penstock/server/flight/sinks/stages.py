@@ -1,0 +1,265 @@
+"""Stages: rows of a sink's task, kept in synced files until the commit of their batch names them.
+
+A stage is one file `stage/<random>.arrows` in the data folder (`stage_files`).  The name is random and never a user's
+text.  Nothing in it is visible: a commit appends the rows of exactly the stages it names to the log.  A stage goes when
+its commit is durable, when its query has moved on, or after a day; never while a decided batch is copied from it.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from penstock.core.state.decided import DecidedPart
+from penstock.errors import DiskFull, InvalidArgument, NotFound
+from penstock.records.entries import Publishes
+from penstock.server.flight.calls import Caller, Slot
+from penstock.server.flight.publish import chunks, end_rows, to_publishes
+from penstock.server.flight.sinks.stage_files import (
+    FOLDER,
+    StageInfo,
+    StageWriter,
+    check,
+    discard,
+    info_of,
+    path_of,
+    rows_of,
+)
+from penstock.wire.flight.codec import Upload, read_upload
+from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
+from penstock.wire.flight.tickets import Stage
+
+if TYPE_CHECKING:
+    from penstock.ports import Clock, Disk
+    from penstock.server.engine import Engine
+    from penstock.server.flight.entitled import Gatekeeper
+
+logger = logging.getLogger("penstock.server")
+
+DAY_US = 86_400_000_000
+QUOTA = 4 * 2**30
+"""Bytes that all stages may have together, those that are being written included."""
+
+STAGES_MAX = 100_000
+"""Stages there may be: each has a file and a place in memory, however few its rows."""
+
+_NAME = re.compile(r"[0-9a-f]{32}\Z")
+
+Found: TypeAlias = "tuple[str, StageInfo]"
+"""A stage's name, and what it is."""
+
+
+class Stages:
+    """All stages of a data folder.  Thread-safe; it never touches the core."""
+
+    def __init__(self, disk: Disk, clock: Clock, bounds: Bounds, quota: int = QUOTA) -> None:
+        self.quota = quota
+        self.used = 0
+        self._disk = disk
+        self._clock = clock
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self._known = dict[str, StageInfo]()
+        self._held = set[str]()
+        self._frozen = 0  # backups that are being made
+        self._ready = False
+
+    def _open(self) -> None:
+        """Look once at what an earlier process left: complete stages are known again, unfinished uploads go.
+
+        A stage has its name only once it is synced, so one that is not whole is damage: it is told and left alone.
+        """
+        with self._lock:
+            if self._ready:
+                return
+            self._disk.mkdir(FOLDER)
+            for name in self._disk.list(FOLDER):
+                stem, _, kind = name.partition(".")
+                if not _NAME.match(stem):
+                    continue  # not ours
+                if kind == "part":  # an upload that never ended
+                    self._disk.remove(f"{FOLDER}/{name}")
+                    continue
+                info = info_of(self._disk, f"{FOLDER}/{name}") if kind == "arrows" else None
+                if info is None:
+                    logger.warning("%s/%s is no whole stage; left alone", FOLDER, name)
+                else:
+                    self._known[stem] = info
+                    self.used += info.bytes
+            self._ready = True
+
+    def write(self, caller: Caller, slot: Slot, command: Stage, reader: Any, gate: Gatekeeper) -> tuple[str, int]:
+        """Keep an upload; (its id, its rows) once it is synced.
+
+        Errors: InvalidArgument as for a publish, or when the end message and the rows disagree; DiskFull for the quota.
+        """
+        check_schema(reader.schema, PUBLISH, ("body",), "stage")
+        announced: int | None = None
+        rows = 0
+
+        def whole() -> Iterator[pa.RecordBatch]:
+            nonlocal announced, rows
+            for batch, metadata in chunks(reader):
+                slot.touch()
+                if metadata is not None:
+                    announced = end_rows(metadata, announced)
+                if batch is None or batch.num_rows == 0:
+                    continue
+                upload = read_upload(batch, command.topic, self._bounds, "stage")  # what a commit could not take
+                gate.publish(caller, command.vhost, command.exchange, upload)
+                rows += batch.num_rows
+                yield batch
+            if announced != rows or caller.gone():
+                raise InvalidArgument(f"stage: {rows} rows came and the end message says {announced}; nothing was kept")
+
+        return self.keep(StageInfo(**asdict(command), time=self._clock.wall()), reader.schema, whole()), rows
+
+    def keep(self, info: StageInfo, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> str:
+        """A stage of these rows; its name, once it is synced.  Nothing is kept of rows that end in an error.
+
+        Errors: DiskFull for the quota, or when the file cannot be written.
+        """
+        self._open()
+        if len(self._known) >= STAGES_MAX:
+            raise DiskFull(f"there are {len(self._known)} stages, and {STAGES_MAX} are allowed: commit or drop some")
+        stem = secrets.token_hex(16)
+        writer = StageWriter(self._disk, f"{FOLDER}/{stem}.part", schema, info)
+        taken = 0  # of the quota
+        try:
+            for batch in batches:
+                self._take(batch.nbytes)
+                taken += batch.nbytes
+                writer.add(batch)
+            known = writer.finish(path_of(stem))
+        except BaseException:
+            with self._lock:
+                self.used -= taken
+            writer.abandon()
+            raise
+        with self._lock:
+            self._known[stem] = known
+            self.used += known.bytes - taken
+        return stem
+
+    def _take(self, size: int) -> None:
+        """Bytes of the quota, before they are written.  DiskFull: there are not so many."""
+        with self._lock:
+            if self.used + size > self.quota:
+                raise DiskFull(f"stages have {self.used} bytes, {size} more come, and {self.quota} are allowed")
+            self.used += size
+
+    def find(self, query: str, batch: int, stages: Sequence[str]) -> list[Found]:
+        """The named stages, in the order of partition, attempt and name.
+
+        NotFound for a stage that is not there, InvalidArgument for one of another query or batch or named twice.
+        """
+        self._open()
+        found: list[Found] = []
+        if len(set(stages)) != len(stages):
+            raise InvalidArgument("sink_commit: a stage is named twice")
+        for stem in stages:
+            info = self._known.get(stem)
+            if info is None:
+                raise NotFound(f"no stage {stem[:60]!r}: it was committed, dropped, or never written")
+            if (info.query, info.batch) != (query, batch):
+                raise InvalidArgument(
+                    f"stage {stem} is of query {info.query!r} batch {info.batch}, not of {query!r} batch {batch}"
+                )
+            found.append((stem, info))
+        found.sort(key=lambda item: (item[1].partition, item[1].attempt, item[0]))
+        return found
+
+    def uploads(self, found: Sequence[Found]) -> list[tuple[StageInfo, Upload]]:
+        """All rows of these stages.  LogDamaged for one that is not what was written."""
+        out: list[tuple[StageInfo, Upload]] = []
+        for stem, info in found:
+            check(self._disk, stem, info.bytes, info.crc)
+            for batch in rows_of(self._disk, stem):
+                out.append((info, read_upload(batch, info.topic, self._bounds, "stage")))
+        return out
+
+    def check(self, part: DecidedPart) -> None:
+        """LogDamaged unless the file of a stage is what was written."""
+        check(self._disk, part.stage, part.bytes, part.crc)
+
+    def hold(self, stages: Sequence[str]) -> None:
+        """Keep these whatever is asked, until `release`: a batch is copied from them."""
+        with self._lock:
+            self._held.update(stages)
+
+    def release(self, stages: Sequence[str]) -> None:
+        """They may go again."""
+        with self._lock:
+            self._held.difference_update(stages)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a backup keeps everything."""
+        return self._frozen > 0
+
+    def freeze(self) -> None:
+        """Keep all that is there, until `thaw`: a backup copies the log, and what that has decided."""
+        with self._lock:
+            self._frozen += 1
+
+    def thaw(self) -> None:
+        """Stages may go again."""
+        with self._lock:
+            self._frozen -= 1
+
+    def drop(self, stages: Sequence[str]) -> int:
+        """Remove stages; those that are held stay, those that are gone do no harm.  Returns how many went."""
+        self._open()
+        gone = 0
+        for stem in stages:
+            with self._lock:
+                info = None if self.frozen or stem in self._held else self._known.pop(stem, None)
+                if info is None:
+                    continue
+                self.used -= info.bytes
+            discard(self._disk, path_of(stem))
+            gone += 1
+        return gone
+
+    def drop_batch(self, query: str, batch: int) -> int:
+        """Remove all stages of a query up to a batch: it has moved on."""
+        self._open()
+        return self.drop([stem for stem, i in list(self._known.items()) if i.query == query and i.batch <= batch])
+
+    def sweep(self, age: int = DAY_US) -> int:
+        """Remove stages older than `age` microseconds."""
+        if not self._ready:
+            return 0
+        oldest = self._clock.wall() - age
+        return self.drop([stem for stem, info in list(self._known.items()) if info.time < oldest])
+
+    def listing(self) -> list[dict[str, object]]:
+        """Every stage, oldest first, for people."""
+        self._open()
+        known = sorted(self._known.items(), key=lambda item: item[1].time)
+        return [{"stage": stem, **asdict(info)} for stem, info in known]
+
+
+def parts_of(found: Sequence[Found]) -> list[DecidedPart]:
+    """Stages as the parts of a decided batch."""
+    return [
+        DecidedPart(stem, info.rows, info.bytes, info.crc, info.topic, info.exchange, info.vhost)
+        for stem, info in found
+        if info.rows
+    ]
+
+
+def stage_publishes(engine: Engine, uploads: Sequence[tuple[StageInfo, Upload]]) -> list[Publishes]:
+    """Uploads with their topics looked up; on the loop."""
+    return [to_publishes(engine, upload, info.vhost, info.exchange) for info, upload in uploads]

@@ -1,0 +1,175 @@
+"""Opening the house: the core from its log, and the objects that the settings name.
+
+Recovery order: fold what the log says, give the core its boot record, copy what was decided and is not copied, and only
+then let anybody in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.core.broker import Core
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
+from penstock.errors import LogDamaged, Refused, SettingsError
+from penstock.log.segment import segment_name
+from penstock.log.watch import Watch, nobody
+from penstock.records.chunks import Now
+from penstock.records.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.log import Log
+    from penstock.ports import Clock, Disk
+    from penstock.server.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What the fold found."""
+
+    core: Core
+    records: int
+    seconds: float
+    clean: bool
+
+
+def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int, watch: Watch = nobody) -> Recovered:
+    """The core as the log says it was, with its boot record journalled but not yet durable.
+
+    `watch` is told of the records folded, and of the stages after that.  Any thread, if it is the only one so far.
+    """
+    started = time.perf_counter()
+    now = Now(clock.wall(), clock.mono())
+    state, records = fold(log, watch)
+    log.mend()
+    watch("queues", 0, 1)
+    core = Core.restore(
+        state, origin=log.origin, seed=seed, actions=settings.actions, instance=settings.server.name, now=now
+    )
+    clean = log.recovery.clean
+    core.boot(now, clean=clean, next_lsn=log.recovery.next_lsn)
+    return Recovered(core, records, time.perf_counter() - started, clean)
+
+
+def fold(log: Log, watch: Watch = nobody) -> tuple[DurableState, int]:
+    """Durable state from the newest usable checkpoint and everything after it; and how many records that was."""
+    start = log.start_state()
+    folding = Fold(DurableState.decode(start[2])) if start is not None else Fold()
+    records, total = 0, log.rows_to_replay()
+    watch("folding", 0, total)
+    for table in log.replay():
+        folding.feed(table)
+        records += table.num_rows
+        watch("folding", records, max(total, records))
+    state = folding.finish()
+    _check_front(log, state)
+    return state, records
+
+
+def _check_front(log: Log, state: DurableState) -> None:
+    """LogDamaged when a message waits that is older than the log: no segment goes before the last of its messages.
+
+    A base covers the state that the first segments held, so that nothing else shows that they are missing.
+    """
+    for queue in state.queues.values():
+        oldest = min((chunk[0] for chunk in queue.waiting if len(chunk)), default=log.first_lsn)
+        if oldest < log.first_lsn:
+            raise LogDamaged(
+                f"segments before {segment_name(log.first_lsn)} are missing: LSN {oldest} waits in queue "
+                f"{queue.name!r} of vhost {queue.vhost!r}"
+            )
+    for sow in state.sows.values():
+        oldest = min(sow.lsns, default=log.first_lsn)
+        if oldest < log.first_lsn:
+            raise LogDamaged(
+                f"segments before {segment_name(log.first_lsn)} are missing: LSN {oldest} is the present record of a "
+                f"key of topic {sow.name!r} in vhost {sow.vhost!r}"
+            )
+
+
+def finish_decided(engine: Engine, disk: Disk) -> int:
+    """Copy what an earlier process had decided and not copied; how many batches.  Before any door opens.
+
+    Errors as `server.flight.decided.finishing`.
+    """
+    batches = len(engine.core.decided)
+    for _ in finishing_decided(engine, disk):
+        pass
+    return batches
+
+
+def finishing_decided(engine: Engine, disk: Disk) -> Iterator[tuple[int, int]]:
+    """The same in steps: (rows copied, of how many) after each."""
+    if engine.core.decided:
+        from penstock.server.flight.sinks import decided  # with pyarrow's Flight, which few starts need so early
+
+        yield from decided.finishing(engine, disk)
+
+
+def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> None:
+    """Declare what the settings name; what exists already takes the settings' values.
+
+    SettingsError names the place of what is refused: a binding from an exchange that is nowhere, for one.
+    """
+    core.expire_publishers(now(), settings.log.publisher_expiration)
+    for index, exchange in enumerate(settings.exchange):
+        with _placed(settings, "exchange", index, exchange.name):
+            core.declare_exchange(
+                now(),
+                exchange.vhost,
+                exchange.name,
+                exchange.type,
+                durable=exchange.durable,
+                auto_delete=exchange.auto_delete,
+                internal=exchange.internal,
+                arguments=dict(exchange.arguments),
+                passive=False,
+            )
+    for index, topic in enumerate(settings.topic):
+        with _placed(settings, "topic", index, topic.name):
+            core.declare_topic(now(), topic.vhost, topic.exchange, topic.name, topic.declared())
+    present_queues = {(queue.vhost, queue.name): queue for queue in core.queues()}
+    for index, queue in enumerate(settings.queue):
+        present = present_queues.get((queue.vhost, queue.name))
+        with _placed(settings, "queue", index, queue.name):
+            if present is not None:
+                core.alter_queue(now(), present, queue.settings)
+            else:
+                core.declare_queue(now(), queue.vhost, queue.name, queue.settings, durable=queue.durable, arguments={})
+    for index, binding in enumerate(settings.binding):
+        with _placed(settings, "binding", index, f"{binding.source} -> {binding.destination}"):
+            core.bind(
+                now(),
+                binding.vhost,
+                binding.source,
+                binding.destination,
+                binding.destination_type,
+                binding.key,
+                dict(binding.arguments),
+            )
+
+
+@contextmanager
+def _placed(settings: Settings, section: str, index: int, name: str) -> Generator[None]:
+    """What the core refuses is told with the place in the settings."""
+    try:
+        yield
+    except Refused as error:
+        keys = ("name", "source", "vhost")
+        origins = (settings.origin(f"{section}.{index}.{key}") for key in keys)
+        origin = next((origin for origin in origins if origin != "default"), "settings")
+        raise SettingsError(f'{origin}: [[{section}]] "{name}": {error}') from error
+
+
+def try_settings(settings: Settings) -> None:
+    """What `apply_settings` would do at the first start in an empty folder.  Errors as there."""
+    now = Now(0, 0)
+    core = Core.restore(
+        DurableState(), origin=1, seed=0, actions=settings.actions, instance=settings.server.name, now=now
+    )
+    core.boot(now, clean=True, next_lsn=1)
+    apply_settings(core, settings, lambda: now)

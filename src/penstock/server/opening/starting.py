@@ -1,0 +1,130 @@
+"""A start in its order: sockets that listen at once, HTTP that tells how far it is, recovery in a thread, doors last.
+
+    bind AMQP -> thread: check, fold, build queues  ........................ -> boot record on disk -> doors open
+                 loop:   HTTP answers, Flight's entrance holds its callers,
+                         whoever looks on is told
+
+Connections are taken early and answered late: nobody sees a queue before the log has said what is in it, and a client
+that came too early goes on by itself.  Modules that only the doors need are loaded while the thread works.
+It opens and closes; what is recovered and what a door does is told by others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.errors import SettingsError
+from penstock.server.opening.listening import bind
+from penstock.version import __version__
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Address
+    from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.app import Server
+    from penstock.server.flight.door import FlightDoor
+    from penstock.server.flight.entrance import Entrance
+    from penstock.server.http import HttpDoor
+    from penstock.server.opening.progress import Show
+
+SHOW_S = 0.1
+_NEEDED_LATER = ("penstock.server.amqp.door", "penstock.server.flight.door")
+"""Loaded while the thread works: 100 ms."""
+
+T = TypeVar("T")
+
+
+class Starting:
+    """The doors of a server while it starts.  For the loop's thread."""
+
+    def __init__(self, server: Server, show: Show) -> None:
+        self.entrance: Entrance | None = None  # of Flight
+        self.http: HttpDoor | None = None
+        self.http_address: str | None = None
+        self._server = server
+        self._show = show
+        self._amqp = list[socket.socket]()
+        self._flight_address: str | None = None
+        self._work: asyncio.Future[object] | None = None
+        self._shown: asyncio.TimerHandle | None = None
+
+    async def recover(self, pool: Executor, work: Callable[[], T]) -> T:
+        """The result of the work, done in a thread beside the first steps of the doors.
+
+        Raises what it raises; SettingsError for an address that is taken.
+        """
+        listen, loop = self._server.settings.listen, asyncio.get_running_loop()
+        if listen.amqp is not None:
+            self._amqp = _bound(listen.amqp, "amqp", bind)
+        future = loop.run_in_executor(pool, work)
+        self._work = future  # type: ignore[assignment]  # of whatever it gives
+        self._look(loop)
+        if listen.http is not None:
+            from penstock.server.http import HttpDoor
+
+            self.http = HttpDoor(self._server, __version__, self._server.progress)
+            try:
+                self.http_address = _text(await self.http.listen(listen.http.host, listen.http.port))
+            except OSError as error:
+                raise _taken(listen.http, "http", error) from error
+        if listen.flight is not None:
+            from penstock.server.flight.entrance import Entrance
+
+            self.entrance = Entrance(self._server.users, self._server.progress.line)
+            self._flight_address = _text(_bound(listen.flight, "flight", self.entrance.listen))
+        for name in _NEEDED_LATER:
+            import_module(name)
+        return await asyncio.shield(future)
+
+    async def open(self, amqp: AmqpDoor, flight: FlightDoor) -> tuple[str | None, str | None]:
+        """Let everybody in; the addresses of AMQP and Flight."""
+        address = _text(await amqp.open(self._amqp)) if self._amqp else None
+        self._amqp = []  # they are the door's
+        if self.entrance is not None:
+            flight.open()
+        return address, self._flight_address
+
+    def end(self) -> None:
+        """The start is over, well or not: who looks on is told a last time."""
+        if self._shown is not None:
+            self._shown.cancel()
+            self._shown = None
+            self._show(self._server.progress)
+
+    async def undo(self) -> None:
+        """Close what is open, and wait until the thread has ended."""
+        self._server.progress.stop()
+        self.end()
+        for sock in self._amqp:
+            sock.close()
+        loop = asyncio.get_running_loop()
+        if self.entrance is not None:
+            await loop.run_in_executor(None, self.entrance.close)
+        if self.http is not None:
+            await self.http.close()
+        if self._work is not None:
+            await asyncio.wait([self._work])
+            self._work.exception()  # it was told already, or it is only `Stopped`
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._shown = loop.call_later(SHOW_S, self._look, loop)
+        self._show(self._server.progress)
+
+
+def _bound(address: Address, name: str, listen: Callable[[str, int], T]) -> T:
+    try:
+        return listen(address.host, address.port)
+    except OSError as error:
+        raise _taken(address, name, error) from error
+
+
+def _taken(address: Address, name: str, error: OSError) -> SettingsError:
+    return SettingsError(f"listen.{name}: cannot bind {address}: {error.strerror}")
+
+
+def _text(bound: tuple[str, int]) -> str:
+    return f"{bound[0]}:{bound[1]}"

@@ -1,0 +1,1 @@
+"""State of queues and topics in files instead of memory."""

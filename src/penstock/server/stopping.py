@@ -1,0 +1,79 @@
+"""A stop in its order: who is told, what is still done, what is dropped, and the log last.
+
+    doors     nobody new comes in; AMQP's clients get 320, Flight's calls Unavailable, deadlines are looked at no more
+    bulk      large reads end; Flight's and HTTP's answers that are under way have some seconds
+    actions   what was set off has two seconds
+    pools     nothing is handed over any more; what runs ends, and its result is dropped
+    upkeep    ends at its next step; the state as of now is written
+    engine    its last turn: from now on nothing is decided, logged or told
+    log       on the loop, for nothing else is left: committed, marked as cleanly stopped, closed
+
+A step begins when the one before is over, so none hands work to what has ended.  What is dropped was promised to
+nobody: whoever waited was told by the doors, and what the log has not confirmed is for its publisher to send again.
+After a bug memory is not trusted: no last turn, no checkpoint, and a log that a start checks as after a kill.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.server.actions.ending import end_actions
+
+if TYPE_CHECKING:
+    from penstock.server.app import Server
+
+REASON = "the server stops"
+
+
+class Stopping:
+    """The stop of one server.  For the loop's thread."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def run(self) -> None:
+        """All of it; what was taken and confirmed is durable when this returns."""
+        self.close_doors()
+        await self.end_calls()
+        await end_actions(self._server.engine)
+        await self.end_work()
+        self.close_log()
+
+    def close_doors(self) -> None:
+        """Nobody new; everybody is told; nothing happens by time any more."""
+        server = self._server
+        server.serving = False
+        server.amqp.stop_listening()
+        server.amqp.close_all(REASON)
+        server.flight.stop()
+        server.keeper.stop()
+        server.end_timers()
+        server.pager.end()
+
+    async def end_calls(self) -> None:
+        """The bulk child, then who waits for it or for anything else."""
+        server, loop = self._server, self._server.loop
+        server.ask_bulk(None)  # what it was asked for is done in our threads, or not at all
+        await loop.run_in_executor(None, server.bulk.close)
+        await loop.run_in_executor(None, server.flight.close)
+        server.flight.shut()
+        if server.http is not None:
+            await server.http.close()
+
+    async def end_work(self) -> None:
+        """Threads and upkeep, then the last checkpoint; nothing reads the log when this returns."""
+        server, pools = self._server, self._server.pools
+        pools.close()
+        await pools.end(pools.scanning, pools.judging, pools.replaying, pools.acting)
+        if server.failure is None:
+            server.engine.finish_turn()
+            await server.keeper.last_checkpoint()
+        else:
+            await server.keeper.give_up()
+        await pools.end(pools.reading)
+
+    def close_log(self) -> None:
+        """Nobody but this touches it now."""
+        clean = self._server.failure is None
+        self._server.engine.end(last_turn=clean)
+        self._server.log.close(clean=clean)

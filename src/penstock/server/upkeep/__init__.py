@@ -1,0 +1,1 @@
+"""Upkeep of the log beside the work: checkpoints, retention, holds, compaction."""

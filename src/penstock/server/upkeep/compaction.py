@@ -1,0 +1,310 @@
+"""Compaction of a running server's log: one rewriting at a time, planned here, written elsewhere, swapped in here.
+
+    look     facts about closed segments; where rows may go also what is still needed, as of a synced LSN
+    plan     `log.upkeep.plan` says what is worth doing
+    base     before rows are left out, a durable base that stands for them
+    rewrite  in the bulk child where there is one, else in a thread; never above the room that the disk has
+    swap     one new list of segments on the loop; readers go on with the old files
+
+Every step may fail, and the log is as it was.  What may go is decided by settled, synced records alone: a message that
+waits, is leased, is on its way, or was planned for a stream keeps its row, and a running read keeps all from its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from penstock.core.state.needs import count, held_from, needed_pairs
+from penstock.errors import LogDamaged, Unavailable
+from penstock.log.upkeep.names import build
+from penstock.log.upkeep.plan import UNKNOWN, Aims, Facts, Task, plan
+from penstock.log.upkeep.rewrite import Made, Old, Order, rewrite
+from penstock.log.upkeep.swap import drop
+from penstock.records.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from penstock.core.state.durable import DurableState
+    from penstock.log import SegmentInfo
+    from penstock.server.engine import Engine
+    from penstock.server.upkeep.retention import Retirement
+
+logger = logging.getLogger("penstock.server")
+
+_T = TypeVar("_T")
+
+MARGIN = 64 << 20
+"""Bytes of the disk that a rewriting leaves free, beside what the log holds back for itself."""
+
+PAUSE_S = 0.002
+"""In a thread of the server: how long it rests after each group of batches."""
+
+BASE_WAIT_US = 3_600_000_000
+"""How long a base is put off because it would take more than half of what it lets go."""
+
+LARGE = 8 << 20
+"""Bytes to read from which on the work is done elsewhere."""
+
+
+class Elsewhere(Protocol):
+    """Another process for what reads much."""
+
+    async def rewrite(self, order: Order) -> Made:
+        """As `log.upkeep.rewrite.rewrite`; PenstockError too when the other process cannot do it."""
+        ...
+
+    async def index(self, first: int) -> int:
+        """As `log.upkeep.names.build`."""
+        ...
+
+
+@dataclass(slots=True)
+class Look:
+    """What was found: tasks, and the state as of a synced LSN that says what their segments still need."""
+
+    tasks: list[Task]
+    state: DurableState | None = None
+
+    @property
+    def gain(self) -> int:
+        """Bytes that one base would let go in all."""
+        return sum(task.gain for task in self.tasks if task.drops)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was done since the start."""
+
+    rewritten: int = 0  # files that were replaced
+    freed: int = 0  # bytes
+    dropped: int = 0  # rows
+
+
+class Compaction:
+    """Compaction of one log.  Its coroutines run one at a time, and belong to the loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        retirement: Retirement,
+        pool: Executor,
+        state: Callable[[], Awaitable[DurableState]],
+        synced: Callable[[int], Awaitable[None]],
+        aims: Aims,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        """`state` gives what the log has settled, on disk for sure; `synced` waits until the log has synced an LSN."""
+        self.totals = Totals()
+        self.stopping = False
+        self._engine, self._retirement, self._pool = engine, retirement, pool
+        self._state, self._synced, self._aims = state, synced, aims
+        self._elsewhere = elsewhere
+        self._rest = threading.Event()
+        self._failed = set[int]()  # first LSNs of segments that could not be rewritten
+        self._seen: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self._base_size = 0  # bytes of the base that was too large for its gain
+        self._base_since = 0  # mono when it was first put off; 0: none is
+
+    def news(self) -> bool:
+        """Whether there may be something to do that was not there at the last look.  Cheap; on the loop."""
+        segments = self._engine.log.segments()
+        past = self._retirement.past_upto  # by age alone, too
+        seen = (len(segments), segments[-1].first, sum(one.generation for one in segments), past)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        return True
+
+    async def look(self) -> Look:
+        """What is worth doing now.  Raises LogBroken, LogDamaged, OSError."""
+        engine = self._engine
+        past = {one.first for one in await self._off(self._retirement.past)}
+        closed = [_facts(one, one.first in past) for one in engine.log.segments()[:-1]]
+        room = self._room()
+        state: DurableState | None = None
+        hold = engine.held()
+        if any(one.past and one.last < hold and one.rows for one in closed):
+            state = await self._state()
+            closed = await self._off(partial(_counted, closed, state))
+            hold = min(engine.held(), held_from(state))  # what was settled for its delivery is on its way now
+        tasks = [
+            task for task in plan(closed, hold, room, self._aims)
+            if not self._read(task) and not any(one.first in self._failed for one in task.segments)
+        ]  # fmt: skip
+        return Look(tasks, state)
+
+    def _read(self, task: Task) -> bool:
+        """Whether somebody reads these files: rows that he may want stay, and he may open a file by its name."""
+        return self._engine.reading() <= task.segments[-1].last
+
+    async def step(self) -> Task | None:
+        """Do the most useful thing, if there is one; the task that was done."""
+        look = await self.look()
+        for task in look.tasks:
+            if self.stopping or self._engine.log.full:
+                return None
+            if await self.run(task, look.state, look.gain):
+                return task
+        return None
+
+    async def run(self, task: Task, state: DurableState | None, gain: int = 0) -> bool:
+        """Carry out one task; whether the log is now different.
+
+        `gain`: bytes that the base which it needs would let go in all, with other tasks.
+        Raises LogBroken, OSError, and Unavailable when the other process died.  Segments that turn out to be damaged
+        are told and not tried again.
+        """
+        log = self._engine.log
+        order = Order(tuple(Old(one.first, one.last, one.generation, one.rows) for one in task.segments))
+        order = replace(order, compress=task.why == "cold" or _all_compressed(task))
+        if task.drops:
+            assert state is not None, "rows are left out by a state alone"
+            floor = await self._base_over(order.last, max(gain, task.gain))
+            if not floor:
+                return False
+            keep = await self._off(lambda: needed_pairs(state, order.first, order.last).tobytes())
+            order = replace(order, keep=keep, floor=floor)
+        try:
+            made = await self._rewrite(order, task.bytes_before)
+        except Unavailable:
+            if not self.stopping:
+                raise
+            return False
+        except LogDamaged as error:
+            logger.warning("upkeep of the log: %s", error)
+            self._failed.update(one.first for one in task.segments)
+            return False
+        if self._wanted(task):
+            await self._off(lambda: drop(log.disk, made))
+            return False
+        try:
+            swap = log.swap(made)
+        except ValueError as error:  # retired meanwhile
+            logger.info("a rewriting came too late: %s", error)
+            await self._off(lambda: drop(log.disk, made))
+            return False
+        await self._off(swap.prepare)
+        if self._wanted(task):  # in the step that enters: a hold that comes later finds what is then in the list
+            swap.undo()
+            await self._off(lambda: drop(log.disk, made))
+            return False
+        swap.enter()
+        try:
+            await self._off(swap.finish)
+        except OSError as error:
+            if not swap.renamed:
+                swap.undo()
+                await self._off(lambda: drop(log.disk, made))
+                raise
+            logger.warning("upkeep of the log: %s", error)
+        held = [swap]
+        del swap
+        await self._off(held.clear)  # in a thread: to close a large deleted file takes the kernel 20 ms
+        freed = task.bytes_before - made.end
+        self.totals.rewritten += len(task.segments)
+        self.totals.freed += freed
+        self.totals.dropped += made.rows_before - made.rows
+        logger.info(
+            "%d segment(s) from LSN %d on rewritten (%s): %d of %d rows, %d bytes freed",
+            len(task.segments), made.first, task.why, made.rows, made.rows_before, freed,
+        )  # fmt: skip
+        return True
+
+    def _wanted(self, task: Task) -> bool:
+        """Whether a read or a delivery that began meanwhile may need the files as they were."""
+        return self._read(task) or (task.drops and self._engine.held() <= task.segments[-1].last)
+
+    async def _base_over(self, last: int, gain: int) -> int:
+        """The floor of a durable base above `last`; 0 when a new one would cost too much for now.
+
+        A base is as large as what waits below it is scattered: 2 bytes a message and more.  So it is put off while
+        twice its size is more than the bytes that it lets go, but for an hour at most: what nobody needs stays no
+        longer beside a queue of many millions, and the log grows by one such base an hour at most.
+        """
+        log, retirement = self._engine.log, self._retirement
+        if log.base_floor > last:
+            return log.base_floor
+        if self._puts_off(self._base_size, gain):
+            return 0  # without the work of folding it again
+        past = await self._off(retirement.past)
+        floor = max([last, *(one.last for one in past)]) + 1
+        state = await self._off(lambda: retirement.state_below(floor))
+        self._base_size = len(state)
+        if self._puts_off(len(state), gain):
+            return 0
+        self._base_since = self._base_size = 0
+        await self._synced(retirement.write_base(floor, state))
+        return log.base_floor
+
+    def _puts_off(self, size: int, gain: int) -> bool:
+        """Whether a base of this size has to wait."""
+        now = self._engine.clock.mono()
+        if 2 * size <= gain:
+            return False
+        self._base_since = self._base_since or now
+        return now - self._base_since < BASE_WAIT_US
+
+    async def _rewrite(self, order: Order, size: int) -> Made:
+        if self._elsewhere is not None and size >= LARGE:
+            return await self._elsewhere.rewrite(order)
+        return await self._off(lambda: rewrite(self._engine.log.disk, order, self._between))
+
+    async def index(self) -> int:
+        """Make the indexes of names that are missing; how many.  Segments that cannot be read are told once."""
+        log, made = self._engine.log, 0
+        sizes = {one.first: one.bytes for one in log.segments()}
+        for first in await self._off(log.unindexed):
+            if self.stopping or log.full or first in self._failed:
+                continue
+            try:
+                if self._elsewhere is not None and sizes.get(first, 0) >= LARGE:
+                    await self._elsewhere.index(first)
+                else:
+                    await self._off(partial(build, log.disk, first, self._between))
+            except Unavailable:
+                if not self.stopping:
+                    raise
+            except LogDamaged as error:
+                logger.warning("upkeep of the log: %s", error)
+                self._failed.add(first)
+            else:
+                made += 1
+        return made
+
+    def _between(self, done: int) -> bool:
+        """In a thread of the server, between groups of batches: let the loop have the interpreter."""
+        self._rest.wait(PAUSE_S)
+        return self.stopping
+
+    async def _off(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _room(self) -> int:
+        log = self._engine.log
+        if log.full:
+            return 0
+        held_back = log.settings.low_space + log.settings.reserve
+        return log.disk.free() - held_back - (MARGIN if log.settings.low_space else 0)
+
+
+def _facts(one: SegmentInfo, past: bool) -> Facts:
+    return Facts(one.first, one.last, one.rows, one.batches, one.bytes, one.generation, one.compressed, past)
+
+
+def _counted(closed: list[Facts], state: DurableState) -> list[Facts]:
+    """The facts with what is needed of each segment past retention."""
+    out = list[Facts]()
+    for one in closed:
+        needed = min(one.rows, count(needed_pairs(state, one.first, one.last))) if one.past else UNKNOWN
+        out.append(replace(one, needed=needed))
+    return out
+
+
+def _all_compressed(task: Task) -> bool:
+    return all(one.compressed for one in task.segments)

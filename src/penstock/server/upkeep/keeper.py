@@ -1,0 +1,301 @@
+"""Upkeep of the log beside the work: checkpoints by size, retention by age and size, compaction.
+
+A checkpoint only saves time at the next start.  The core gives references to its immutable chunks on the loop; encoding
+and writing happen in a thread.  What retention may delete is `retention`'s, what is worth rewriting `compaction`'s;
+both run here, one step a beat, and only one of all these at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import LogBroken, PenstockError, Unavailable
+from penstock.log.listing import SegmentInfo
+from penstock.log.upkeep.plan import Aims
+from penstock.server.upkeep.compaction import Compaction, Elsewhere
+from penstock.server.upkeep.pacing import Pace, lag_us
+from penstock.server.upkeep.retention import Retirement
+
+if TYPE_CHECKING:
+    from penstock.config.settings import LogSection
+    from penstock.core.state.capture import Snapshot
+    from penstock.core.state.durable import DurableState
+    from penstock.server.engine import Engine
+
+logger = logging.getLogger("penstock.server")
+
+RETENTION_BEATS = 10
+"""Whether segments may go is looked at once in so many beats, and sooner when the log outgrows its retention."""
+
+GROWTH_SEGMENTS = 2
+GROWTH_PART = 8
+"""Sooner: beyond `retention.bytes`, once the log has grown by so many segments, and by this part of what the last look
+left.  A look costs about as much as there is to look at: a log that nothing can leave is not looked at all the time."""
+
+BEHIND_SEGMENTS = 8
+"""Publishers are slowed by 5 ms a batch for so much that has come since the log was last tended, see `pacing`."""
+
+FLOORS_AT_ONCE = 2048
+"""Queues asked for their oldest message before others have their turn."""
+
+REWRITINGS_MOST = 16
+"""Rewritings in a row before checkpoints have their turn."""
+
+PATIENCE_S = 2.0
+"""What runs when a server fails has so long to end."""
+
+COMPACTION_LOOKS = 30
+"""Without a segment that is new, rewritten or newly past retention, what is needed is counted once in so many looks."""
+
+
+class Keeper:
+    """Looks once a second whether something is due."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Executor,
+        settings: LogSection,
+        loop: asyncio.AbstractEventLoop,
+        elsewhere: Elsewhere | None = None,
+        tidy: Callable[[], None] | None = None,
+    ) -> None:
+        """`elsewhere`: another process for large rewritings; a thread of the pool does them unless given.
+
+        tidy: gives free memory back; called from the pool after a checkpoint, and when a burst is over.
+        """
+        self.engine = engine
+        self.checkpoints = 0
+        self.retirement = Retirement(engine, settings.retention)
+        aims = Aims(segment=settings.segment, compress=settings.compress_cold)
+        self.compaction = Compaction(engine, self.retirement, pool, self._state, self._synced, aims, elsewhere)
+        self._pool = pool
+        self._settings = settings
+        self._loop = loop
+        self._bytes, self._records = engine.log.bytes_written, engine.core.last_lsn
+        self._running: asyncio.Future[None] | None = None
+        self._beats = 0  # since it last tended the log
+        self._tended = 0
+        self.pace = Pace(engine, loop.call_later)
+        self._left = 0  # bytes that tending left of what the log had
+        self._succeeded = 0  # how often it came to its end
+        self._tidy = tidy
+        self._seen = self._bytes  # bytes written as of the last beat
+        self._untidy = False
+        self._tidying: asyncio.Future[None] | None = None
+
+    def beat(self) -> None:
+        """Start a checkpoint when enough was logged since the last one, or delete what may go."""
+        engine = self.engine
+        self._beats += 1
+        if engine.log.bytes_written != self._seen:
+            self._seen, self._untidy = engine.log.bytes_written, True
+        elif self._untidy and self._tidy is not None:
+            self._untidy = False
+            self._tidying = self._loop.run_in_executor(self._pool, self._tidy)
+        outgrown = self._outgrown()
+        self.pace.set(0 if engine.broken is not None or self.stopping else self._lag_us())
+        if engine.broken is not None or self.stopping or (self._running is not None and not self._running.done()):
+            return
+        grown = engine.log.bytes_written - self._bytes
+        # before checkpoints: under a load that makes one due each beat, too
+        if self._beats >= RETENTION_BEATS or outgrown:
+            self._beats = 0
+            self._tended += 1
+            self._running = asyncio.ensure_future(self._look_after(), loop=self._loop)
+        elif grown >= self._settings.checkpoint_bytes or (
+            engine.core.last_lsn - self._records >= self._settings.checkpoint_records and grown
+        ):
+            self._running = asyncio.ensure_future(self._guarded(self.checkpoint()), loop=self._loop)
+
+    def _outgrown(self) -> bool:
+        """Whether the log is beyond its retention, and has grown much since it was last tended."""
+        most = self._settings.retention.bytes
+        if most is None:
+            return False
+        slack, size = GROWTH_SEGMENTS * self._settings.segment, self.engine.log.size
+        return size > most + slack and size - self._left > max(slack, self._left // GROWTH_PART)
+
+    def _lag_us(self) -> int:
+        """How long a batch of publishes waits: the longer, the more has come since the log was last tended."""
+        most = self._settings.retention.bytes
+        if most is None:
+            return 0
+        slack = GROWTH_SEGMENTS * self._settings.segment
+        return lag_us(self.engine.log.size - max(most, self._left) - slack, BEHIND_SEGMENTS * self._settings.segment)
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        """Upkeep that fails is told and tried again later; the server goes on without it."""
+        try:
+            await work
+        except Unavailable as error:
+            if not self.stopping:  # then the other process was ended on purpose
+                logger.warning("upkeep of the log: %s", error)
+        except (OSError, PenstockError) as error:
+            logger.warning("upkeep of the log: %s", error)
+
+    async def checkpoint(self) -> None:
+        """Take the state now; write it once the disk has everything it stands for."""
+        engine = self.engine
+        self._bytes, self._records = engine.log.bytes_written, engine.core.last_lsn
+        snapshot = await self._snapshot()
+        await self._loop.run_in_executor(self._pool, self._write, snapshot)
+        engine.core.captured(snapshot)
+
+    async def _snapshot(self) -> Snapshot:
+        """The state now, on disk with everything it stands for.  Raises LogBroken."""
+        engine = self.engine
+        engine.acts.ledger.note()
+        engine.finish_turn()  # what is journalled belongs to the state and must reach the log
+        snapshot = engine.core.snapshot()
+        for _ in engine.core.capture(snapshot):
+            await asyncio.sleep(0)  # many queues: the others have their turn between two steps
+        engine.finish_turn()
+        await self._synced(engine.core.last_lsn)
+        return snapshot
+
+    async def _state(self) -> DurableState:
+        """What the log has settled: nothing that this leaves out of the queues is needed again.  Raises LogBroken."""
+        snapshot = await self._snapshot()
+        state = await self._loop.run_in_executor(self._pool, snapshot.state)
+        self.engine.core.captured(snapshot)
+        return state
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            self.engine.log.write_checkpoint(snapshot.encode(), snapshot.cut)
+        except OSError as error:  # a full disk, say; the next start takes longer, nothing else
+            logger.warning("no checkpoint at LSN %d: %s", snapshot.cut, error)
+        else:
+            self.checkpoints += 1
+        finally:
+            snapshot.captured.clear()
+            if self._tidy is not None:
+                self._tidy()
+
+    async def _look_after(self) -> None:
+        """Tend the log.  Nobody is slowed for what it leaves, but for what came meanwhile, if it took long.
+
+        When it fails nobody is slowed for anything: nothing says that there is less to come.
+        """
+        log, before, tended = self.engine.log, self.engine.log.bytes_written, self._succeeded
+        try:
+            await self._guarded(self._tend())
+        finally:
+            came = log.bytes_written - before if self._succeeded > tended else 0
+            self._left = max(0, log.size - came)
+            self.pace.set(0 if self.stopping else self._lag_us())
+
+    async def _tend(self) -> None:
+        """Delete what may go, rewrite what is worth it, and give back what the system caches of what was delivered."""
+        for _ in iter(lambda: self.engine.core.look_for_floor(FLOORS_AT_ONCE), False):
+            await asyncio.sleep(0)
+        if self.stopping:
+            return
+        await self._retire()
+        compaction = self.compaction
+        if compaction.news() or self._tended % COMPACTION_LOOKS == 0:
+            for _ in range(REWRITINGS_MOST):
+                if await compaction.step() is None:
+                    break
+        await compaction.index()
+        await self._loop.run_in_executor(self._pool, self.engine.log.give_back, self.engine.floor())
+        self._succeeded += 1
+
+    async def compact(self, *, dry_run: bool = False) -> dict[str, object]:
+        """Delete and rewrite all that is worth it at once, or say what that would be.
+
+        "planned": the tasks as found first; "done": how many segments were rewritten, "deleted"; "freed" bytes and
+        "dropped" rows of both.  Raises LogBroken, LogDamaged, OSError, and Unavailable when the server stops.
+        """
+        await self._rest()
+        if self.stopping:
+            raise Unavailable("the server stops")
+        ended = self._running = self._loop.create_future()
+        try:
+            compaction, log = self.compaction, self.engine.log
+            planned = [task.plain() for task in (await compaction.look()).tasks]
+            before, totals = log.first_lsn, replace(compaction.totals)
+            segments, gone = log.segments(), list[SegmentInfo]()
+            if not dry_run:
+                await self._retire()
+                if log.first_lsn != before:
+                    gone = [one for one in segments if one.last < log.first_lsn]
+                for _ in range(2 * len(segments)):
+                    if await compaction.step() is None:
+                        break
+                await compaction.index()
+            now = compaction.totals
+            return {
+                "planned": planned, "deleted": len(gone), "done": now.rewritten - totals.rewritten,
+                "freed": now.freed - totals.freed + sum(one.bytes for one in gone),
+                "dropped": now.dropped - totals.dropped + sum(one.rows for one in gone),
+            }  # fmt: skip
+        finally:
+            ended.set_result(None)
+
+    async def _retire(self) -> None:
+        """One look at what retention may delete."""
+        due = await self._loop.run_in_executor(self._pool, self.retirement.due, self.engine.floor())
+        if due is None:
+            return
+        state = await self._loop.run_in_executor(self._pool, self.retirement.state_below, due)
+        lsn = self.retirement.write_base(due, state)
+        await self._synced(lsn)
+        if self.engine.floor() < due:
+            return  # a read began meanwhile; the base stands, and the segments go at a later look
+        log = self.engine.log
+        for name in await self._loop.run_in_executor(self._pool, log.remove, log.detach(due)):
+            logger.info("%s is past retention and was deleted", name)
+
+    async def _synced(self, lsn: int) -> None:
+        """Wait until the log has written everything up to `lsn`, and ask for its sync.  Raises LogBroken."""
+        engine = self.engine
+        if engine.broken is not None:
+            raise LogBroken(engine.broken)
+        durable: asyncio.Future[None] = self._loop.create_future()
+
+        def broken(reason: str) -> None:
+            if not durable.done():
+                durable.set_exception(LogBroken(reason))
+
+        engine.on_broken.append(broken)
+        try:
+            engine.log.request_sync()
+            engine.when_durable(lsn, lambda: durable.set_result(None))
+            await durable
+        finally:
+            engine.on_broken.remove(broken)
+
+    # -- the end
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing new is begun."""
+        return self.compaction.stopping
+
+    def stop(self) -> None:
+        """Begin nothing more; what runs ends at its next step."""
+        self.compaction.stopping = True
+        self.pace.set(0)
+
+    async def last_checkpoint(self) -> None:
+        """After `stop`, at a clean stop: wait for what runs, then write the final state."""
+        await self._rest()
+        if self.engine.broken is None:
+            await self._guarded(self.checkpoint())
+
+    async def give_up(self) -> None:
+        """After `stop`, when the server failed: what runs has a moment, for it may wait for what never comes."""
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=PATIENCE_S)
+
+    async def _rest(self) -> None:
+        """Wait until nothing runs."""
+        while self._running is not None and not self._running.done():
+            await asyncio.wait([self._running])
