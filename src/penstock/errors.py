@@ -25,6 +25,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+AROUND = 60
+"""Characters on either side of the caret that are shown of a long expression."""
+
 
 class PenstockError(Exception):
     """The root: catch it to catch whatever Penstock raises on purpose."""
@@ -115,7 +118,12 @@ class ExpressionError(PenstockError):
         line_start = self.text.rfind("\n", 0, self.place) + 1
         line_end = self.text.find("\n", self.place)
         line = self.text[line_start : line_end if line_end >= 0 else None]
-        return f"{self}\n  {line}\n  {' ' * (self.place - line_start)}^"
+        place = self.place - line_start
+        if len(line) > 2 * AROUND:
+            before, after = max(0, place - AROUND), place + AROUND
+            line = ("..." if before else "") + line[before:after] + ("..." if after < len(line) else "")
+            place += 3 - before if before else 0
+        return f"{self}\n  {line}\n  {' ' * place}^"
 
 
 class SettingsError(PenstockError):

@@ -1,12 +1,13 @@
 """What the pure floors ask of the world: clock, disk and randomness, as Protocols with little in them.
 
-Real ones live in `log.disk` and `server.clock`; simulated ones in `log.simdisk` and `testing`.  A disk names files by
-short relative paths (`log/00000000000000000001.arrows`); it never sees a user's text.
+Real ones live in `log.disk`, `server.clock` and `server.paging`; simulated ones in `log.simdisk` and `testing`.  A disk
+names files by short relative paths (`log/00000000000000000001.arrows`); it never sees a user's text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Protocol
 
 
@@ -91,4 +92,24 @@ class Disk(Protocol):
 
     def lock(self) -> None:
         """Hold the folder until the process ends; DataFolderInUse when another holds it."""
+        ...
+
+
+class Backing(Protocol):
+    """A file that holds state of this process alone, mapped for reading; it is never read by another process."""
+
+    def extend(self, size: int) -> mmap:
+        """A mapping of `size` more bytes at the end, for which the disk has the room now; OSError when it has not."""
+        ...
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """All of `data` at `offset` of the file: the mappings show it.  OSError leaves the place undefined."""
+        ...
+
+    def give_back(self) -> None:
+        """Pages of the mappings may leave this process's memory; nothing is lost.  Any thread."""
+        ...
+
+    def close(self) -> None:
+        """Remove the file; mappings stay good as long as somebody holds them."""
         ...

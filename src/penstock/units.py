@@ -62,11 +62,16 @@ def parse_size(text: str) -> int:
 
 
 def to_micros(value: str | float | timedelta) -> int:
-    """Microseconds of what Python callers pass: text with a unit, seconds as a number, or a timedelta."""
+    """Microseconds of what Python callers pass: text with a unit, seconds as a number, or a timedelta.
+
+    Raises ValueError naming the value.
+    """
     if isinstance(value, str):
         return parse_duration(value)
     if isinstance(value, timedelta):
         return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+    if not abs(value) <= _LONGEST_US / 1_000_000:  # NaN neither
+        raise ValueError(f"{value!r} is no duration in seconds: it is too large, or no number")
     return round(value * 1_000_000)
 
 

@@ -10,8 +10,8 @@ import os
 
 from penstock.cli.progress import Progress, bar
 from penstock.core.audit.audit import Report
+from penstock.server.bulk.alone import stand_alone
 from penstock.server.bulk.checks import audit_view
-from penstock.server.bulk.view import stand_alone
 
 
 def audit(data: str | os.PathLike[str], progress: Progress | None = None) -> Report:

@@ -31,6 +31,7 @@ def backup(
     """Back up the log of a running server on this machine, or of a data folder with --data.
 
     Everything confirmed before the command began is in it.  Closed segments are hard links where the file system can.
+
     Example: penstock backup /backup/today
     """
     done = _of_folder(data, target, copy) if data is not None else _of_server(url, target, copy)
@@ -58,9 +59,9 @@ def _of_server(url: str, target: Path, copy: bool) -> dict[str, Any]:
 
 def _of_folder(data: str, target: Path, copy: bool) -> dict[str, Any]:
     from penstock.cli.logfiles import open_folder
+    from penstock.server.bulk.alone import stand_alone
     from penstock.server.bulk.backup import run
     from penstock.server.bulk.jobs import Request
-    from penstock.server.bulk.view import stand_alone
 
     disk = open_folder(data)
     try:
@@ -92,6 +93,7 @@ def restore(
     """Make a data folder from a backup, with an origin of its own.
 
     Queues, messages, streams and sinks are as they were; bookmarks of the original are refused.
+
     Example: penstock restore /backup/today /var/lib/penstock
     """
     from penstock.server.bulk.restore import restore as run

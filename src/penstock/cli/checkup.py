@@ -17,17 +17,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-
-from penstock.config.queues import QUEUE_KEYS, Kind
 from penstock.log.disk import LOCK_NAME
-from penstock.records.settings import QueueSettings
-from penstock.units import format_duration, format_size
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Address, Settings
@@ -202,60 +196,3 @@ def java(*, needed: bool) -> Finding:
     if int(match[1]) < 17:
         return Finding("Java", absent, match[0], advice)
     return Finding("Java", "good", match[0])
-
-
-def in_force(settings: Settings) -> list[tuple[str, str, str]]:
-    """Name, value as text and origin of every single setting, and of what queues have beside the defaults."""
-    sections = (settings.server, settings.listen, settings.amqp, settings.log, settings.spark)
-    names = ("server", "listen", "amqp", "log", "spark")
-    lines = [line for name, table in zip(names, sections, strict=True) for line in _lines(settings, name, table)]
-    return [*lines, *_queue_lines(settings)]
-
-
-def _queue_lines(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    usual = QueueSettings()
-    for index, queue in enumerate(settings.queue):
-        for name in (field.name for field in fields(QueueSettings)):
-            value = cast("object", getattr(queue.settings, name))
-            if value == getattr(usual, name):
-                continue
-            origin = settings.origin(f"queue.{index}.{name}")
-            if origin == "default":
-                origin = settings.origin(f"queue.{index}")  # what the reader of a foreign file put in
-            unit = "duration" if QUEUE_KEYS[name].kind is Kind.DURATION else None
-            yield f'queue "{queue.name}" {name}', told(value, unit), origin
-
-
-def _lines(settings: Settings, place: str, table: BaseModel) -> Iterator[tuple[str, str, str]]:
-    for key, field in type(table).model_fields.items():
-        value = cast("object", getattr(table, key))
-        inner = f"{place}.{key}"
-        if isinstance(value, BaseModel):
-            yield from _lines(settings, inner, value)
-            continue
-        origin = settings.origin(inner)
-        if origin == "default":
-            origin = settings.origin(place)  # an inline table has one origin for all of it
-        yield inner, told(value, _unit(field)), origin
-
-
-def _unit(field: FieldInfo) -> object:
-    """`duration` or `size` where the type says so, also inside `| None`."""
-    extras = [cast("object", field.json_schema_extra)]
-    for part in cast("tuple[object, ...]", get_args(field.annotation)):
-        if get_origin(part) is Annotated:
-            extras += [cast("object", meta.json_schema_extra) for meta in get_args(part) if isinstance(meta, FieldInfo)]
-    return next((cast("dict[str, object]", extra).get("unit") for extra in extras if isinstance(extra, dict)), None)
-
-
-def told(value: object, unit: object) -> str:
-    """A value as the settings file writes it."""
-    if value is None:
-        return "none"
-    if unit == "duration" and isinstance(value, int):
-        return format_duration(value)
-    if unit == "size" and isinstance(value, int):
-        return format_size(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

@@ -26,8 +26,8 @@ def of_folder(data: str, age: str | None, size: str | None, compress: bool, dry_
     from penstock.cli.logfiles import listing, open_folder
     from penstock.cli.progress import bar
     from penstock.log.upkeep.plan import Aims
-    from penstock.server import offline
     from penstock.server.clock import SystemClock
+    from penstock.server.upkeep import offline
 
     try:
         limits = offline.Limits(

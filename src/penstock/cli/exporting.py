@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ import pyarrow.compute
 
 from penstock.cli.exportfiles import writer_for
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 from penstock.wire.flight.bookmarks import parse_point, parse_span
 
@@ -90,8 +91,8 @@ def _place(text: str, origin: int) -> str:
 def of_folder(data: str, wanted: Wanted) -> Generator[tuple[Source, int, int]]:
     """Rows of a data folder, and the LSNs [start, end) they lie in."""
     from penstock.cli.logfiles import open_folder
-    from penstock.server.bulk.view import stand_alone
-    from penstock.server.flight.history import History
+    from penstock.server.bulk.alone import stand_alone
+    from penstock.server.flight.reading.history import History
     from penstock.wire.flight.tickets import LogRange, Replay
 
     view: View = stand_alone(open_folder(data))

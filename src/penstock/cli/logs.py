@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -47,7 +48,7 @@ def ls(data: DataFolder = None, url: OfServer = None, json: Json = False) -> Non
         write_json([facts._asdict() for facts in listed])
         return
     write_table(
-        ("first", "last", "batches", "records", "of", "size", "rewritten", ""),
+        ("first", "last", "batches", "records", "LSNs", "size", "rewritten", "state"),
         [
             (
                 facts.first,
@@ -80,6 +81,8 @@ def show(
     from penstock.cli.logfiles import records
     from penstock.records.kinds import Kind
 
+    if last is not None and last < first:
+        raise InvalidArgument(f"--from {first} is above --to {last}")
     folder, url = _place(data, url)
     names = {int(kind): kind.name.lower() for kind in Kind}
     table: list[tuple[object, ...]] = []
@@ -93,11 +96,14 @@ def show(
             else:
                 body = cast("bytes | None", row["body"]) or b""
                 cut = body[:60].decode("utf-8", "replace") + ("..." if len(body) > 60 else "")
-                table.append((row["lsn"], row["kind"], row["name"], row["route"], row["time"], len(body), cut))
+                time = cast(datetime, row["time"]).isoformat(" ", "milliseconds").removesuffix("+00:00")
+                table.append((row["lsn"], row["kind"], row["name"], row["route"], time, len(body), cut))
         if shown >= limit:
             break
     if not json:
-        write_table(("lsn", "kind", "name", "route", "time", "bytes", "body"), table)
+        write_table(
+            ("lsn", "kind", "name", "route", "time (UTC)", "bytes", "body"), table, whole=("kind", "time (UTC)")
+        )
 
 
 @app.command()
@@ -164,6 +170,7 @@ def compact(
     """Rewrite closed segments: join small batches, and leave out what is past retention and needed by nobody.
 
     A running server goes by its settings ([log] retention, compress_cold); it does all this by itself, in time.
+
     Example: penstock log compact --dry-run
     """
     from penstock.cli.compacting import of_folder, of_server

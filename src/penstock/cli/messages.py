@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -17,6 +16,7 @@ import typer
 from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_json
 from penstock.cli.remote import Remote, RemoteMessage, RemoteReceipt, connect
 from penstock.errors import InvalidArgument, NotFound, Refused
+from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -208,7 +208,13 @@ def consume(
                 show(message, as_json=json)
             return
         backlog = min(count, 32) if count else 32
-        settled = take(client.consume(queue, backlog=backlog, filter=filter), count, command, as_json=json)
+        consumer = client.consume(queue, backlog=backlog, filter=filter)
+
+        def narrow(left: int) -> None:
+            if left < backlog:
+                consumer.replace(max_backlog=left)
+
+        settled = take(consumer, count, command, as_json=json, narrow=narrow)
     if exec_ is not None:
         note(f"{settled[0]:,} done, {settled[1]:,} put back")
 
@@ -227,15 +233,23 @@ def read_command(text: str) -> list[str]:
 
 
 def take(
-    messages: Iterable[RemoteMessage], count: int, arguments: Sequence[str] | None, *, as_json: bool
+    messages: Iterable[RemoteMessage],
+    count: int,
+    arguments: Sequence[str] | None,
+    *,
+    as_json: bool,
+    narrow: Callable[[int], object] | None = None,
 ) -> tuple[int, int]:
     """Handle up to `count` messages (0: all that come), by a command if there is one.
 
+    `narrow` is told before a message is settled how many more are wanted, so that no others are granted.
     Result: how many were done and how many were put back.  InvalidArgument when the command cannot be started; the
     message that it was meant for is put back.
     """
     done = failed = 0
     for message in messages:
+        if count and narrow is not None:
+            narrow(count - done - failed - 1)
         if arguments is None:
             show(message, as_json=as_json)
             sys.stdout.flush()

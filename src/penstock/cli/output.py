@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, cast
 
 import orjson
 import typer
@@ -60,8 +60,9 @@ def write_table(
     *,
     title: str | None = None,
     to_stderr: bool = False,
+    whole: Sequence[str] = (),
 ) -> None:
-    """A table for a person.  Cells are text, never markup."""
+    """A table for a person.  Cells are text, never markup.  whole: columns that are not folded."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -70,9 +71,9 @@ def write_table(
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for at, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[at], (int, float)) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=column in whole)
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     Console(highlight=False, stderr=to_stderr).print(table)
 
 
@@ -80,7 +81,21 @@ def write_facts(facts: Mapping[str, object]) -> None:
     """Names and values, one a line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        write(f"{name:<{width}}  {'' if value is None else value}")
+        write(f"{name:<{width}}  {shown(value)}".rstrip())
+
+
+def shown(value: object) -> str:
+    """A value in a table: nothing for None, `yes` or `no`, lists and tables with commas, no control characters."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{shown(name)} {shown(one)}" for name, one in cast("Mapping[object, object]", value).items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown, cast("Sequence[object]", value)))
+    text = str(value)
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def tell_error(error: PenstockError, *, as_json: bool) -> int:

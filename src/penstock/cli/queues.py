@@ -1,4 +1,4 @@
-"""`queue list|show|declare|peek|ack`."""
+"""`queue list|show|declare|alter|purge|delete|peek|ack`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Annotated, cast
 import typer
 
 from penstock.cli.messages import show as show_message
-from penstock.cli.output import DEFAULT_URL, Json, Url, write, write_facts, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_facts, write_json, write_table
 from penstock.cli.remote import connect
 from penstock.errors import InvalidArgument
 
-app = typer.Typer(help="List, show, declare and look into queues.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List, show, declare, change and look into queues.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(help="The queue.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 COLUMNS = ("queue", "ready", "leased", "delayed", "consumers")
+LONG = frozenset(("bookmark", "deliverable"))
+"""What JSON has of a message and a table has no room for: `lsn` and `state` say it too."""
 
 
 @app.command("list")
@@ -49,7 +52,11 @@ def show(
     if details and not json:
         for heading in ("subscriptions", "messages"):
             rows = cast("list[dict[str, object]]", queue[heading])
-            write_table(list(rows[0]) if rows else [], [list(row.values()) for row in rows], title=heading)
+            if not rows:
+                write(f"no {heading}")
+                continue
+            columns = [column for column in rows[0] if column not in LONG]
+            write_table(columns, [[row.get(column) for column in columns] for row in rows], title=heading)
         queue = {name: value for name, value in queue.items() if not isinstance(value, list)}
     if json:
         write_json(dict(queue))
@@ -79,6 +86,76 @@ def declare(
         write(f"queue {name} declared")
 
 
+@app.command()
+def alter(
+    name: Name,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in the settings file.")
+    ] = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to its default.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Change settings of a queue while it works; those that are not named stay.
+
+    Example: penstock queue alter to-ship --set lease_period=1m --unset filter
+    """
+    settings = dict(map(read_setting, setting or []))
+    settings |= {key.strip().replace("-", "_"): None for key in unset or []}
+    if not settings:
+        raise InvalidArgument("name what to change: --set KEY=VALUE, or --unset KEY")
+    with connect(url) as client:
+        client.alter(name, **settings)
+    if json:
+        write_json({"altered": name, "settings": sorted(settings)})
+    else:
+        write(f"queue {name} altered")
+
+
+@app.command()
+def purge(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Remove what is ready in a queue.  What is leased or delayed stays.
+
+    Example: penstock queue purge to-ship --yes
+    """
+    with connect(url) as client:
+        ready = cast("int", client.queue(name)["ready"])
+        if not confirmed(f"queue {name} has {counted(ready, 'ready message')}: remove what is ready?", yes):
+            return
+        messages = client.purge(name)
+    if json:
+        write_json({"purged": name, "messages": messages})
+    else:
+        write(f"{counted(messages, 'message')} removed from queue {name}")
+
+
+@app.command()
+def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Delete a queue and what waits in it.  Its topics keep what the log keeps of them.
+
+    Example: penstock queue delete to-ship --yes
+    """
+    with connect(url) as client:
+        counts = client.queue(name)
+        waiting = f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
+        if not confirmed(f"queue {name} has {waiting}: delete it?", yes):
+            return
+        client.delete(name)
+    if json:
+        write_json({"deleted": name})
+    else:
+        write(f"queue {name} deleted")
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Whether to go on with what takes something away.  InvalidArgument where nobody is there to ask."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise InvalidArgument(f"{question}  Nobody is there to ask: say --yes")
+    return typer.confirm(question)
+
+
 def read_setting(text: str) -> tuple[str, object]:
     """`KEY=VALUE`: the value as TOML where it is TOML (numbers, tables, lists), as text otherwise."""
     import tomllib
@@ -90,7 +167,14 @@ def read_setting(text: str) -> tuple[str, object]:
         read: object = tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, KeyError):
         read = value
-    return key.strip().replace("-", "_"), read
+    name = key.strip().replace("-", "_")
+    from penstock.config.queue_values import Kind
+    from penstock.config.queues import QUEUE_KEYS
+
+    known = QUEUE_KEYS.get(name)
+    if known is not None and known.kind is Kind.DURATION and isinstance(read, int | float):
+        raise InvalidArgument(f"--set {text!r}: a duration needs a unit: write {name}={read}s if seconds are meant")
+    return name, read
 
 
 @app.command()

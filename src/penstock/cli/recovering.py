@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from penstock.server.progress import Progress, Show
+    from penstock.server.opening.progress import Progress, Show
 
 PATIENCE_S = 0.3
 """A start that is over by then shows nothing, and loads nothing to show it with."""

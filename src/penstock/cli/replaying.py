@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Protocol, cast
 
 import typer
 
 from penstock.cli.messages import show
-from penstock.cli.output import DEFAULT_URL, Json, Url
-from penstock.errors import InvalidArgument
+from penstock.cli.output import DEFAULT_URL, Json, Url, note
+from penstock.errors import InvalidArgument, NotFound
 
 
 def add_to(app: typer.Typer) -> None:
@@ -41,6 +42,9 @@ def replay(
     not_found: Annotated[
         str, typer.Option("--bookmark-not-found", help="What an unknown bookmark is: epoch, now or fail.")
     ] = "now",
+    fields: Annotated[
+        str | None, typer.Option("--fields", help="Fields of a JSON body to show: '-/,+/id', or all but '-/notes'.")
+    ] = None,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
@@ -68,8 +72,42 @@ def replay(
             rate=rate,
             rate_max_gap=rate_max_gap,
             bookmark_not_found=not_found,
+            select=fields,
         ) as messages,
     ):
+        shown = 0
         for message in messages:
             show(message, as_json=json)
             sys.stdout.flush()
+            shown += 1
+        if not shown:
+            _tell_nothing(cast("_Named", client), topic, pattern, looked_at_all=bookmark == "EPOCH" and filter is None)
+
+
+class _Named(Protocol):
+    """What is asked of the client about a name."""
+
+    def queue(self, name: str) -> object: ...
+    def topic(self, name: str, exchange: str = "") -> object: ...
+
+
+def _tell_nothing(client: _Named, topic: str | None, pattern: str | None, *, looked_at_all: bool) -> None:
+    """Nothing was printed: say so.  NotFound where everything was looked at and nothing has that name."""
+    if topic is None:
+        note(f"no records for topics that match {pattern!r}")
+        return
+    said = f"no records for topic {topic!r}"
+    if looked_at_all and not _is_known(client, topic):
+        raise NotFound(f"{said} in the log, and no queue or declared topic has that name")
+    note(said if looked_at_all else f"{said} from there on that match")
+
+
+def _is_known(client: _Named, topic: str) -> bool:
+    exchange, _, key = topic.rpartition("/")
+    for ask in (partial(client.queue, topic), partial(client.topic, topic), partial(client.topic, key, exchange)):
+        try:
+            ask()
+        except NotFound:
+            continue
+        return True
+    return False

@@ -26,6 +26,13 @@ ReadyFile = Annotated[
 ]
 
 
+DECLARED = (
+    "user", "vhost", "exchange", "topic", "queue", "binding", "view", "conflated_topic", "action", "entitlement",
+    "pipeline",
+)  # fmt: skip
+"""The sections that `check` counts."""
+
+
 def add_to(app: typer.Typer) -> None:
     """Put these commands into the tree."""
     app.command()(serve)
@@ -71,6 +78,7 @@ def serve(
     Example: penstock serve penstock.toml --data /var/lib/penstock
     """
     from penstock.cli.recovering import line, relax_collector
+    from penstock.errors import SettingsError
 
     relax_collector()
     settings = read_settings(
@@ -84,9 +92,27 @@ def serve(
         },
         tell=True,
     )
+    check_ready_file(ready_file)
+    if problems := _bad_expressions(settings, config or "settings"):
+        raise SettingsError("\n".join(problems))
     from penstock.server.app import serve as run
 
     run(settings, ready_file=ready_file, show=line())
+
+
+def check_ready_file(name: str | None) -> None:
+    """SettingsError, before anything is started, where no file can be written."""
+    if name is None:
+        return
+    folder = os.path.dirname(name) or "."
+    if not os.path.isdir(folder):
+        from penstock.errors import SettingsError
+
+        raise SettingsError(f"option --ready-file: {folder} is no folder")
+    if os.path.isdir(name) or not os.access(folder, os.W_OK):
+        from penstock.errors import SettingsError
+
+        raise SettingsError(f"option --ready-file: {name} cannot be written")
 
 
 def up(
@@ -98,6 +124,7 @@ def up(
     Example: penstock up penstock.toml
     """
     settings = read_settings(config, {})
+    check_ready_file(ready_file)
     from penstock.cli.supervisor import up as run
 
     run(settings, ready_file=ready_file)
@@ -107,7 +134,7 @@ def check(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help=_CONFIG)],
     json: Json = False,
 ) -> None:
-    """Check a settings file, its filters and patterns included, and change nothing.
+    """Check a settings file, its filters and patterns included, as a server with an empty folder would take it.
 
     Example: penstock check penstock.toml
     """
@@ -118,7 +145,7 @@ def check(
     filters = [
         (settings.origin(f"queue.{index}.{key}"), f'[[queue]] "{queue.name}".{key}', getattr(queue.settings, key), key)
         for index, queue in enumerate(settings.queue)
-        for key in ("filter", "barrier_expression")
+        for key in ("filter", "barrier_expression", "priority_expression")
     ]
     filters += [
         ("default", f'[[pipeline]] "{pipeline.name}" from.filter', pipeline.source.filter, "")
@@ -127,10 +154,10 @@ def check(
     for origin, place, text, key in filters:
         if text is None:
             continue
-        from penstock.expr import compile_filter
+        from penstock.expr import compile_filter, compile_value
 
         try:
-            compiled = compile_filter(text)
+            compiled = compile_value(text) if key == "priority_expression" else compile_filter(text)
             if key:
                 compiled.require_deterministic(f"a queue's {key}")
         except ExpressionError as error:
@@ -142,16 +169,19 @@ def check(
         for place, fault in unreadable(settings):
             where = settings.origin(f"{place}.select")
             problems.append(f"{config if where == 'default' else where}: [[view]] {place}: {fault.pointed()}")
+    if not problems:
+        from penstock.server.opening.house import try_settings
+
+        try_settings(settings)
     if problems:
         raise SettingsError("\n".join(problems))
-    counts = {
-        name: len(getattr(settings, name))
-        for name in ("user", "vhost", "exchange", "topic", "queue", "binding", "action", "pipeline")
-    }
+    counts = {name: len(getattr(settings, name)) for name in DECLARED}
     if json:
         write_json({"ok": True, "declares": counts, "settings": settings.model_dump(mode="json", by_alias=True)})
         return
-    declared = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count)
+    declared = ", ".join(
+        f"{count} {name.replace('_', ' ')}{'' if count == 1 else 's'}" for name, count in counts.items() if count
+    )
     write(f"{config}: good{f' ({declared})' if declared else ''}")
     if settings.server.sync != "commit":
         note(f'warning: sync = "{settings.server.sync}": a confirmed message may be lost in a power cut')

@@ -92,7 +92,8 @@ def doctor(
 
     Example: penstock doctor penstock.toml
     """
-    from penstock.cli.checkup import examine, in_force
+    from penstock.cli.checkup import examine
+    from penstock.config.in_force import in_force
 
     settings = read_settings(config, {"server.data": data})
     findings = examine(settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Protocol, cast
 
 import typer
@@ -12,9 +12,9 @@ from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, wr
 from penstock.cli.remote import connect
 from penstock.errors import InvalidArgument
 
-app = typer.Typer(help="List and show declared topics.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List and show declared topics and views.", no_args_is_help=True, rich_markup_mode=None)
 
-COLUMNS = ("topic", "exchange", "key", "expiration", "records")
+COLUMNS = ("topic", "kind", "exchange", "key", "expiration", "records")
 
 
 class RemoteRecord(Protocol):
@@ -49,6 +49,8 @@ class RemoteTopics(Protocol):
         skip_n: int | None = None,
         projection: str | None = None,
         grouping: str | None = None,
+        select: str | None = None,
+        stats: Callable[[dict[str, int]], object] | None = None,
     ) -> Iterable[RemoteRecord]: ...
 
 
@@ -60,7 +62,7 @@ def add_to(tree: typer.Typer) -> None:
 
 @app.command("list")
 def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
-    """List the declared topics, with the key and the number of records of those that have one.
+    """List the declared topics and the views, with the key and the number of records of those that have one.
 
     Example: penstock topic list
     """
@@ -76,12 +78,12 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="The topic.")],
+    name: Annotated[str, typer.Argument(help="The topic or view.")],
     exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Show one topic: its key, its records, and what became of them since the server started.
+    """Show one topic or view: its key, its records, and what became of them since the server started.
 
     Example: penstock topic show orders
     """
@@ -111,6 +113,12 @@ def sow(
     ] = None,
     group_by: Annotated[str | None, typer.Option("--group-by", help="One row for each of these, as '/region'.")] = None,
     exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
+    fields: Annotated[
+        str | None, typer.Option("--fields", help="Fields of a JSON body to show: '-/,+/id', or all but '-/notes'.")
+    ] = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Say at the end how many were compared, matched and shown.")
+    ] = False,
     delete: Annotated[
         bool, typer.Option("--delete", help="Remove the records that match; says how many first.")
     ] = False,
@@ -124,6 +132,20 @@ def sow(
 
     Example: penstock sow to-ship --select "/region, COUNT(/id) AS /n" --group-by /region
     """
+    if skip is not None and top is None:
+        raise InvalidArgument(f"--skip {skip} needs --top: it says how many of the first so many are passed over")
+    if (select is None) != (group_by is None):
+        given, missing = ("--select", "--group-by") if group_by is None else ("--group-by", "--select")
+        raise InvalidArgument(f"{given} needs {missing}: together they say what rows to gather")
+    if select is not None and fields is not None:
+        raise InvalidArgument("--fields does not go with --select, which says which fields there are")
+    if order_by is not None:
+        from penstock.core.sow.ordering import order_of
+
+        try:
+            order_of(order_by)
+        except InvalidArgument as error:
+            raise InvalidArgument(str(error).replace("order_by", "--order-by")) from None
     with connect(url) as client:
         remote = cast("RemoteTopics", client)
         if delete:
@@ -131,14 +153,18 @@ def sow(
             return
         records = remote.sow(
             topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top, skip_n=skip, projection=select,
-            grouping=group_by,
+            grouping=group_by, select=fields, stats=_stats if stats else None,
         )  # fmt: skip
         for record in records:
             if json:
-                fields = ("sow_key", "lsn", "bookmark", "topic", "body")
-                write_json({field: getattr(record, field) for field in fields}, indent=False)
+                shown = ("sow_key", "lsn", "bookmark", "topic", "body")
+                write_json({field: getattr(record, field) for field in shown}, indent=False)
             else:
                 write(record.body.decode("utf-8", "replace"))
+
+
+def _stats(told: dict[str, int]) -> None:
+    note(f"{told['topic_matches']} compared, {told['matches']} matched, {told['records_returned']} shown")
 
 
 def _delete(remote: RemoteTopics, topic: str, exchange: str, filter: str | None, *, yes: bool, json: bool) -> None:

@@ -6,6 +6,7 @@ Loading every command and reading its options takes 25 ms, which `penstock serve
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -28,6 +29,7 @@ def whole() -> typer.Typer:
     app.add_typer(logs.app, name="log")
     logs.add_audit_to(app)
     app.command()(version)
+    app.callback()(_root)
     return app
 
 
@@ -47,6 +49,20 @@ def _empty() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+def _root(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A message-queue server whose log is an Arrow table."""
 
 
 def version(json: Json = False) -> None:

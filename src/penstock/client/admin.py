@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
+from penstock.client.durations import span
 from penstock.client.link import Link
 from penstock.errors import InvalidArgument
-from penstock.units import format_duration, to_micros
+from penstock.units import format_duration
 
 _OF_A_VHOST = frozenset(
     {
@@ -140,9 +142,9 @@ def _plain(values: Mapping[str, object]) -> dict[str, object]:
     out: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, timedelta):
-            if value < timedelta(0):
-                raise InvalidArgument(f"{name} is {value}: a duration is not negative")
-            value = format_duration(to_micros(value))
+            value = format_duration(span(value, name))
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise InvalidArgument(f"{name} is {value}, which JSON cannot hold")
         elif isinstance(value, Mapping):
             value = _plain(cast("Mapping[str, object]", value))
         out[name] = value

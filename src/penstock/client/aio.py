@@ -11,21 +11,20 @@ Calls run in a few threads of the client's own, so the event loop never waits fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
-
-import pyarrow as pa
 
 from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
 from penstock.client import messages as blocking_messages
 from penstock.client import replaying as blocking_replaying
 from penstock.client.client import CONNECT_TIMEOUT
-from penstock.client.messages import Duration, Receipt, Refusal, TableReceipt, Values
+from penstock.client.durations import Duration
+from penstock.client.messages import Receipt, Refusal, TableReceipt, Values
 from penstock.client.replaying import Bookmarks
 
 P = ParamSpec("P")
@@ -231,6 +230,36 @@ def _awaited(
     return call
 
 
+def _replayed(
+    method: Callable[Concatenate[blocking.Client, P], blocking_replaying.Replay],
+) -> Callable[Concatenate[Client, P], Replay]:
+    """A method of the blocking client that gives a replay."""
+
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Replay:
+        async def start() -> blocking_replaying.Replay:
+            return method(await self.blocking(), *args, **kwargs)  # it asks the server with its first message
+
+        return Replay(start)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[blocking.Client, P], Iterator[T]], at_once: int
+) -> Callable[Concatenate[Client, P], AsyncIterator[T]]:
+    """A method of the blocking client that gives an iterator with an end: so many at once come from a thread."""
+
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        found = method(await self.blocking(), *args, **kwargs)
+        while some := await self.run(lambda: list(islice(found, at_once))):
+            for one in some:
+                yield one
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
 class Client:
     """An open connection, or one that opens at its first use.  Made by `connect`."""
 
@@ -317,88 +346,11 @@ class Client:
 
         return Consumer(start)
 
-    async def sow(
-        self,
-        topic: str,
-        *,
-        exchange: str = "",
-        filter: str | None = None,
-        order_by: str | Sequence[str] | None = None,
-        top_n: int | None = None,
-        skip_n: int | None = None,
-        projection: str | Sequence[str] | None = None,
-        grouping: str | Sequence[str] | None = None,
-    ) -> AsyncIterator[blocking_messages.Message]:
-        """The records of a SOW topic, the rows of a view, or what is available in a queue; as `penstock.Client.sow`."""
-        client = await self.blocking()
-        batches: Iterator[pa.RecordBatch] = client.sow_batches(
-            topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top_n, skip_n=skip_n,
-            projection=projection, grouping=grouping,
-        )  # fmt: skip
-        while (batch := await self.run(partial(next, batches, None))) is not None:
-            rows = blocking_messages.Rows(batch)
-            for row in range(len(rows)):
-                yield blocking_messages.Message(rows, row)
-
-    def replay(
-        self,
-        topic: str | None = None,
-        bookmark: str | datetime = "EPOCH",
-        *,
-        pattern: str | None = None,
-        exchange: str = "",
-        filter: str | None = None,
-        limit: int | None = None,
-        follow: bool = False,
-        rate: str | None = None,
-        rate_max_gap: Duration | None = None,
-        bookmark_not_found: str = "now",
-        stream: str | None = None,
-        name: str | None = None,
-        bookmarks: Bookmarks | None = None,
-        timeout: Duration | None = None,
-    ) -> Replay:
-        """Messages of a topic after a bookmark; the arguments are those of `penstock.Client.replay`."""
-
-        async def start() -> blocking_replaying.Replay:
-            client = await self.blocking()
-            return client.replay(
-                topic,
-                bookmark,
-                pattern=pattern,
-                exchange=exchange,
-                filter=filter,
-                limit=limit,
-                follow=follow,
-                rate=rate,
-                rate_max_gap=rate_max_gap,
-                bookmark_not_found=bookmark_not_found,
-                stream=stream,
-                name=name,
-                bookmarks=bookmarks,
-                timeout=timeout,
-            )
-
-        return Replay(start)
-
-    async def replay_batches(
-        self,
-        topic: str | None = None,
-        bookmark: str | datetime = "EPOCH",
-        *,
-        pattern: str | None = None,
-        exchange: str = "",
-        filter: str | None = None,
-        limit: int | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> AsyncIterator[pa.RecordBatch]:
-        """The same as Arrow batches."""
-        client = await self.blocking()
-        batches: Iterator[pa.RecordBatch] = client.replay_batches(
-            topic, bookmark, pattern=pattern, exchange=exchange, filter=filter, limit=limit, columns=columns
-        )
-        while (batch := await self.run(partial(next, batches, None))) is not None:
-            yield batch
+    sow = _iterated(blocking.Client.sow, 1000)
+    replay = _replayed(blocking.Client.replay)
+    sow_and_subscribe = _replayed(blocking.Client.sow_and_subscribe)
+    delta_subscribe = _replayed(blocking.Client.delta_subscribe)
+    replay_batches = _iterated(blocking.Client.replay_batches, 1)
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work` in a thread of this client."""

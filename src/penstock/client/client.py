@@ -22,19 +22,21 @@ from typing import Self, cast
 import pyarrow as pa
 
 from penstock.client.consumer import Consumer
+from penstock.client.durations import Duration, span
 from penstock.client.link import Link
-from penstock.client.messages import Duration, Receipt, Refusal, TableReceipt
-from penstock.client.outgoing import batches_of, body_of, moment, one_row
+from penstock.client.messages import Receipt, Refusal, TableReceipt
+from penstock.client.outgoing import batches_of, body_of, headers_of, moment, one_row
 from penstock.client.reading import Reading
 from penstock.client.uploads import Upload
 from penstock.client.urls import parse_url
-from penstock.errors import PenstockError, Unavailable
-from penstock.units import to_micros
+from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.failures import error_from
 from penstock.wire.flight.tickets import command
 
 CONNECT_TIMEOUT: Duration = "10s"
+BACKLOG = 32
+"""Messages of a consumer that are unsettled at once, unless it says another number."""
 
 
 def connect(
@@ -49,7 +51,7 @@ def connect(
     timeout    how long connecting and each single command may take; None waits for ever
     Errors: Unavailable when no server answers, AccessRefused for a wrong user, InvalidArgument for the address.
     """
-    seconds = None if timeout is None else to_micros(timeout) / 1e6
+    seconds = None if timeout is None else span(timeout, "timeout") / 1e6
     address = parse_url(url, user, password)
     client = Client(Link(address, seconds))
     try:
@@ -67,6 +69,16 @@ def _reason(text: str) -> str:
     """What gRPC found in the end, without the words that it wraps around it."""
     last = text.rpartition("with message: ")[2].rpartition("last error: ")[2]
     return re.sub(r"^[A-Z]+: ", "", last)
+
+
+def _most(backlog: int, prefetch: int | None) -> int:
+    """What a consumer asks for under either of two names."""
+    if prefetch is not None and backlog not in (BACKLOG, prefetch):
+        raise InvalidArgument(f"backlog is {backlog} and prefetch {prefetch}: they are two names for one number")
+    count: object = backlog if prefetch is None else prefetch
+    if isinstance(count, bool) or not isinstance(count, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"backlog is {count!r}, not a whole number")
+    return count
 
 
 class Client(Reading):
@@ -115,7 +127,7 @@ class Client(Reading):
                 "priority": priority,
                 "not_before": moment(not_before, delay, "delay"),
                 "expires_at": moment(expires_at, expiration, "expiration"),
-                "headers": [(name, str(value)) for name, value in headers.items()] if headers else None,
+                "headers": headers_of(headers),
                 "content_type": content_type or kind,
                 "message_id": message_id,
                 "correlation_id": correlation_id,
@@ -250,7 +262,7 @@ class Client(Reading):
         self,
         queue: str,
         *,
-        backlog: int = 32,
+        backlog: int = BACKLOG,
         prefetch: int | None = None,
         filter: str | None = None,
         name: str = "",
@@ -271,8 +283,8 @@ class Client(Reading):
         heartbeat    the server takes the leases back when nothing was heard for so long
         Errors, when iterating: NotFound, AccessRefused, ExpressionError; Unavailable when the connection breaks.
         """
-        count = backlog if prefetch is None else prefetch
-        seconds = to_micros(heartbeat) / 1e6
+        count = _most(backlog, prefetch)
+        seconds = span(heartbeat, "heartbeat") / 1e6
         asked = command(
             "consume",
             queue=queue,
@@ -291,7 +303,7 @@ class Client(Reading):
             asked,
             backlog=count if max_backlog is None else max_backlog,
             heartbeat=seconds,
-            timeout=None if timeout is None else to_micros(timeout) / 1e6,
+            timeout=None if timeout is None else span(timeout, "timeout") / 1e6,
         )
         self._consumers.add(consumer)
         return consumer

@@ -16,6 +16,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 FLUSH_S = 0.01
 """A settle is sent at the latest so long after it was asked for."""
+
+GIVE_BACK_S = 5.0
+"""How long `close` waits for the server to send no more, to say then what nobody has seen."""
 
 CLOSE_S = 30.0
 """How long `close` waits for the server to say that the settles are durable."""
@@ -118,7 +123,7 @@ class Consumer:
                 self._abandon()
                 raise item.error
             return None
-        self._here = (Message(item, row, self) for row in range(len(item)))
+        self._here = map(partial(Message, item, consumer=self), range(len(item)))
         return next(self._here, None)
 
     def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> None:
@@ -157,21 +162,24 @@ class Consumer:
         """
         terms = {"filter": filter, "max_backlog": max_backlog, "queue": queue}
         self._flush()
+        self._replace({name: value for name, value in terms.items() if value is not None})
+
+    def _replace(self, terms: dict[str, object], wait: float = CLOSE_S) -> None:
+        """Ask for other terms and wait for the answer, which follows all that was granted before."""
         with self._lock:
             if self._closed:
                 raise Unavailable("the consumer is closed")
             self._numbered += 1
             number = self._numbered
-            named = {name: value for name, value in terms.items() if value is not None}
             try:
-                self._writer.write_metadata(orjson.dumps({"number": number, "replace": named}))
+                self._writer.write_metadata(orjson.dumps({"number": number, "replace": terms}))
             except pa.ArrowException as error:
                 raise rebuilt(error) from None
-        deadline = time.monotonic() + CLOSE_S
+        deadline = time.monotonic() + wait
         with self._answered:
             while number not in self._replies and self._ended is None:
                 if not self._answered.wait(max(0.0, deadline - time.monotonic())):
-                    raise Unavailable(f"the server did not answer within {CLOSE_S:g} s")
+                    raise Unavailable(f"the server did not answer within {wait:g} s")
             said = self._replies.pop(number, None)
             if said is None:
                 raise (self._ended.error if self._ended else None) or Unavailable("the stream ended")
@@ -213,12 +221,17 @@ class Consumer:
     def close(self) -> None:
         """Give back what is not settled, and wait until what is settled is durable.  Twice does no harm.
 
+        What had come and was never taken does not count as delivered.
         Raises LogBroken when the server cannot make the settles durable.
         """
         if self._closed:
             return
         self._closing = True
         try:
+            self._flush()
+            if self._ended is None:
+                with suppress(PenstockError, pa.ArrowException):  # without it they go back, too, and count as delivered
+                    self._give_back()
             self._flush(ask=True)
             with self._lock:
                 self._writer.done_writing()
@@ -238,6 +251,24 @@ class Consumer:
             pass  # it was broken before
         if self._failures:
             raise self._failures[0]
+
+    def _give_back(self) -> None:
+        """What came and was not taken.  The server sends no more once it has answered that the backlog is 0."""
+        self._replace({"max_backlog": 0}, GIVE_BACK_S)
+        items = list[Rows | _End]()
+        first = next(self._here, None)
+        unseen = [] if first is None else [first.place]
+        self._here = iter(())
+        while not self._incoming.empty():
+            items.append(self._incoming.get())
+        unseen += [(item, 0) for item in items if isinstance(item, Rows)]
+        with self._lock:
+            for rows, row in unseen:
+                self._writer.write_batch(rows.unseen(row))
+                self._unasked = True
+        for item in items:
+            if isinstance(item, _End):
+                self._incoming.put(item)
 
     def take_ready(self) -> Message | None:
         """The next message if it has come already; never waits."""

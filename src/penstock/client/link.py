@@ -18,6 +18,7 @@ from pyarrow import flight
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.wire.flight.failures import decode_error, lost
+from penstock.wire.flight.fields import write_json
 
 KEEPALIVE_MS = 300_000
 """A silent connection is probed so often; gRPC servers refuse clients that do it more often."""
@@ -67,7 +68,7 @@ class Link:
     def act(self, name: str, fields: Mapping[str, object]) -> dict[str, Any]:
         """The answer of an action.  Raises what the server refuses, Unavailable when it does not answer in time."""
         self.check()
-        body = orjson.dumps({key: value for key, value in fields.items() if value is not None})
+        body = write_json({key: value for key, value in fields.items() if value is not None}, name)
         with translated():
             [result] = self.client.do_action(flight.Action(name, body), self._timed)
         return cast("dict[str, Any]", orjson.loads(result.body.to_pybytes()))

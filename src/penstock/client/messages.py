@@ -10,23 +10,22 @@ messages and looking at their bodies makes no dictionary of headers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import field
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import orjson
 import pyarrow as pa
 
+from penstock.client.durations import Duration, span
 from penstock.errors import PreconditionFailed, Refused
-from penstock.units import to_micros
+from penstock.records.dataclass import dataclass
 from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.flight.schemas import SETTLE
 
 if TYPE_CHECKING:
     from penstock.client.consumer import Consumer
-
-Duration = str | float | timedelta
-"""Text with a unit (`"30s"`), seconds, or a timedelta."""
 
 
 class Rows:
@@ -49,6 +48,14 @@ class Rows:
             values = self._batch.column(column).to_pylist() if column in names else [None] * len(self)
             self._lists[column] = values
         return values[row]
+
+    def unseen(self, first: int) -> pa.RecordBatch:
+        """What gives the rows from `first` on back as nobody has seen them: columns of `SETTLE`."""
+        some = self._batch.slice(first)
+        told = {name: some.column(name) for name in ("lsn", "attempt", "queue")}
+        told["verb"] = pa.array(["unseen"] * some.num_rows, pa.string())
+        columns = [told.get(field.name, pa.nulls(some.num_rows, field.type)) for field in SETTLE]
+        return pa.RecordBatch.from_arrays(cast("Any", columns), schema=SETTLE)
 
 
 class Values:
@@ -211,13 +218,13 @@ class Message(Values):
 
     def extend(self, period: Duration) -> None:
         """Hold it until `period` from now at least."""
-        self._holder().settle(self, "extend", to_micros(period), None)
+        self._holder().settle(self, "extend", span(period, "extend"), None)
 
     def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> None:
         holder = self._holder()
         if self.outcome is not None:
             raise PreconditionFailed(f"{self!r} was settled already: {self.outcome}")
-        holder.settle(self, verb, None if delay is None else to_micros(delay), reason)
+        holder.settle(self, verb, None if delay is None else span(delay, "delay"), reason)
         self.outcome = verb
 
     def _holder(self) -> Consumer:

@@ -18,9 +18,8 @@ from typing import Any, cast
 import orjson
 import pyarrow as pa
 
-from penstock.client.messages import Duration
+from penstock.client.durations import Duration, span
 from penstock.errors import InvalidArgument
-from penstock.units import to_micros
 from penstock.wire.flight.fields import nearest
 from penstock.wire.flight.schemas import PUBLISH
 
@@ -53,7 +52,15 @@ def _plain(value: object) -> object:
         return value.decode(errors="replace")
     if isinstance(value, set | frozenset | tuple):
         return list(cast("Iterable[object]", value))
+    if _textless(value):
+        raise TypeError(f"a {type(value).__name__} has no text of its own")
     return str(value)
+
+
+def _textless(value: object) -> bool:
+    """Whether all that a value says of itself is where it lies in memory."""
+    kind = type(value)
+    return kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
 
 
 def moment(value: datetime | int | None, after: Duration | None, what: str) -> int | None:
@@ -61,17 +68,39 @@ def moment(value: datetime | int | None, after: Duration | None, what: str) -> i
     if value is not None and after is not None:
         raise InvalidArgument(f"{what}: give either a time or how long from now")
     if after is not None:
-        return time.time_ns() // 1000 + to_micros(after)
+        return time.time_ns() // 1000 + span(after, what)
     if isinstance(value, datetime):
         return round(value.timestamp() * 1_000_000)
     return value
+
+
+def headers_of(headers: Mapping[str, object] | None) -> list[tuple[str, str]] | None:
+    """Headers as text.  InvalidArgument for a name that is none, and for a value without a text of its own."""
+    given: object = headers
+    if not given:
+        return None
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"headers are {given!r}, not names with their values")
+    rows: list[tuple[str, str]] = []
+    for name, value in cast("Mapping[object, object]", given).items():
+        if not isinstance(name, str):
+            raise InvalidArgument(f"headers: the name {name!r} is not text")
+        if _textless(value):
+            raise InvalidArgument(f"header {name!r} is {value!r}, which has no text of its own")
+        rows.append((name, str(value)))
+    return rows
 
 
 def one_row(columns: Mapping[str, object]) -> pa.RecordBatch:
     """A batch of one message; columns that are None are left out."""
     given = {name: value for name, value in columns.items() if value is not None}
     fields = [PUBLISH.field(name) for name in given]
-    arrays = [pa.array([value], fields[place].type) for place, value in enumerate(given.values())]
+    arrays: list[pa.Array[Any]] = []
+    for field, value in zip(fields, given.values(), strict=True):
+        try:
+            arrays.append(pa.array([value], field.type))
+        except (pa.ArrowException, OverflowError) as error:
+            raise InvalidArgument(f"{field.name} is {value!r}, not {field.type}: {error}") from None
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 

@@ -14,11 +14,11 @@ from typing import cast
 
 import pyarrow as pa
 
-from penstock.client.messages import Duration, Message, Rows
+from penstock.client.durations import Duration, span
+from penstock.client.messages import Message, Rows
 from penstock.client.records import Records, texts
 from penstock.client.replaying import Bookmarks, Replay
 from penstock.errors import InvalidArgument
-from penstock.units import to_micros
 from penstock.wire.flight.tickets import command
 
 
@@ -69,6 +69,9 @@ class Reading(Records):
         stream: str | None = None,
         name: str | None = None,
         bookmarks: Bookmarks | None = None,
+        select: str | Sequence[str] | None = None,
+        live: bool = False,
+        fully_durable: bool = False,
         timeout: Duration | None = None,
     ) -> Replay:
         """Messages of a topic after a bookmark, settled or not.  Leases nothing; nothing can be settled.
@@ -81,6 +84,8 @@ class Reading(Records):
         rate        `1000` messages or `500KB` a second, or `2X` the speed they came with, gaps up to `rate_max_gap`
         bookmark_not_found   what an unknown bookmark is: `epoch`, `now`, or `fail`
         name, bookmarks      remember under this name how far it has got
+        select      which fields of a JSON body are sent: `-/, +/id` the id alone, `-/notes` all but the notes
+        live, fully_durable  all that comes is durable: the first is refused, the second always so
         timeout     the iterator ends when nothing came for so long; None waits for ever
         """
         text = bookmark.isoformat() if isinstance(bookmark, datetime) else bookmark
@@ -100,10 +105,13 @@ class Reading(Records):
             limit=limit,
             follow=follow or None,
             rate=rate,
-            rate_max_gap=None if rate_max_gap is None else to_micros(rate_max_gap) / 1e6,
+            rate_max_gap=None if rate_max_gap is None else span(rate_max_gap, "rate_max_gap") / 1e6,
             bookmark_not_found=bookmark_not_found,
             stream=stream,
             id=id,
+            select=texts(select),
+            live=live or None,
+            fully_durable=fully_durable or None,
         )
         return Replay(
             self._link,
@@ -132,6 +140,9 @@ class Reading(Records):
         conflation_key: str | Sequence[str] | None = None,
         projection: str | Sequence[str] | None = None,
         grouping: str | Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
+        live: bool = False,
+        fully_durable: bool = False,
         timeout: Duration | None = None,
     ) -> Replay:
         """The records of a SOW topic, or rows of a view, as they are, then what becomes of them, without a gap.
@@ -144,6 +155,8 @@ class Reading(Records):
         conflation   of the changes of a key within this time (at least 100 ms) tell only the last, when it is over
         conflation_key    expressions that tell keys apart for that, instead of the record's own key
         projection, grouping    rows as a view with these would have, of a queue, which is not leased, or a topic
+        select       which fields of a JSON body are sent, as of `replay`; a delta always has the key
+        live, fully_durable     as of `replay`
         timeout      the iterator ends when nothing came for so long; None waits for ever
         """
         asked = command(
@@ -159,10 +172,13 @@ class Reading(Records):
             order_by=[order_by] if isinstance(order_by, str) else None if order_by is None else list(order_by),
             top_n=top_n,
             skip_n=skip_n,
-            conflation=None if conflation is None else f"{to_micros(conflation)}us",
+            conflation=None if conflation is None else f"{span(conflation, 'conflation')}us",
             conflation_key=texts(conflation_key),
             projection=texts(projection),
             grouping=texts(grouping),
+            select=texts(select),
+            live=live or None,
+            fully_durable=fully_durable or None,
         )
         return Replay(self._link, asked, self._link.act, id=None, timeout=timeout, done=None, saved=None)
 
@@ -174,12 +190,13 @@ class Reading(Records):
         filter: str | None = None,
         no_empties: bool = False,
         oof: bool = False,
+        select: str | Sequence[str] | None = None,
         timeout: Duration | None = None,
     ) -> Replay:
         """What changes in the records of a SOW topic from now on: `sow_and_subscribe` with `delta`, without `sow`."""
         return self.sow_and_subscribe(
             topic, exchange=exchange, filter=filter, sow=False, delta=True, no_empties=no_empties, oof=oof,
-            timeout=timeout,
+            select=select, timeout=timeout,
         )  # fmt: skip
 
     def last_sequence(self, publisher: str) -> int:
@@ -199,6 +216,7 @@ class Reading(Records):
         filter: str | None = None,
         limit: int | None = None,
         columns: Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What there is now of the same, as Arrow batches.  Errors come with the first batch."""
         return self._batches(
@@ -212,6 +230,7 @@ class Reading(Records):
                 filter=filter,
                 limit=limit,
                 columns=_list(columns),
+                select=texts(select),
             )
         )
 

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, cast
 
+import orjson
 import pyarrow as pa
 
 from penstock.client.admin import Administration
+from penstock.client.durations import Duration, span
 from penstock.client.link import translated
-from penstock.client.messages import Duration, Message, Rows
+from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument
-from penstock.units import format_duration, to_micros
+from penstock.units import format_duration
 from penstock.wire.flight.tickets import command
 
 
@@ -32,6 +35,8 @@ class Records(Administration):
         skip_n: int | None = None,
         projection: str | Sequence[str] | None = None,
         grouping: str | Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
+        stats: Callable[[dict[str, int]], object] | None = None,
     ) -> Iterator[Message]:
         """The records of a SOW topic, the rows of a view, or what is available in a queue: as of one moment.
 
@@ -40,12 +45,14 @@ class Records(Administration):
         top_n       the first so many of them, after `skip_n`
         projection, grouping    `/region, SUM(/total) AS /total` and `/region`: rows as a view with these would have;
                     the filter is about messages then, and the order about rows
+        select      which fields of a JSON body are sent: `-/, +/id` the id alone, `-/notes` all but the notes
+        stats       called after the last: `topic_matches` (compared), `matches`, `records_returned`
         Nothing is leased.  Each has its `sow_key`, None in a queue.  Errors come with the first: NotFound,
         InvalidArgument for a topic without a key, ExpressionError.
         """
         batches = self.sow_batches(
             topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top_n, skip_n=skip_n,
-            projection=projection, grouping=grouping,
+            projection=projection, grouping=grouping, select=select, stats=stats,
         )  # fmt: skip
         for batch in batches:
             rows = Rows(batch)
@@ -65,6 +72,8 @@ class Records(Administration):
         columns: Sequence[str] | None = None,
         projection: str | Sequence[str] | None = None,
         grouping: str | Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
+        stats: Callable[[dict[str, int]], object] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow batches of at most `batch_size` rows."""
         return self._batches(
@@ -81,7 +90,10 @@ class Records(Administration):
                 columns=None if columns is None else list(columns),
                 projection=texts(projection),
                 grouping=texts(grouping),
-            )
+                select=texts(select),
+                stats=True if stats is not None else None,
+            ),
+            None if stats is None else partial(_told, stats),
         )
 
     def sow_delete(
@@ -114,12 +126,16 @@ class Records(Administration):
         *,
         key: Sequence[str] | None = None,
         key_from: str | None = None,
+        key_domain: str | None = None,
         expiration: Duration | None = None,
+        index: Literal["memory", "file"] | None = None,
     ) -> None:
         """Keep what is published to a topic also when no queue takes it; with a key also the last message of each.
 
         key          fields of the body, `["/id"]`; or `key_from="publisher"`: the header `x-sow-key` of each message
+        key_domain   topics that share it have the same `sow_key` for equal values of their key fields
         expiration   how long after its publish a record goes, unless the message says otherwise
+        index        where the index of the records is: in memory, or paged to a file of the server
         Without any of these a topic that is there stays as it is.  Another key begins without records.
         """
         if isinstance(key, str):
@@ -129,8 +145,12 @@ class Records(Administration):
             settings["key"] = list(key)
         if key_from is not None:
             settings["key_from"] = key_from
+        if key_domain is not None:
+            settings["key_domain"] = key_domain
         if expiration is not None:
-            settings["expiration"] = format_duration(to_micros(expiration))
+            settings["expiration"] = format_duration(span(expiration, "expiration"))
+        if index is not None:
+            settings["index"] = index
         self.action("declare_topic", topic=topic, exchange=exchange, settings=settings or None)
 
     def delete_topic(self, topic: str, exchange: str = "") -> None:
@@ -145,8 +165,8 @@ class Records(Administration):
         """One declared topic.  NotFound when it is not declared."""
         return self.action("topic", topic=name, exchange=exchange)
 
-    def _batches(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
-        """The answer of a DoGet."""
+    def _batches(self, ticket: bytes, told: Callable[[bytes], object] | None = None) -> Iterator[pa.RecordBatch]:
+        """The answer of a DoGet.  told: takes what stands beside a batch."""
         reader = self._link.get(ticket)
         try:
             while True:
@@ -155,10 +175,16 @@ class Records(Administration):
                         chunk = reader.read_chunk()
                     except StopIteration:
                         return
-                if chunk.data is not None:
+                if told is not None and chunk.app_metadata is not None:
+                    told(chunk.app_metadata.to_pybytes())
+                elif chunk.data is not None:
                     yield chunk.data
         finally:
             reader.cancel()
+
+
+def _told(stats: Callable[[dict[str, int]], object], data: bytes) -> None:
+    stats(orjson.loads(data)["stats"])
 
 
 def texts(value: str | Sequence[str] | None) -> list[str] | None:

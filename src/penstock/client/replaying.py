@@ -25,10 +25,10 @@ from typing import Any, Self, cast
 
 import orjson
 
+from penstock.client.durations import Duration, span
 from penstock.client.link import Link, translated
-from penstock.client.messages import Duration, Message, Rows
+from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument, Unavailable
-from penstock.units import to_micros
 
 logger = logging.getLogger("penstock.client")
 
@@ -113,7 +113,7 @@ class Replay:
         self._link = link
         self._ticket = ticket
         self._act = act
-        self._timeout = None if timeout is None else to_micros(timeout) / 1e6
+        self._timeout = None if timeout is None else span(timeout, "timeout") / 1e6
         self._done = done
         self._saved = saved
         self._reader: Any = None

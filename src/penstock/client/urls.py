@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 
 DEFAULT_PORT = 8815
 DEFAULT_USER = "guest"
@@ -35,6 +35,9 @@ class Address:
 
 def parse_url(url: str, user: str | None = None, password: str | None = None) -> Address:
     """The parts of an address; `user` and `password` win over those in it.  Raises InvalidArgument."""
+    given: object = url
+    if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"{given!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")
     parts = urlsplit(url if "://" in url else f"penstock://{url}")
     if parts.scheme not in ("penstock", "penstocks"):
         raise InvalidArgument(f"{url!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")

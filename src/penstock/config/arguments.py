@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.config.queues import (
-    LATER_QUEUE_KEYS,
-    QUEUE_KEYS,
-    BadValue,
-    argument_name,
-    known_name,
-    read_queue_settings,
-)
+from penstock.config.hints import known_name
+from penstock.config.message_types import MESSAGE_TYPE, NATIVE_TYPE, wrong_type
+from penstock.config.queue_values import BadValue, argument_name
+from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.settings import QueueSettings
 
@@ -29,6 +25,7 @@ _LATER_ARGUMENTS = frozenset(argument_name(name) for name in LATER_QUEUE_KEYS) |
 }
 
 HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
+    "x-message-type": (NATIVE_TYPE,),
     "x-queue-type": ("classic",),
     "x-queue-mode": ("default", "lazy"),
     "x-queue-version": (1, 2),
@@ -83,10 +80,14 @@ def queue_settings_from_mapping(
     None stands for the default of a key.  `base` gives what is not named (altering a queue).  Raises InvalidArgument
     for an unknown key, with the nearest known one, and for a value that its key does not take.
     """
-    for name in values:
-        refuse_unknown(name, queue)
+    for name, value in values.items():
+        if name != MESSAGE_TYPE:
+            refuse_unknown(name, queue)
+        elif value is not None and (why := wrong_type(value)):
+            raise InvalidArgument(f"{name} of queue {queue!r} is {why}")
+    known = {name: value for name, value in values.items() if name != MESSAGE_TYPE}
     try:
-        return read_queue_settings(values, "python", base=base)
+        return read_queue_settings(known, "python", base=base)
     except BadValue as bad:
         raise InvalidArgument(f"{bad.key} of queue {queue!r}: {bad}") from None
 

@@ -6,54 +6,28 @@ once, each with its place: file and line, section and key, and the nearest known
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Annotated, NamedTuple, cast, get_args, get_origin
+from typing import NamedTuple, cast
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
-from penstock.config.actions import wrong_actions
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
+from penstock.config.impossible import impossible
+from penstock.config.message_types import MESSAGE_TYPE, wrong_type
+from penstock.config.overrides import overrides
 from penstock.config.patterns import topic_pattern
 from penstock.config.places import Path_
-from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, BadValue, known_name, read_queue_settings, read_value
+from penstock.config.queue_values import BadValue, read_value
+from penstock.config.queues import QUEUE_KEYS, read_queue_settings
 from penstock.config.settings import Settings
-from penstock.config.telling import Problem, place_at, told, told_at
-from penstock.config.views import wrong_views
+from penstock.config.telling import Problem, lines_of, place_at, told, told_at
+from penstock.config.wording import NOT_YET, in_our_words, unknown
 from penstock.errors import SettingsError
-
-LATER_SECTIONS = frozenset(
-    {
-        "address",
-        "archive",
-        "bulk",
-        "dashboard",
-        "operator_policy",
-        "otel",
-        "permission",
-        "policy",
-        "replication",
-        "schedule",
-        "tls",
-    }
-)
-"""Sections that are taken and refused for now."""
-
-LATER_KEYS: Mapping[str, frozenset[str]] = {
-    "listen": frozenset({"amqps", "https", "flight_tls"}),
-    "topic": frozenset({"schema", "retention", "message_type"}),
-    "queue": LATER_QUEUE_KEYS,
-}
-"""Keys of known sections that are taken and refused for now."""
-
-NOT_YET = "is not supported in this version"
+from penstock.records.patterns import SPECIAL
 
 _QUEUE_OWN = ("name", "vhost", "durable")
-_VARIABLE = re.compile(r"PENSTOCK_([A-Z0-9_]+?)__([A-Z0-9_]+)\Z")
 
 
 def load_file(
@@ -116,8 +90,17 @@ def load_mapping(
     read = _read(data, environ or {}, options or {})
     if read.settings is None or read.problems:
         raise SettingsError("\n".join(told(problem, data, source, text, read.labels) for problem in read.problems))
-    origins = dict.fromkeys(_places(data), source)
+    lines = {} if text is None else lines_of(text)
+    origins = {".".join(map(str, path)): _where(source, lines, path) for path in _places(data)}
     return read.settings.with_origins(origins | read.origins)
+
+
+def _where(source: str, lines: Mapping[Path_, int], path: Path_) -> str:
+    """The file, with the line of the value or of the nearest thing around it."""
+    for length in range(len(path), 0, -1):
+        if (line := lines.get(path[:length])) is not None:
+            return f"{source}:{line}"
+    return source
 
 
 def load_converted(
@@ -179,7 +162,7 @@ def _read(data: Mapping[str, object], environ: Mapping[str, str], options: Mappi
     origins: dict[str, str] = {}
     labels: dict[Path_, str] = {}
     problems: list[Problem] = []
-    for path, value, label in _overrides(environ, options, problems, labels):
+    for path, value, label in overrides(environ, options, problems, labels):
         _put(merged, path, value)
         origins[".".join(map(str, path))] = label
     problems += _read_queues(merged)
@@ -187,9 +170,9 @@ def _read(data: Mapping[str, object], environ: Mapping[str, str], options: Mappi
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
-        problems += [_problem(details) for details in error.errors()]
+        problems += [in_our_words(details) for details in error.errors()]
     if settings is not None:
-        problems += _impossible(settings)
+        problems += impossible(settings)
     problems = [problem._replace(path=_as_written(problem.path, merged)) for problem in problems]
     return _Read(settings, problems, origins, labels)
 
@@ -218,84 +201,22 @@ def _copied(value: object) -> object:
     return value
 
 
-def _places(data: Mapping[str, object]) -> Iterator[str]:
-    """`section.key` of every value that stands in a plain section, `section.0.key` of those in lists of tables."""
+def _places(data: Mapping[str, object]) -> Iterator[Path_]:
+    """(section, key) of every value that stands in a plain section, (section, 0, key) of those in lists of tables."""
     for section, value in data.items():
         if isinstance(value, Mapping):
-            yield from (f"{section}.{key}" for key in cast("Mapping[str, object]", value))
+            yield from _inner((section,), cast("Mapping[str, object]", value))
         elif isinstance(value, (list, tuple)):
             for index, table in enumerate(cast("Sequence[object]", value)):
                 if isinstance(table, Mapping):
-                    yield from (f"{section}.{index}.{key}" for key in cast("Mapping[str, object]", table))
+                    yield from _inner((section, index), cast("Mapping[str, object]", table))
 
 
-# --- environment and options ---------------------------------------------------------------------------------------
-
-
-def _overrides(
-    environ: Mapping[str, str], options: Mapping[str, str], problems: list[Problem], labels: dict[Path_, str]
-) -> Iterator[tuple[Path_, object, str]]:
-    """Single values from the environment, then from options, as (path, value, label)."""
-    known = _single_values()
-    for variable in sorted(environ):
-        match = _VARIABLE.match(variable)
-        if match is None:
-            continue
-        path = (match[1].lower(), *match[2].lower().split("__"))
-        if path not in known:
-            names = {variable_name(one): None for one in known}
-            labels[path] = f"environment variable {variable}"
-            problems.append(Problem(path, f"overrides no single setting{known_name(variable, names)}"))
-            continue
-        labels[path] = f"environment variable {variable}"
-        yield path, _typed(environ[variable], known[path]), labels[path]
-    for place, value in options.items():
-        path = tuple(place.split("."))
-        labels[path] = f"option --{path[-1].replace('_', '-')}"
-        yield path, value, labels[path]
-
-
-def variable_name(path: Sequence[str]) -> str:
-    """`PENSTOCK_LOG__RETENTION__AGE` for ("log", "retention", "age")."""
-    return "PENSTOCK_" + "__".join(path).upper()
-
-
-@cache
-def _single_values() -> dict[tuple[str, ...], frozenset[object]]:
-    """Path of every value that a variable may override -> the types in its annotation."""
-    found: dict[tuple[str, ...], frozenset[object]] = {}
-
-    def walk(model: type[BaseModel], path: tuple[str, ...]) -> None:
-        for name, field in model.model_fields.items():
-            inner = field.annotation
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                walk(inner, (*path, name))
-            elif path and get_origin(inner) not in {tuple, dict}:
-                found[*path, name] = frozenset(_types(cast("object", inner)))
-
-    walk(Settings, ())
-    return found
-
-
-def _types(annotation: object) -> Iterator[object]:
-    if get_origin(annotation) is Annotated:
-        metadata = get_args(annotation)[1:]
-        unit_read = any(type(item).__name__ == "BeforeValidator" for item in metadata)
-        yield from [str] if unit_read else _types(get_args(annotation)[0])
-    elif get_args(annotation):
-        for item in get_args(annotation):
-            yield from _types(item)
-    else:
-        yield annotation
-
-
-def _typed(text: str, types: frozenset[object]) -> object:
-    """The text of a variable as the type its setting has; what cannot be is left as text for the check to refuse."""
-    if bool in types and text.lower() in {"true", "false"}:
-        return text.lower() == "true"
-    if int in types and str not in types and re.fullmatch(r"[+-]?\d{1,18}", text):
-        return int(text)
-    return text
+def _inner(path: Path_, table: Mapping[str, object]) -> Iterator[Path_]:
+    for key, value in table.items():
+        yield (*path, key)
+        if isinstance(value, Mapping):
+            yield from _inner((*path, key), cast("Mapping[str, object]", value))
 
 
 def _put(data: dict[str, object], path: Path_, value: object) -> None:
@@ -323,8 +244,12 @@ def _read_queues(data: dict[str, object]) -> list[Problem]:
         values: dict[str, object] = {}
         for key in [key for key in queue if key not in _QUEUE_OWN]:
             value = queue.pop(key)
+            if key == MESSAGE_TYPE:
+                if why := wrong_type(value):
+                    problems.append(Problem(("queue", index, key), why))
+                continue
             if key not in QUEUE_KEYS:
-                problems.append(_unknown(("queue", index, key), [*_QUEUE_OWN, *QUEUE_KEYS]))
+                problems.append(unknown(("queue", index, key), [*_QUEUE_OWN, *QUEUE_KEYS]))
                 continue
             try:
                 read_value(QUEUE_KEYS[key], value, "file", key)
@@ -348,118 +273,7 @@ def _check_pattern(pattern: str | None, target: str | None) -> None:
         shows = topic_pattern(pattern)
     except ValueError as error:
         raise BadValue("underlying_topic", str(error)) from None
+    if target is None and not SPECIAL.isdisjoint(pattern):
+        raise BadValue("default_publish_target", f"is missing, which the pattern {pattern!r} of topics needs")
     if target is not None and not shows(target):
         raise BadValue("default_publish_target", f"{target!r} is not among the topics that {pattern!r} shows")
-
-
-# --- what cannot be ------------------------------------------------------------------------------------------------
-
-
-def _impossible(settings: Settings) -> list[Problem]:
-    """Names given twice, and vhosts that nobody declared."""
-    problems: list[Problem] = []
-    named: dict[str, list[tuple[str, str]]] = {
-        "user": [("", one.name) for one in settings.user],
-        "vhost": [("", one.name) for one in settings.vhost],
-        "exchange": [(one.vhost, one.name) for one in settings.exchange],
-        "topic": [(one.vhost, f"{one.exchange}/{one.name}") for one in settings.topic],
-        "queue": [(one.vhost, one.name) for one in settings.queue],
-        "pipeline": [("", one.name) for one in settings.pipeline],
-        "view": [(one.vhost, one.name) for one in settings.view],
-        "conflated_topic": [(one.vhost, one.name) for one in settings.conflated_topic],
-    }
-    for section, names in named.items():
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                problems.append(Problem((section, index, "name"), f"{name[1]!r} is there twice"))
-    placed: list[tuple[Path_, str]] = [
-        *((("exchange", index), one.vhost) for index, one in enumerate(settings.exchange)),
-        *((("topic", index), one.vhost) for index, one in enumerate(settings.topic)),
-        *((("queue", index), one.vhost) for index, one in enumerate(settings.queue)),
-        *((("binding", index), one.vhost) for index, one in enumerate(settings.binding)),
-        *(
-            (("action", index, "on", place), on.vhost)
-            for index, one in enumerate(settings.action)
-            for place, on in enumerate(one.on)
-        ),
-        *((("entitlement", index), one.vhost) for index, one in enumerate(settings.entitlement)),
-        *((("view", index), one.vhost) for index, one in enumerate(settings.view)),
-        *((("conflated_topic", index), one.vhost) for index, one in enumerate(settings.conflated_topic)),
-        *((("pipeline", index, "from"), one.source.vhost) for index, one in enumerate(settings.pipeline)),
-    ]
-    for path, vhost in placed:
-        if vhost not in settings.vhosts:
-            hint = known_name(vhost, list(settings.vhosts))
-            problems.append(Problem((*path, "vhost"), f"there is no [[vhost]] {vhost!r}{hint}"))
-    problems += [
-        Problem(("action", *wrong.path), wrong.why)
-        for wrong in wrong_actions(settings.action, allow_execute=settings.server.allow_execute)
-    ]
-    problems += [
-        Problem((one.section, one.place, one.key), one.why)
-        for one in wrong_views(settings.view, settings.conflated_topic, named["queue"])
-    ]
-    return problems
-
-
-# --- telling -------------------------------------------------------------------------------------------------------
-
-
-def _unknown(path: Path_, known: Sequence[str]) -> Problem:
-    section, key = str(path[0]), str(path[-1])
-    if len(path) == 1:
-        if section in LATER_SECTIONS:
-            return Problem(path, f"the section {NOT_YET}")
-        return Problem(path, f"unknown section{known_name(section, list(known))}")
-    if key in LATER_KEYS.get(section, ()):
-        return Problem(path, NOT_YET)
-    return Problem(path, f"unknown key{known_name(key, list(known))}")
-
-
-def _problem(details: ErrorDetails) -> Problem:
-    """pydantic's finding in our words."""
-    path: Path_ = details["loc"]
-    value: object = details["input"]
-    context = details.get("ctx", {})
-    match details["type"]:
-        case "extra_forbidden":
-            return _unknown(path, _keys_at(path[:-1]))
-        case "missing":
-            return Problem(path, "is missing")
-        case "value_error":
-            return Problem(path, str(context.get("error", details["msg"])))
-        case "literal_error":
-            expected = str(context.get("expected", ""))
-            choices = re.findall(r"'([^']*)'", expected)
-            hint = known_name(value, choices) if isinstance(value, str) else ""
-            return Problem(path, f"{value!r} is not {'one of ' if len(choices) > 1 else ''}{expected}{hint}")
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return Problem(path, f"{value!r} is not a table")
-        case "tuple_type":
-            if len(path) == 1:
-                return Problem(path, f"is a list of tables: write [[{path[0]}]]")
-            return Problem(path, f"{value!r} is not a list")
-        case _:
-            shown = "" if "password" in path else f", not {value!r}"
-            wording = details["msg"].replace("Input should be", "must be")
-            return Problem(path, f"{wording[:1].lower()}{wording[1:]}{shown}")
-
-
-def _keys_at(path: Path_) -> list[str]:
-    """Keys that the table at `path` may have."""
-    model: type[BaseModel] = Settings
-    for name in path:
-        if isinstance(name, int):
-            continue
-        field = next((one for key, one in model.model_fields.items() if name in {key, one.alias}), None)
-        inner = None if field is None else _model_in(field.annotation)
-        if inner is None:
-            return []
-        model = inner
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for item in get_args(annotation) if (found := _model_in(item)) is not None), None)

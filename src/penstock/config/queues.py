@@ -2,61 +2,18 @@
 
 From this one table come the reading of AMQP arguments (`x-lease-period = 30000`), of the settings file
 (`lease_period = "30s"`), of Python calls (`lease_period=30`), the nearest-name hints and the reference page.
-It knows how to read a value and which values exclude each other; what a queue does with them is the core's.
+It knows which values exclude each other; how one is read is in `queue_values`, what a queue does with it is the core's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from enum import Enum
-from typing import Literal, TypeAlias, cast
+from dataclasses import fields
+from typing import cast
 
+from penstock.config.queue_values import TEN_YEARS_US, BadValue, Kind, QueueKey, Style, read_value
 from penstock.records.recovery import parse_recovery_point
-from penstock.records.settings import QueueSettings, Retry
-from penstock.units import parse_duration, to_micros
-
-Style: TypeAlias = Literal["amqp", "file", "python"]
-"""Who wrote a value: durations are milliseconds, text with a unit, or seconds."""
-
-TEN_YEARS_US = 315_360_000_000_000
-"""Longest duration a queue takes: ten years, RabbitMQ's own limit for a time to live."""
-
-COUNT_MAX = 2**53 - 1
-
-
-class Kind(Enum):
-    """How a value is read."""
-
-    TEXT = "text"
-    CHOICE = "one of"
-    COUNT = "whole number"
-    DURATION = "duration"
-    RETRY = "table"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueKey:
-    """One setting of a queue.  `low` and `high` are in the unit kept inside: microseconds for durations."""
-
-    name: str
-    kind: Kind
-    sentence: str
-    choices: tuple[str, ...] = ()
-    low: int = 0
-    high: int = COUNT_MAX
-    rabbitmq: bool = False  # RabbitMQ's own argument: over AMQP a duration is a number of milliseconds and never text
-
-    @property
-    def argument(self) -> str:
-        """Its name among AMQP arguments."""
-        return argument_name(self.name)
-
-
-def argument_name(key: str) -> str:
-    """`max_backlog` is `x-max-backlog` among AMQP arguments."""
-    return "x-" + key.replace("_", "-")
+from penstock.records.settings import QueueSettings
 
 
 def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False) -> QueueKey:
@@ -76,7 +33,11 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "The topic this queue shows; a pattern when it holds one of ^ $ * + ? ( ) [ ] { } | \\.  "
             "Without it: the queue's own name, literally.",
         ),
-        QueueKey("exchange", Kind.TEXT, "The exchange whose keys `underlying_topic` matches; empty: the default one."),
+        QueueKey(
+            "exchange",
+            Kind.TEXT,
+            "The exchange whose keys `underlying_topic` matches; empty: the default one.  It may be declared later.",
+        ),
         QueueKey(
             "default_publish_target",
             Kind.TEXT,
@@ -168,6 +129,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             low=1000,
         ),
         QueueKey(
+            "file_backed_metadata",
+            Kind.FILE,
+            "Whether what the queue keeps of each message may leave memory for a file: true, or in the settings file "
+            "the path of a file of its own.  The file saves memory and is made anew at each start.",
+        ),
+        QueueKey(
             "recovery_point",
             Kind.TEXT,
             "From where a new queue takes what the log still has of its topics: epoch, now, creation (as now), "
@@ -197,7 +164,6 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
 LATER_QUEUE_KEYS = frozenset(
     {
         "message_type",
-        "file_backed_metadata",
         "max_length",
         "max_length_bytes",
         "overflow",
@@ -221,20 +187,6 @@ LATER_QUEUE_KEYS = frozenset(
 
 ONE_ORDER = ("priority_expression", "barrier_expression", "target_queue_depth")
 """Each says in its own way what may be delivered next, so a queue has one of them at most."""
-
-
-class BadValue(Exception):
-    """A value that a key does not take: `str()` says why, `key` is the path of the key as the writer spells it."""
-
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(why)
-        self.key = key
-
-
-def known_name(name: str, known: Mapping[str, object] | frozenset[str] | set[str] | list[str]) -> str:
-    """`; did you mean 'x'?` for the nearest known name, or the empty text."""
-    near = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def read_queue_settings(
@@ -302,129 +254,3 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
 def _settings(read: Mapping[str, object]) -> QueueSettings:
     """The one place where values of checked type meet the typed record."""
     return QueueSettings(**cast("dict[str, object]", dict(read)))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - each value was read by the row of its own key
-
-
-def read_value(key: QueueKey, value: object, style: Style, spelled: str) -> object:
-    """One value as it is kept inside.  Raises BadValue."""
-    if value is None and style == "python":
-        return getattr(QueueSettings(), key.name)
-    match key.kind:
-        case Kind.TEXT:
-            return _text(value, spelled)
-        case Kind.CHOICE:
-            text = _text(value, spelled)
-            if text not in key.choices:
-                raise BadValue(
-                    spelled, f"{text!r} is not one of {', '.join(key.choices)}{known_name(text, list(key.choices))}"
-                )
-            return text
-        case Kind.COUNT:
-            return _count(value, key.low, key.high, spelled)
-        case Kind.DURATION:
-            return _micros(value, key.low, style, spelled, text_too=not key.rabbitmq)
-        case Kind.RETRY:
-            return _retry(value, style, spelled)
-
-
-def _text(value: object, spelled: str) -> str:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            raise BadValue(spelled, "the text is not UTF-8") from None
-    if not isinstance(value, str):
-        raise BadValue(spelled, f"{_shown(value)} is not text")
-    return value
-
-
-def _count(value: object, low: int, high: int, spelled: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadValue(spelled, f"{_shown(value)} is not a whole number")
-    if not low <= value <= high:
-        raise BadValue(spelled, f"{value} is not in {low}..{high}")
-    return value
-
-
-def _micros(value: object, low: int, style: Style, spelled: str, *, text_too: bool = True) -> int:
-    """Microseconds of a duration in the writer's own unit."""
-    if isinstance(value, bytes):
-        value = _text(value, spelled)
-    if style == "amqp":
-        if isinstance(value, str) and text_too:
-            micros = _parsed(value, spelled)
-        else:
-            return _count(value, low // 1000, TEN_YEARS_US // 1000, spelled) * 1000
-    elif style == "file":
-        if not isinstance(value, str):
-            hint = f": write {str(value) + 's'!r} if seconds are meant" if _is_number(value) else ""
-            raise BadValue(spelled, f"{_shown(value)} is not a duration with a unit{hint}")
-        micros = _parsed(value, spelled)
-    else:
-        try:
-            if isinstance(value, bool):
-                raise TypeError
-            micros = to_micros(value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a wrong type is what the handler is for
-        except (TypeError, AttributeError, ValueError, OverflowError) as error:
-            why = str(error) if isinstance(error, ValueError) and isinstance(value, str) else ""
-            raise BadValue(
-                spelled, why or f"{_shown(value)} is not a duration: give text such as '30s', seconds or a timedelta"
-            ) from None
-    if not low <= micros <= TEN_YEARS_US:
-        raise BadValue(spelled, f"{_shown(value)} is not between {low} us and ten years")
-    return micros
-
-
-def _parsed(text: str, spelled: str) -> int:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise BadValue(spelled, str(error)) from None
-
-
-_RETRY_KEYS = [field.name for field in fields(Retry)]
-
-
-def _retry(value: object, style: Style, spelled: str) -> Retry:
-    if isinstance(value, Retry):
-        return value
-    if not isinstance(value, Mapping):
-        raise BadValue(spelled, f"{_shown(value)} is not a table of {', '.join(_RETRY_KEYS)}")
-    table = cast("Mapping[object, object]", value)
-    retry = Retry()
-    initial, longest, factor, jitter, attempts = retry.initial, retry.max, retry.factor, retry.jitter, retry.attempts
-    for name, item in table.items():
-        place = f"{spelled}.{name}"
-        match name:
-            case "initial":
-                initial = _micros(item, 0, style, place)
-            case "max":
-                longest = _micros(item, 0, style, place)
-            case "factor":
-                factor = _share(item, 1, 1000, place)
-            case "jitter":
-                jitter = _share(item, 0, 1, place)
-            case "attempts":
-                attempts = _count(item, 0, COUNT_MAX, place)
-            case _:
-                raise BadValue(place, f"unknown key{known_name(str(name), _RETRY_KEYS)}")
-    if "max" not in table:
-        longest = max(longest, initial)
-    return Retry(initial=initial, factor=factor, max=longest, jitter=jitter, attempts=attempts)
-
-
-def _share(value: object, low: float, high: float, spelled: str) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise BadValue(spelled, f"{_shown(value)} is not a number")
-    if not low <= value <= high:  # false for a NaN too
-        raise BadValue(spelled, f"{value} is not in {low:g}..{high:g}")
-    return float(value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    """A value for a message: its text, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -19,11 +19,13 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
+    field_validator,
     model_validator,
 )
 
 from penstock.config.actions import ActionSection
 from penstock.config.entitlements import EntitlementSection
+from penstock.config.message_types import NATIVE_TYPE, wrong_type
 from penstock.config.sections import Name, Section
 from penstock.config.views import ConflatedSection, ViewSection
 from penstock.records.actions import Action
@@ -208,9 +210,23 @@ class TopicSection(Section):
     key_from: Literal["publisher"] | None = Field(
         default=None, description="Or the publisher gives the key of each message, in the header x-sow-key."
     )
+    key_domain: Name | None = Field(
+        default=None, description="Topics with one key domain have the same number for equal key values."
+    )
+    message_type: str = Field(default=NATIVE_TYPE, description="What bodies are read as: json, and nothing else yet.")
     expiration: Duration | None = Field(
         default=None, ge=0, description="Records expire so long after their publish, unless the message says otherwise."
     )
+    index: Literal["memory", "file"] | None = Field(
+        default=None, description="Where the index of its records is: in memory, or paged to a file that saves memory."
+    )
+
+    @field_validator("message_type")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        if why := wrong_type(value):
+            raise ValueError(why)
+        return value
 
     @model_validator(mode="after")
     def _together(self) -> Self:
@@ -226,8 +242,12 @@ class TopicSection(Section):
             values["key"] = list(self.key)
         if self.key_from is not None:
             values["key_from"] = self.key_from
+        if self.key_domain is not None:
+            values["key_domain"] = self.key_domain
         if self.expiration is not None:
             values["expiration"] = self.expiration
+        if self.index is not None:
+            values["index"] = self.index
         return values
 
 

@@ -74,6 +74,25 @@ _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*[.=]""")
 
 
+def lines_of(text: str) -> dict[Path_, int]:
+    """The line, from 1, of every section and key that the text shows plainly."""
+    seen: dict[str, int] = {}
+    lines: dict[Path_, int] = {}
+    inside: Path_ = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line)
+        key = _KEY.match(line) if header is None else None
+        if header is not None:
+            first, *rest = [part.strip("\"' ") for part in header[2].split(".")]
+            if header[1] == "[[" and not rest:
+                seen[first] = seen.get(first, -1) + 1
+            inside = (first, seen[first], *rest) if first in seen else (first, *rest)
+            lines.setdefault(inside, number)
+        elif key is not None:
+            lines.setdefault((*inside, key[1]), number)
+    return lines
+
+
 def line_of(text: str, path: Path_) -> int | None:
     """Line, from 1, of the key at `path`, or of its section; None where the text does not show it plainly."""
     names = [part for part in path if isinstance(part, str)]

@@ -7,12 +7,12 @@ Spark takes a batch only when its Arrow types equal the declared ones exactly, s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import Column, batch_like
 from penstock.spark.options import ReadOptions
 

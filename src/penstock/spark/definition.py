@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, cast
 from urllib.parse import quote, urlsplit, urlunsplit
+
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 from penstock.errors import DataFolderInUse, PenstockError, SettingsError
+from penstock.records.dataclass import dataclass
 from penstock.spark.definition import Definition
 from penstock.spark.local import session
 from penstock.spark.pipelines import Pipeline, Place

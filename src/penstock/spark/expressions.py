@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias
@@ -46,6 +45,7 @@ from penstock.expr.tree import (
 )
 from penstock.expr.tree import Literal as Constant
 from penstock.expr.values import to_bytes
+from penstock.records.dataclass import dataclass
 from penstock.spark.answering import COLUMNS, function, untagged
 
 Kind = Literal["boolean", "bigint", "double", "string"]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration, parse_size
 
@@ -32,7 +32,7 @@ FROM_SPARK = ("checkpointLocation", "queryName", "serialization.format", "__part
 LATER = {
     "view": "views are not in this version",
     "orderby": "group keys are not in this version",
-    "abandon_after": "planned batches wait without a limit in this version; `penstock stream release` ends that",
+    "abandon_after": "planned batches wait without a limit in this version; action `stream_release` ends that",
 }
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import Column, batch_of, column
 
 HEADERS = pa.map_(pa.string(), pa.string())

@@ -13,12 +13,12 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from penstock.errors import SettingsError
+from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.checks import checked, refuse_twice
 from penstock.spark.definition import Definition, with_vhost

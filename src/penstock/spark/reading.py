@@ -6,7 +6,7 @@ A part is a plain value that Spark pickles to the task that reads it.  Reading a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import NotFound
+from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import batch_of, by_name, column, values
 from penstock.spark.columns import ERROR, Layout
 from penstock.spark.options import ReadOptions

@@ -12,7 +12,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -22,6 +21,7 @@ import pyarrow as pa
 from penstock.client.link import Link, translated
 from penstock.client.urls import parse_url
 from penstock.errors import PenstockError, Unavailable
+from penstock.records.dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, local_folder
 from penstock.spark.outgoing import Outgoing, outgoing, pieces
 from penstock.spark.remote import Where, remote

@@ -37,6 +37,8 @@ IDLE_S = 0.5
 """How long a question for more waits for a first message before it says that there is none."""
 
 POLL_S = 0.02
+"""How often a batch that waits asks the server for more: Spark calls for its batches, so nobody can tell it."""
+
 BACKLOG_S = 1.0
 """How old the backlog in a progress report may be."""
 

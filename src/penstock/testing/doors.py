@@ -18,6 +18,7 @@ from penstock.server.amqp.door import AmqpDoor, AmqpLink
 from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
 from penstock.server.pulse import Pulse
+from penstock.server.upkeep.pacing import Pace
 from penstock.server.users import Users
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
@@ -44,18 +45,20 @@ class Doors:
     """The doors of one instance.  All methods belong to the test's threads."""
 
     def __init__(self, instance: Instance, disk: Disk) -> None:
+        settings = instance.settings
+        self.users = Users(settings.users, settings.entitlement, settings.server.name)  # raises: before there is a loop
         self.instance = instance
         self.pulse = Pulse()
         self.loop = self.pulse.new_loop()
         self.ports = dict[str, int]()  # of the open doors, by name
-        settings = instance.settings
         # what the HTTP door shows, under the names it has on a server
         self.settings = settings
         self.engine = instance.engine
         self.log = instance.log
-        self.users = Users(settings.users, settings.entitlement)
+        self.scratch = instance.scratch
         self.bulk = Bulk(".")  # never asked for anything: a log in memory is read here
         self.counters = Counters()
+        self.pace = Pace(self.engine, self.loop.call_later)  # never behind: nothing tends a log in memory
         self.serving = True
         self.recovered_records = instance.recovered_records
         self.recovered_seconds = instance.recovered_seconds

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from penstock.errors import InvalidArgument
 from penstock.expr import Context
 from penstock.expr import evaluate as without_spark
+from penstock.expr.backends import BACKENDS
 from penstock.expr.context import OF_THE_CONTEXT
 from penstock.expr.filter import Properties, Topics
 from penstock.expr.tree import Scalar
@@ -29,10 +31,17 @@ def evaluate(
     """The value of an expression for each body: True, False, None (NULL), a number or a str.
 
     `backend`: python, arrow or spark.  Spark takes the active session or starts a local one, which takes seconds, and
-    its clock is the job's: `now` is not for it.  What is asked of a context that is not given is NULL.
+    its clock is the job's: `now` is not for it.  What is asked of a topic, place, time or context that is not given is
+    NULL.
 
     Raises ExpressionError for the text and InvalidArgument for a backend that does not exist.
     """
+    given: object = bodies
+    if isinstance(given, str | bytes | bytearray):
+        raise InvalidArgument("bodies are one text: give a list of them")
+    if backend not in (*BACKENDS, "spark"):
+        known = ", ".join(map(repr, (*BACKENDS, "spark")))
+        raise InvalidArgument(f"no expression backend {backend!r}: there is {known}")
     if backend != "spark":
         return without_spark(
             text, bodies, backend, properties=properties, topics=topics, lsns=lsns, times=times, origin=origin, now=now,
@@ -44,11 +53,15 @@ def evaluate(
     from penstock.spark.expressions import evaluate as by_spark
 
     batch = batch_of(bodies, properties, topics, lsns, times)
+    unsaid: dict[str, Any] = {"topic": pa.string(), "lsn": pa.int64(), "time": pa.timestamp("us", "UTC")}
+    for name, kind in unsaid.items():
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, cast("pa.Array[Any]", pa.nulls(len(bodies), kind)))
     columns = dict[str, str]()
     for name, _ in OF_THE_CONTEXT.values():
         held: Any = None if context is None else getattr(context, name)
         values = list(cast("Sequence[Any]", held)) if isinstance(held, list | tuple) else [held] * len(bodies)
-        kind: Any = pa.float64() if name.startswith("last_") else pa.int64() if name == "lease_count" else pa.string()
+        kind = pa.float64() if name.startswith("last_") else pa.int64() if name == "lease_count" else pa.string()
         columns[name] = f"context_{name}"
         if columns[name] not in batch.schema.names:  # two functions ask for the key
             column = cast("pa.Array[Any]", pa.array(values, kind))

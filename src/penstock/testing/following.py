@@ -11,14 +11,16 @@ from penstock.expr import TopicPattern
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.replays import Asked
 from penstock.server.replaying.topics import Selection, selection_of
+from penstock.testing.arguments import check_text, check_topic
 from penstock.testing.instance import Instance
 from penstock.testing.message import Message
 from penstock.testing.running import VHOST
 from penstock.testing.subscription import Subscription, written
-from penstock.testing.watching import Watching
+from penstock.testing.watching import Watching, parted
 from penstock.wire.flight.bookmarks import Point, format_bookmark, parse_point
 
 if TYPE_CHECKING:
+    from penstock.core.sow.select import SelectList
     from penstock.server.replaying.follower import Follower
 
 ENDLESS = 1 << 30
@@ -27,13 +29,24 @@ ENDLESS = 1 << 30
 class TopicSubscription(Subscription):
     """Made by `Broker.subscribe` for a topic, a pattern of topics, or with a bookmark."""
 
-    def __init__(self, broker: Following, instance: Instance, topic: str, name: str) -> None:
-        """For the broker alone, which sets `follower`."""
+    def __init__(
+        self,
+        broker: Following,
+        instance: Instance,
+        topic: str,
+        name: str,
+        select: SelectList | None = None,
+        *,
+        timed: bool = False,
+    ) -> None:
+        """For the broker alone, which sets `follower`.  select: the fields that are sent.  timed: the time is, too."""
         super().__init__(broker, instance, topic, name)
         self.follower: Follower | None = None  # None: closed, or not yet open
         self.is_complete = False  # the replay is over: the end of its range, or level with what is published
         self.error: PenstockError | None = None  # why nothing more comes
         self.asked: Asked | None = None  # what it was opened with
+        self.select = select
+        self._timed = timed
         self._follows = broker
 
     # -- for tests
@@ -43,6 +56,9 @@ class TopicSubscription(Subscription):
 
         There is no backlog to change.  Raises as `Broker.subscribe`; nothing is changed then.
         """
+        check_text(filter=filter)
+        if topic is not None:
+            check_topic("topic", topic)
         self._broker.aside(lambda: self._follows.follow_on(self, filter, topic))
 
     @property
@@ -71,13 +87,14 @@ class TopicSubscription(Subscription):
                     queue=self.queue,
                     queue_id=0,
                     topic=written(page.topic_of(row)),
-                    body=body,
+                    body=body if self.select is None else self.select.body(body),
                     properties=page.properties_of(row),
                     lsn=lsn,
                     bookmark=format_bookmark(origin, lsn),
                     attempt=1,
                     redelivered=False,
                     lease_until=None,
+                    time=page.time_of(row) / 1e6 if self._timed else None,
                 )
             )
 
@@ -152,9 +169,12 @@ class Following(Watching):
         rate: str | None,
         rate_max_gap: int | None,
         bookmark_not_found: str,
+        select: SelectList | None = None,
+        *,
+        timed: bool = False,
     ) -> TopicSubscription:
         """Subscribe to a topic, a pattern, or what a queue is a view of; on the loop."""
-        subscription = TopicSubscription(self, instance, topic, client)
+        subscription = TopicSubscription(self, instance, topic, client, select, timed=timed)
 
         def recent() -> Point:
             text = self.seen.get((client, topic))
@@ -165,9 +185,19 @@ class Following(Watching):
         asked = Asked(
             self._selection(instance, topic), bookmark, filter, rate, rate_max_gap, bookmark_not_found, recent
         )
+        self.begin(instance, subscription, asked)
+        return subscription
+
+    @staticmethod
+    def begin(instance: Instance, subscription: TopicSubscription, asked: Asked) -> None:
+        """Follow; on the loop."""
         subscription.asked = asked
         subscription.follower = instance.engine.replays.subscribe(asked, _Receiver(subscription))
-        return subscription
+
+    @staticmethod
+    def pattern(text: str) -> Selection:
+        """The topics of the default exchange that a pattern matches."""
+        return Selection.pattern(VHOST, "", text)
 
     def follow_on(self, subscription: TopicSubscription, filter: str | None, topic: str | None) -> None:
         """Replace a subscription; on the loop."""
@@ -188,9 +218,7 @@ class Following(Watching):
     @staticmethod
     def _selection(instance: Instance, text: str) -> Selection:
         core = instance.core
-        exchange, slash, key = text.partition("/")
-        if not slash or not exchange or core.topology.exchange(VHOST, exchange) is None:
-            exchange, key = "", text
+        exchange, key = parted(instance, text)
         try:
             return selection_of(core, VHOST, exchange, key)
         except NotFound:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import LogBroken
@@ -19,8 +20,10 @@ from penstock.log import Log, LogSettings
 from penstock.log.writer import last_of
 from penstock.memory import Caches
 from penstock.server.engine import Engine
-from penstock.server.house import apply_settings, finish_decided, open_core
+from penstock.server.opening.house import apply_settings, finish_decided, open_core
+from penstock.server.paging.scratch import Scratch
 from penstock.server.views.declaring import declare as declare_views
+from penstock.testing.scratch import NoFile
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from penstock.testing.clock import FakeClock
 
 T = TypeVar("T")
+
+PAGED_MOST = 1024
+"""Arrays that leave the heap at once."""
 
 
 class TellingLog(Log):
@@ -80,6 +86,7 @@ class Instance:
         )
         assert isinstance(log, TellingLog)
         self.log = log
+        self.scratch = Scratch(Path(), lambda _: NoFile())
         try:
             recovered = open_core(self.log, clock, settings, seed=seed)
             self.core = recovered.core
@@ -98,6 +105,7 @@ class Instance:
             self.engine.on_turn = self._turn_ended
             apply_settings(self.core, settings, self.engine.now)
             declare_views(self.engine.views, settings)
+            self.engine.acts.resuming.start()
             self.run_turns()
             finish_decided(self.engine, disk)
         except BaseException:
@@ -151,6 +159,8 @@ class Instance:
 
     def _turn_ended(self) -> None:
         self.log.tick()
+        while self.core.page(self.scratch, PAGED_MOST):
+            pass
         due = self._core_due()
         if due is not None and due <= 0:
             self.engine.tick()

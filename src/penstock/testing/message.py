@@ -41,6 +41,7 @@ class Message:
         attempt: int,
         redelivered: bool,
         lease_until: float | None,
+        time: float | None = None,
     ) -> None:
         """For subscriptions alone."""
         self.queue = queue
@@ -52,6 +53,7 @@ class Message:
         self.attempt = attempt  # which delivery of this message it is, from 1
         self.redelivered = redelivered  # whether somebody may have seen it before
         self.lease_until = lease_until  # seconds since the epoch; None: the lease does not end by time
+        self.time = time  # seconds since the epoch when it was stored, where `timestamp` was asked for
         self._properties = properties
         self._holder = holder
 

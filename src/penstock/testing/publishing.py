@@ -13,6 +13,7 @@ from penstock.testing.running import VHOST, Running
 from penstock.units import to_micros
 from penstock.wire.flight.bookmarks import format_bookmark
 
+SEQUENCE_MOST = 2**53 - 1
 NO_END = 253_370_764_800_000_000
 """When a message that must never expire expires: the year 9999, in microseconds."""
 
@@ -72,6 +73,7 @@ class Publishing(Running):
         sequence: int | None,
         delta: bool | None,
     ) -> str:
+        _checked(body, priority, headers, publisher, sequence)
         data = body.encode() if isinstance(body, str) else body
         life = _micros("expiration", expiration)
         wait = _micros("delay", delay)
@@ -122,10 +124,37 @@ class Publishing(Running):
         return instance.core.topic(VHOST, "", text)
 
 
+LONGEST = 100 * 365 * 86_400 * 1_000_000
+"""A hundred years in microseconds: the longest delay and life of a message."""
+
+
 def _micros(what: str, seconds: float | None) -> int | None:
     if seconds is None:
         return None
-    micros = to_micros(seconds)
+    try:
+        micros = to_micros(seconds)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{what}: {error}") from None
     if micros < 0:
         raise InvalidArgument(f"{what} is {seconds} s, below 0")
+    if micros > LONGEST:
+        raise InvalidArgument(f"{what} is {seconds} s, beyond a hundred years")
     return micros
+
+
+def _checked(body: object, priority: object, headers: object, publisher: object, sequence: object) -> None:
+    """InvalidArgument for what no door would let through."""
+    if not isinstance(body, bytes | str):
+        raise InvalidArgument(f"body is {body!r}, not bytes or text")
+    if priority is not None and not (isinstance(priority, int) and not isinstance(priority, bool)):
+        raise InvalidArgument(f"priority is {priority!r}, not a whole number in 0..255")
+    if headers is not None and not isinstance(headers, Mapping):
+        raise InvalidArgument(f"headers are {headers!r}, not names with their values")
+    if (publisher is None) != (sequence is None):
+        raise InvalidArgument("publisher and sequence belong together; one of them is missing")
+    if publisher is not None and not (isinstance(publisher, str) and 1 <= len(publisher.encode()) <= 255):
+        raise InvalidArgument(f"publisher is {publisher!r}, not text of 1 to 255 bytes")
+    if sequence is not None and not (
+        isinstance(sequence, int) and not isinstance(sequence, bool) and 1 <= sequence <= SEQUENCE_MOST
+    ):
+        raise InvalidArgument(f"sequence is {sequence!r}, not a whole number in 1..{SEQUENCE_MOST}")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from penstock.core.sow.select import SelectList, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.records import properties as header_codec
+from penstock.records.dataclass import dataclass
 from penstock.records.tables import FieldValue
+from penstock.testing.arguments import check_count, check_text, check_texts
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
-    from penstock.server.flight.history import History
+    from penstock.server.flight.reading.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,21 @@ class Records(Running):
         order_by: str | Sequence[str] | None = None,
         top_n: int | None = None,
         skip_n: int | None = None,
+        *,
+        select: str | Sequence[str] | None = None,
     ) -> list[Record]:
         """The records of a SOW topic, or what is available in a queue now.  It changes and leases nothing.
 
         order_by    `/total DESC, /id`, or a list of such parts; without it their order says nothing
         top_n       the first so many after `skip_n`
+        select      which fields of a JSON body are sent
         Raises NotFound, InvalidArgument for a topic without a key, ExpressionError.
         """
-        return self.command(lambda instance: list(records_of(instance, topic, filter, order_by, top_n, skip_n)))
+        check_text(filter=filter)
+        check_texts(order_by=order_by, select=select)
+        check_count(top_n=top_n, skip_n=skip_n)
+        fields = select_of(select)
+        return self.command(lambda instance: list(records_of(instance, topic, filter, order_by, top_n, skip_n, fields)))
 
     def sow_delete(
         self,
@@ -75,6 +84,7 @@ class Records(Running):
         from penstock.server.sow.query import Counts, Query, plain, run
         from penstock.server.sow.removing import Removal, numbers_of, steps
 
+        check_text(filter=filter, by=by)
         body = data.encode() if isinstance(data, str) else data
         removal = Removal(filter, None if keys is None else tuple(keys), body)
 
@@ -85,7 +95,8 @@ class Records(Running):
             else:
                 instance.make_durable()
                 numbers, lsns = sow.index.snapshot().arrays()
-                rows = run(Query(removal.filter), numbers, lsns, _history(instance), VHOST, Counts())
+                rows = run(Query(removal.filter), numbers, lsns, _history(instance), VHOST, Counts(),
+                           keyed=sow.rule.given)  # fmt: skip
                 matched = [lsn for batch in rows for lsn, *_ in plain(batch)]
                 by_lsn = dict(zip(lsns.tolist(), numbers.tolist(), strict=True))
                 count = sum(
@@ -96,6 +107,14 @@ class Records(Running):
             return count
 
         return self.command(work)
+
+
+def select_of(parts: str | Sequence[str] | None, *, gathered: bool = False) -> SelectList | None:
+    """A select list as it is written; InvalidArgument beside a projection."""
+    found = parse_select([parts] if isinstance(parts, str) else parts or ())
+    if found is not None and gathered:
+        raise InvalidArgument("select does not go with projection and grouping: those say which fields there are")
+    return found
 
 
 def _sow(instance: Instance, text: str) -> Sow:
@@ -109,7 +128,7 @@ def _sow(instance: Instance, text: str) -> Sow:
 
 
 def _history(instance: Instance) -> History:
-    from penstock.server.flight.history import History
+    from penstock.server.flight.reading.history import History
 
     return History(instance.log, lambda: False)
 
@@ -121,12 +140,13 @@ def records_of(
     order_by: str | Sequence[str] | None = None,
     top_n: int | None = None,
     skip_n: int | None = None,
+    select: SelectList | None = None,
 ) -> Iterator[Record]:
     """What a query finds; on the loop."""
     import numpy as np
 
     from penstock.core.sow.ordering import order_of
-    from penstock.server.flight.contents import lsns_of, snapshot
+    from penstock.server.flight.reading.contents import lsns_of, snapshot
     from penstock.server.sow.query import Counts, Query, keys_of, plain, run
 
     query = Query(filter, order_of(order_by), top_n, skip_n or 0)
@@ -143,9 +163,11 @@ def records_of(
         numbers = lsns.astype(np.uint64)
     instance.make_durable()
     history = _history(instance)
-    for batch in run(query, numbers, lsns, history, VHOST, Counts()):
+    keyed = None if sow is None else sow.rule.given
+    for batch in run(query, numbers, lsns, history, VHOST, Counts(), keyed=keyed):
         keys = [None] * len(batch) if sow is None else keys_of(batch, numbers, lsns, given=sow.rule.given)
         for key, (lsn, topic, via, properties, body) in zip(keys, plain(batch), strict=True):
             exchange = "" if via is None else history.exchange_of(via)
             where = f"{exchange}/{topic}" if exchange else topic
-            yield Record(key, where, body, lsn, format_bookmark(instance.log.origin, lsn), properties)
+            sent = body if select is None else select.body(body)
+            yield Record(key, where, sent, lsn, format_bookmark(instance.log.origin, lsn), properties)

@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.log import SimDisk
+from penstock.testing.arguments import micros_of
 from penstock.testing.clock import FakeClock
 from penstock.testing.instance import Instance
 from penstock.testing.settings import Config, load
-from penstock.units import to_micros
 from penstock.wire.flight.bookmarks import parse_point
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Running:
 
     def advance(self, seconds: float) -> None:
         """Let time pass.  Leases, delays, expirations and commits of the log come due one after another on the way."""
-        micros = to_micros(seconds)
+        micros = micros_of("seconds", seconds)
         if micros < 0:
             raise InvalidArgument(f"time does not go back by {-seconds} s")
         if self.instance is None:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.core.queue.extend import extend
+from penstock.core.queue.settling.extend import extend
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter
+from penstock.expr.binding import bound
+from penstock.expr.context import Context
 from penstock.records.chunks import Chunk
+from penstock.testing.arguments import check_text
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running
 from penstock.wire.flight.marks import read_marks
@@ -50,7 +53,9 @@ class Settling(Running):
         option    "cancel" or "expire" instead of an ack
         Durable when this returns.
         """
-        verb, compiled = _verb(option), compile_filter(filter)
+        check_text(filter=filter, by=by)
+        asks = Context(client_name=by, instance_name=self._settings.server.name)
+        verb, compiled = _verb(option), compile_filter(bound(filter, asks))
 
         def work(instance: Instance) -> int:
             core = instance.core

@@ -8,7 +8,7 @@ gathered and not yet made durable is told too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, cast
 
 import orjson
@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.core.state.plain import unwrap
 from penstock.errors import NotFound
 from penstock.records.chunks import LSN_LIMIT, unpack_pairs
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.schema import COLUMNS

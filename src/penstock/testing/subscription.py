@@ -7,20 +7,20 @@ meanwhile, for the client has it; what a closed subscription had not taken is go
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.commands.subscriptions import STAYS
 from penstock.core.commands.subscriptions import Subscription as Wish
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
+from penstock.testing.arguments import check_count, check_text, check_topic, micros_of
 from penstock.testing.message import Message
-from penstock.units import to_micros
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.effects import Deliver, Verb
-    from penstock.core.queue.consumers import Consumer
+    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.memory import Piece
     from penstock.records.entries import Topic
     from penstock.testing.instance import Instance
@@ -35,6 +35,8 @@ class Subscription:
         self.queue = queue  # or the pattern of queues
         self.name = name  # of the client; several subscriptions may share it
         self.wish: Wish | None = None  # None: closed, or not yet open
+        self.beside: Subscription | None = None  # to the topics that its pattern matches
+        self.follow_beside: Callable[[str | None, str | None], None] | None = None  # with this filter, this pattern
         self._broker = broker
         self._instance = instance
         self._inbox: deque[Message] = deque()
@@ -64,11 +66,13 @@ class Subscription:
 
         filter        empty text: none any more
         max_backlog   what is outstanding counts, and may be more than this
-        topic         another queue, or a pattern of queues
+        topic         another queue, or a pattern of queues and topics
         Raises as `Broker.subscribe`; nothing is changed then.
         """
-        if max_backlog is not None and max_backlog < 0:
-            raise InvalidArgument(f"max_backlog is {max_backlog}, below 0")
+        check_count(max_backlog=max_backlog)
+        check_text(filter=filter)
+        if topic is not None:
+            check_topic("topic", topic)
         compiled = STAYS if filter is None else compile_filter(filter) if filter else None
 
         def work() -> None:
@@ -83,6 +87,8 @@ class Subscription:
                 topic=STAYS if topic is None else topic,
             )
             self.queue = wish.topic
+            if self.follow_beside is not None:
+                self.follow_beside(filter, topic)
 
         self._broker.aside(work)
 
@@ -143,6 +149,8 @@ class Subscription:
         was_open, wish = self.is_open, self.wish
         self.wish = None
         self._inbox.clear()
+        if self.beside is not None:
+            self.beside.end(lost=lost)
         if was_open and wish is not None:
             self._instance.core.close(self._instance.engine.now(), wish, lost=lost)
 
@@ -174,7 +182,7 @@ class Subscription:
 
     def extend(self, message: Message, seconds: float) -> bool:
         """Have the lease of a delivery end so long from now; whether it was still held."""
-        return self._broker.extend_one(self, message, to_micros(seconds))
+        return self._broker.extend_one(self, message, micros_of("seconds", seconds))
 
 
 def written(topic: Topic) -> str:

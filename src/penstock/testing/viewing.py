@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.errors import LogBroken
+from penstock.testing.arguments import check_count, check_text, check_texts
 from penstock.testing.instance import Instance
-from penstock.testing.records import Record
+from penstock.testing.records import Record, select_of
 from penstock.testing.running import VHOST
 from penstock.testing.watching import RecordSubscription, Watching
 
@@ -23,7 +24,7 @@ class Viewing(Watching):
         """Subscribe to rows or records; None when there are none of this name.  On the loop."""
         from penstock.server.views.watching import watch_rows
 
-        subscription = RecordSubscription(self, instance, topic, client)
+        subscription = RecordSubscription(self, instance, topic, client, wish)
         subscription.live = watch_rows(instance.engine.views, VHOST, topic, wish, subscription.taker())
         return super().watch(instance, topic, client, wish) if subscription.live is None else subscription
 
@@ -36,6 +37,8 @@ class Viewing(Watching):
         skip_n: int | None = None,
         projection: str | Sequence[str] | None = None,
         grouping: str | Sequence[str] | None = None,
+        *,
+        select: str | Sequence[str] | None = None,
     ) -> list[Record]:
         """The rows of a view, the records of a SOW topic, or what is available in a queue.  It leases nothing.
 
@@ -43,12 +46,17 @@ class Viewing(Watching):
         top_n         the first so many after `skip_n`
         projection, grouping    `SUM(/total) AS /total`, `/region`: rows as a view with these would have; the filter is
             about messages then, order_by about rows
+        select        which fields of a JSON body are sent: `-/, +/id` the id alone, `-/notes` all but the notes
         Raises NotFound, InvalidArgument for a topic without a key, ExpressionError.
         """
         from penstock.server.views.adhoc import adhoc_view
         from penstock.server.views.query import chosen
 
+        check_text(filter=filter)
+        check_texts(order_by=order_by, projection=projection, grouping=grouping, select=select)
+        check_count(top_n=top_n, skip_n=skip_n)
         view = adhoc_view(topic, projection, grouping, VHOST)
+        fields = select_of(select, gathered=view is not None)
 
         def work(instance: Instance) -> list[bytes] | None:
             shown = instance.engine.views.shown(VHOST, topic)
@@ -63,9 +71,9 @@ class Viewing(Watching):
 
         found = self.command(work)
         if found is None:
-            return super().sow(topic, filter, order_by, top_n, skip_n)
+            return super().sow(topic, filter, order_by, top_n, skip_n, select=select)
         rows = chosen(found, filter=filter if view is None else None, order_by=order_by, top_n=top_n, skip_n=skip_n)
-        return [Record(None, topic, body, 0, "") for body in rows]
+        return [Record(None, topic, body if fields is None else fields.body(body), 0, "") for body in rows]
 
 
 def _gathered(instance: Instance, topic: str, filter: str | None, view: View) -> list[bytes]:
@@ -76,7 +84,7 @@ def _gathered(instance: Instance, topic: str, filter: str | None, view: View) ->
     shown = instance.engine.views.shown(VHOST, topic)
     if shown is not None:
         return gather_bodies(view, chosen(list(shown.rows().values()), filter=filter))
-    from penstock.server.flight.history import History
+    from penstock.server.flight.reading.history import History
 
     history = History(instance.log, lambda: False)
     rows = history.rows_at(positions(instance.core, VHOST, topic))

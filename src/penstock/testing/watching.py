@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.server.sow.live import Live
 from penstock.server.sow.page_work import Event
+from penstock.server.sow.unkeyed import Unkeyed
 from penstock.server.sow.wish import Wish as RecordWish
 from penstock.server.views.watching import Watch, watched
 from penstock.testing.instance import Instance
@@ -21,6 +23,7 @@ from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
+    from penstock.core.sow.select import SelectList
 
 ENDLESS = 1 << 30
 
@@ -28,7 +31,9 @@ ENDLESS = 1 << 30
 class RecordMessage(Message):
     """A record, or what became of one.  There is nothing to settle."""
 
-    def __init__(self, holder: Subscription, event: Event | Record, origin: int, queue: str) -> None:
+    def __init__(
+        self, holder: Subscription, event: Event | Record, origin: int, queue: str, *, timed: bool = False
+    ) -> None:
         """For subscriptions alone."""
         super().__init__(
             holder,
@@ -42,6 +47,7 @@ class RecordMessage(Message):
             attempt=1,
             redelivered=False,
             lease_until=None,
+            time=event.time / 1e6 if timed and isinstance(event, Event) else None,
         )
         self.kind = event.kind if isinstance(event, Event) else "sow"  # sow: of the snapshot; publish; oof
         self.key = event.key
@@ -54,9 +60,13 @@ class RecordMessage(Message):
 class RecordSubscription(Subscription):
     """Made by `Broker.subscribe` with `sow`, `delta` or `oof`."""
 
-    def __init__(self, broker: Watching, instance: Instance, topic: str, name: str) -> None:
-        """For the broker alone, which sets `live`."""
+    def __init__(
+        self, broker: Watching, instance: Instance, topic: str, name: str, wish: RecordWish | None = None
+    ) -> None:
+        """For the broker alone, which sets `live`.  wish: says which fields are sent, and whether the time is."""
         super().__init__(broker, instance, topic, name)
+        self.select: SelectList | None = None if wish is None else wish.select
+        self._timed = wish is not None and wish.timestamp
         self.live: Watch | None = None
         self.is_complete = False  # the records that there were have come
         self.error: PenstockError | None = None  # why nothing more comes
@@ -69,7 +79,10 @@ class RecordSubscription(Subscription):
 
     def take_events(self, events: list[Event]) -> None:
         """Keep them for `take`."""
-        self._inbox += (RecordMessage(self, event, self._instance.log.origin, self.queue) for event in events)
+        if self.select is not None:
+            events = [replace(event, body=self.select.body(event.body)) for event in events]
+        origin = self._instance.log.origin
+        self._inbox += (RecordMessage(self, event, origin, self.queue, timed=self._timed) for event in events)
 
     def level(self) -> None:
         """The snapshot is over."""
@@ -119,6 +132,13 @@ class _Taker:
         self.ended = subscription.ended
 
 
+def parted(instance: Instance, text: str) -> tuple[str, str]:
+    """Exchange and key of a topic as people write it."""
+    exchange, slash, key = text.partition("/")
+    there = slash and exchange and instance.core.topology.exchange(VHOST, exchange) is not None
+    return (exchange, key) if there else ("", text)
+
+
 class Watching(Records, Settling):
     """Subscribing to records."""
 
@@ -128,9 +148,16 @@ class Watching(Records, Settling):
         if found is None:
             if wish.paged:
                 raise InvalidArgument(f"topic '{topic}' in vhost '{VHOST}' has no key, so there are no pages of it")
-            return None
-        subscription = RecordSubscription(self, instance, topic, client)
+            if wish.conflation is None or instance.core.find_queue(VHOST, topic) is not None:
+                return None
+        subscription = RecordSubscription(self, instance, topic, client, wish)
         engine = instance.engine
+        if found is None:
+            begin = partial(Unkeyed, engine, VHOST, *parted(instance, topic), wish)
+            subscription.live = watched(engine.views, wish, subscription.taker(), begin)
+            return subscription
+        if wish.delta and wish.select is not None:
+            subscription.select = wish.select.with_paths(found.rule.paths)
         subscription.live = watched(engine.views, wish, subscription.taker(), partial(Live, engine, found, wish))
         return subscription
 
@@ -138,7 +165,7 @@ class Watching(Records, Settling):
         """What is available in a queue, before it is leased: read only."""
         if not wish.sow:
             return
-        for record in records_of(instance, queue, filter=wish.filter):
+        for record in records_of(instance, queue, filter=wish.filter, select=wish.select):
             holder = RecordSubscription(self, instance, queue, subscription.name)
             subscription.put(RecordMessage(holder, record, instance.log.origin, queue))
 

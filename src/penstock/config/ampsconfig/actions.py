@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
-from penstock.config.ampsconfig.elements import NATIVE_TYPE
 from penstock.config.ampsconfig.modules import DO, NOT_HERE, ON, STEP, Module
 from penstock.config.ampsconfig.reading import Fields, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.foreign.document import Element
+from penstock.config.message_types import NATIVE_TYPE
 from penstock.config.places import Path_, Place
 
 _ACTION_NAMES = ("On", "If", "Do")

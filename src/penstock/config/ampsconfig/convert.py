@@ -15,7 +15,7 @@ from penstock.config.ampsconfig.sow import read_sow
 from penstock.config.ampsconfig.values import NO
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.document import Element
-from penstock.config.patterns import PATTERN_SIGNS
+from penstock.records.patterns import SPECIAL
 
 
 def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Converted:
@@ -60,7 +60,7 @@ def _literal_topics(book: Book, element: Element) -> None:
         return
     for index, queue in enumerate(book.tables("queue")):
         topic = queue.get("underlying_topic")
-        if isinstance(topic, str) and PATTERN_SIGNS.intersection(topic):
+        if isinstance(topic, str) and SPECIAL.intersection(topic):
             book.remark(
                 Verdict.REFUSED,
                 book.places["queue", index, "underlying_topic"],

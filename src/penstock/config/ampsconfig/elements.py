@@ -6,10 +6,10 @@ A row without a key is known and has no meaning here; its sentence says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.values import Read
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,6 @@ class Row:
 def _not_here(why: str) -> Row:
     return Row(inner=True, many=True, why=why)
 
-
-NATIVE_TYPE = "json"
-"""The message type that needs no setting: filters and expressions read bodies as JSON."""
 
 _NAMED = {
     "Name": Row("name", values.name),
@@ -83,7 +80,7 @@ TOPIC: Mapping[str, Row] = {
     "IncrementSize": _not_here(_FILES),
     "HashIndex": _not_here("indexes are made as queries need them"),
     "Index": _not_here("indexes are made as queries need them"),
-    "KeyDomain": _not_here("keys are the values of the key fields"),
+    "KeyDomain": Row("key_domain", values.name),
     "RecoveryPoint": _not_here("a topic recovers from the log"),
     "Preprocessing": Row("preprocessing", inner=True),
     "Enrichment": Row("enrichment", inner=True),
@@ -103,7 +100,7 @@ VIEW: Mapping[str, Row] = {
     "JoinNullEquivalency": Row("join_null_equivalency", values.yes_or_no),
     "FileName": _not_here(_FILES),
     "HashIndex": _not_here("indexes are made as queries need them"),
-    "KeyDomain": _not_here("keys are the values of the key fields"),
+    "KeyDomain": _not_here("the key of a row is the values of its group"),
 }
 
 CONFLATED_TOPIC: Mapping[str, Row] = {

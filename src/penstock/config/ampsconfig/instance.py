@@ -7,8 +7,9 @@ from penstock.config.ampsconfig.elements import LOGGED_TOPIC, TRANSACTION_LOG
 from penstock.config.ampsconfig.reading import read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.foreign.document import Element
-from penstock.config.patterns import PATTERN_SIGNS, topic_pattern
+from penstock.config.patterns import topic_pattern
 from penstock.config.places import Place
+from penstock.records.patterns import SPECIAL
 from penstock.units import parse_size
 
 SEGMENT_MIN, SEGMENT_MAX = "64KiB", "1GiB"
@@ -67,7 +68,7 @@ def _logged(book: Book, element: Element, patterns: list[str]) -> None:
         return
     patterns.append(name)
     place = fields.place("name")
-    if PATTERN_SIGNS.intersection(name):
+    if SPECIAL.intersection(name):
         book.remark(
             Verdict.DIFFERS,
             place,
@@ -88,7 +89,7 @@ def _unlogged(book: Book, patterns: list[str]) -> None:
     """AMPS wants the topics of queues in the transaction log; here they are, listed or not."""
     for index, queue in enumerate(book.tables("queue")):
         topic = str(queue.get("underlying_topic", queue["name"]))
-        if PATTERN_SIGNS.intersection(topic):
+        if SPECIAL.intersection(topic):
             continue
         try:
             listed = any(topic_pattern(pattern)(topic) for pattern in patterns)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.elements import Row
 from penstock.errors import InvalidArgument
 from penstock.records.actions import REASONS
+from penstock.records.dataclass import dataclass
 from penstock.records.schedules import parse_schedule
 
 STEP: Mapping[str, Row] = {"Module": Row("module", values.name), "Options": Row("options", inner=True)}

@@ -6,13 +6,14 @@ A default of AMPS that is another here is written into our settings: `MaxPerSubs
 
 from __future__ import annotations
 
-from penstock.config.ampsconfig.elements import NATIVE_TYPE, QUEUE, QUEUE_KINDS
+from penstock.config.ampsconfig.elements import QUEUE, QUEUE_KINDS
 from penstock.config.ampsconfig.reading import Fields, read_fields, said, seen
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.foreign.document import Element
-from penstock.config.patterns import PATTERN_SIGNS
+from penstock.config.message_types import NATIVE_TYPE
 from penstock.config.places import Path_, Place
 from penstock.config.queues import QUEUE_KEYS
+from penstock.records.patterns import SPECIAL
 
 _ONE_OF = ("priority_expression", "barrier_expression", "target_queue_depth")
 _DEFAULTS: dict[str, object] = {
@@ -95,7 +96,7 @@ def _topics(book: Book, element: Element, fields: Fields) -> None:
                 f"{target!r} is not in the queue: without <UnderlyingTopic> it holds {name!r} alone",
             )
         return
-    if PATTERN_SIGNS.intersection(topic):
+    if SPECIAL.intersection(topic):
         if "default_publish_target" not in fields.elements:
             book.wrong(
                 fields.place("underlying_topic"),

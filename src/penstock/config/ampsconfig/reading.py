@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from penstock.config.ampsconfig.elements import Row
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.foreign.document import Element
+from penstock.config.hints import known_name
 from penstock.config.places import Place
-from penstock.config.queues import known_name
+from penstock.records.dataclass import dataclass
 
 SHOWN_MAX = 60
 

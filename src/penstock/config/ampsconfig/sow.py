@@ -98,8 +98,13 @@ def _read_topic(book: Book, element: Element) -> None:
     if "key" in fields:
         table["key"] = fields.values["key"]
         places["key",] = fields.place("key")
+        if "key_domain" in fields:
+            table["key_domain"] = fields.values["key_domain"]
+            places["key_domain",] = fields.place("key_domain")
     elif "key_generator" not in fields.elements:
         table["key_from"] = "publisher"  # as the documents have it: no <Key>, so each message brings its own
+    if "key_domain" in fields and "key" not in fields:
+        book.wrong(fields.place("key_domain"), "belongs to keys that come from <Key>")
     lifetime = fields.text("expiration")
     if lifetime == "enabled":
         book.remark(Verdict.DIFFERS, fields.place("expiration"), "the expiration of a message itself always holds")

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.config.queues import COUNT_MAX, TEN_YEARS_US, known_name
+from penstock.config.hints import known_name
+from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US
 from penstock.units import format_duration, parse_duration, parse_size
 
 Read: TypeAlias = Callable[[str], object]

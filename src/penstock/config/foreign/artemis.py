@@ -11,7 +11,7 @@ import re
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.document import Element
 from penstock.config.places import Path_, Place
-from penstock.config.queues import COUNT_MAX
+from penstock.config.queue_values import COUNT_MAX
 from penstock.units import format_duration
 
 _MILLISECONDS = frozenset(

@@ -7,12 +7,13 @@ right in the file and not the same here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import NamedTuple
 
 from penstock.config.places import Path_, Place
 from penstock.errors import SettingsError
+from penstock.records.dataclass import dataclass
 
 
 class Verdict(Enum):

@@ -6,12 +6,13 @@ bounds.  Namespaces are left as they are written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from xml.parsers import expat
 
 from penstock.config.places import Place
 from penstock.errors import SettingsError
+from penstock.records.dataclass import dataclass
 
 BYTES_MAX = 5_000_000
 DEPTH_MAX = 64

@@ -15,7 +15,8 @@ from typing import NamedTuple, cast
 from penstock.config.arguments import HARMLESS_ARGUMENTS
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.places import Path_, Place
-from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, Kind, argument_name
+from penstock.config.queue_values import Kind, argument_name
+from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import SettingsError
 from penstock.units import format_duration
 

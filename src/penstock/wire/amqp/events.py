@@ -6,9 +6,9 @@ connection drops all the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.wire.amqp.methods import Method
 

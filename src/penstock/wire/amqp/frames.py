@@ -7,7 +7,8 @@ header payload   u16 class | u16 weight (0) | u64 body size | property flags and
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from penstock.records.dataclass import dataclass
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE

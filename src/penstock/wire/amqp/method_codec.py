@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast, dataclass_transform
 
 from penstock.errors import InvalidArgument, ProtocolError
+from penstock.records.dataclass import dataclass
 from penstock.records.tables import (
     FRAME_ERROR,
     SYNTAX_ERROR,

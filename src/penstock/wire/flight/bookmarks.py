@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 
 _BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
 _WORDS: dict[str, str] = {

@@ -11,21 +11,19 @@ Owns which column becomes what.  An `Upload` is a publish before anybody has loo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from penstock.errors import InvalidArgument
 from penstock.records.bodies import Bodies, data_bytes, from_column
 from penstock.records.chunks import Chunk
+from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
 from penstock.wire.flight.fields import NAME_LIMIT
 from penstock.wire.flight.headers import HEADER_COLUMNS, header_columns, properties_of
 from penstock.wire.flight.schemas import PUBLISH, Bounds, check_bodies, checked
-
-compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
 
 
 @dataclass(slots=True)
@@ -62,8 +60,8 @@ def read_upload(batch: pa.RecordBatch, topic: str | None, bounds: Bounds, what: 
         properties,
         names,
         name_of,
-        _times(columns.get("not_before")),
-        _times(columns.get("expires_at")),
+        _times("not_before", columns, what),
+        _times("expires_at", columns, what),
         heads + size,
     )
 
@@ -89,10 +87,20 @@ def _topics(
     return names, None if len(names) == 1 else cast("list[int]", encoded.indices.to_pylist())
 
 
-def _times(column: pa.Array[Any] | None) -> list[int] | None:
+LATEST = 253_402_300_799_999_999
+"""The last microsecond of the year 9999: later ones are no dates to Python and Spark, which read the log."""
+
+
+def _times(name: str, columns: Mapping[str, pa.Array[Any]], what: str) -> list[int] | None:
+    column = columns.get(name)
     if column is None or column.null_count == len(column):
         return None
-    return cast("list[int]", column.cast(pa.int64()).fill_null(0).to_pylist())
+    numbers = cast("pa.Array[Any]", column.cast(pa.int64()).fill_null(0))
+    ends = compute.min_max(numbers).as_py()
+    for end in (ends["min"], ends["max"]):
+        if not 0 <= end <= LATEST:
+            raise InvalidArgument(f"{what}: {name} is {end} us since 1970, which is not in the years 1970 to 9999")
+    return cast("list[int]", numbers.to_pylist())
 
 
 FEW = 64
@@ -123,8 +131,8 @@ def constant(kind: Any, value: object, rows: int) -> pa.Array[Any]:
     return cast("pa.Array[Any]", pa.repeat(pa.scalar(cast("Any", value), kind), rows))
 
 
-def text_column(values: str | Sequence[str], rows: int) -> pa.Array[Any]:
-    """One text for all rows, or one a row."""
+def text_column(values: str | Sequence[str | None], rows: int) -> pa.Array[Any]:
+    """One text for all rows, or one a row, None for none."""
     if isinstance(values, str):
         return constant(pa.string(), values, rows)
     return cast("pa.Array[Any]", pa.array(values, pa.string()))

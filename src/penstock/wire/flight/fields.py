@@ -200,6 +200,14 @@ class Fields:
             raise InvalidArgument(f"{self.where}: unknown field {name!r}{nearest(name, self._asked)}")
 
 
+def write_json(value: object, where: str) -> bytes:
+    """The JSON of a command.  InvalidArgument for what JSON cannot hold: other types, integers beyond 64 bits."""
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:
+        raise InvalidArgument(f"{where}: {error}") from None
+
+
 def to_micros(value: object) -> int | None:
     """Microseconds of text with a unit or of a number of seconds, not negative; None for anything else."""
     if isinstance(value, str):

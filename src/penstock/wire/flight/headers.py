@@ -17,13 +17,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute
 
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.records.compute import compute
 from penstock.records.properties import PERSISTENT, Properties, decode, encode
 from penstock.wire.flight.schemas import HEADERS, TEXT_COLUMNS
-
-compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
 
 PLAIN = encode(Properties(delivery_mode=PERSISTENT))
 """The header of a message without any header column."""

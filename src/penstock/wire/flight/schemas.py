@@ -13,17 +13,15 @@ the columns mean to a queue.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
 
 from penstock.errors import InvalidArgument
+from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
 from penstock.records.schema import COLUMNS, TIMESTAMP
 from penstock.wire.flight.fields import nearest
-
-compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
 
 
 def _fields(*fields: pa.Field[Any]) -> list[pa.Field[Any]]:

@@ -6,11 +6,13 @@
                     "max_backlog"}}     queue: a name, or a pattern of names
     DoGet       {"queue": {"name", "vhost", "states", "limit", "filter", "columns"}}
                 {"replay": {"topic", "exchange", "vhost", "pattern", "bookmark", "bookmark_not_found", "filter",
-                            "limit", "columns", "follow", "rate", "rate_max_gap", "stream", "id"}}
+                            "limit", "columns", "follow", "rate", "rate_max_gap", "stream", "id", "select",
+                            "fully_durable", "timestamp"}}
                 {"sow": {"topic", "exchange", "vhost", "filter", "order_by", "top_n", "skip_n", "batch_size", "columns",
-                         "projection", "grouping"}}
+                         "projection", "grouping", "select", "stats"}}
                 {"subscribe": {"topic", "exchange", "vhost", "filter", "sow", "delta", "no_empties", "oof", "order_by",
-                               "top_n", "skip_n", "columns"}}
+                               "top_n", "skip_n", "columns", "conflation", "conflation_key", "projection", "grouping",
+                               "select", "fully_durable", "timestamp"}}
                 {"log": {"from", "to", "columns"}}
                 {"plan": {"stream", "batch", "part", "parts", "columns"}}
 
@@ -21,13 +23,12 @@ the operation, the field and what it may hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
-import orjson
-
 from penstock.errors import InvalidArgument
-from penstock.wire.flight.fields import LSN_MAX, Fields, nearest, read_json
+from penstock.records.dataclass import dataclass
+from penstock.wire.flight import options
+from penstock.wire.flight.fields import LSN_MAX, Fields, nearest, read_json, write_json
 
 DEFAULT_VHOST = "/"
 TEXT_LIMIT = 64 * 1024
@@ -119,6 +120,7 @@ class Replay:
     stream: str | None = None  # whose place MOST_RECENT is
     id: str | None = None  # the client's own name for it, for `replay_pause`
     rights: Sequence[tuple[str | None, bool | str]] | None = None  # the door's: what of which topics may be read
+    select: tuple[str, ...] = ()  # which fields of a JSON body are sent: `-/`, `+/id`
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ class Sow:
     columns: tuple[str, ...] | None = None
     projection: tuple[str, ...] = ()  # with `grouping`: rows as a view with these would have
     grouping: tuple[str, ...] | None = None
+    select: tuple[str, ...] = ()  # as of `Replay`
+    stats: bool = False  # beside an empty last batch: how many records were compared, matched and returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,7 @@ class Subscribe:
     conflation_key: tuple[str, ...] = ()
     projection: tuple[str, ...] = ()  # with `grouping`, as of `Sow`
     grouping: tuple[str, ...] | None = None
+    select: tuple[str, ...] = ()  # as of `Replay`
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +202,8 @@ def _publish(f: Fields) -> Publish:
     publisher, sequence = f.optional_text("publisher"), f.optional_count("sequence", low=1)
     if (publisher is None) != (sequence is None):
         raise InvalidArgument("publish: publisher and sequence belong together; one of them is missing")
+    if publisher == "":
+        raise InvalidArgument("publish: publisher is empty")
     return Publish(
         f.optional_text("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST), publisher, sequence,
         True if f.flag("delta") else None,
@@ -216,6 +223,7 @@ def _stage(f: Fields) -> Stage:
 
 
 def _consume(f: Fields) -> Consume:
+    options.of_queue(f)
     return Consume(
         f.name("queue"),
         f.text("vhost", DEFAULT_VHOST),
@@ -245,6 +253,7 @@ def _replay(f: Fields) -> Replay:
     if (topic is None) == (pattern is None):
         raise InvalidArgument("replay: name either a topic or a pattern of topics")
     gap = f.has("rate_max_gap")
+    timed = options.of_topic(f)
     return Replay(
         topic,
         pattern,
@@ -253,13 +262,14 @@ def _replay(f: Fields) -> Replay:
         f.text("bookmark", "EPOCH", TEXT_LIMIT),
         f.optional_text("filter", TEXT_LIMIT),
         f.optional_count("limit"),
-        f.names("columns", REPLAY_COLUMNS),
+        options.with_time(f.names("columns", REPLAY_COLUMNS), timed),
         f.text("bookmark_not_found", "now"),
         f.flag("follow"),
         f.optional_text("rate"),
         f.duration("rate_max_gap", 0) if gap else None,
         f.optional_text("stream"),
         f.optional_text("id"),
+        select=options.select_list(f),
     )
 
 
@@ -276,10 +286,13 @@ def _sow(f: Fields) -> Sow:
         f.names("columns", RECORDS_COLUMNS),
         tuple(f.texts("projection", FIELDS_MOST)),
         tuple(f.texts("grouping", FIELDS_MOST)) if f.has("grouping") else None,
+        options.select_list(f),
+        f.flag("stats"),
     )
 
 
 def _subscribe(f: Fields) -> Subscribe:
+    timed = options.of_topic(f)
     return Subscribe(
         f.name("topic"),
         f.text("exchange"),
@@ -292,11 +305,12 @@ def _subscribe(f: Fields) -> Subscribe:
         tuple(f.texts("order_by", 16)),
         f.optional_count("top_n"),
         f.count("skip_n"),
-        f.names("columns", ("event", "reason", *RECORDS_COLUMNS)),
+        options.with_time(f.names("columns", ("event", "reason", *RECORDS_COLUMNS)), timed),
         f.optional_text("conflation"),
         tuple(f.texts("conflation_key", FIELDS_MOST)),
         tuple(f.texts("projection", FIELDS_MOST)),
         tuple(f.texts("grouping", FIELDS_MOST)) if f.has("grouping") else None,
+        options.select_list(f),
     )
 
 
@@ -373,4 +387,4 @@ def parse_get(data: bytes) -> Get:
 
 def command(operation: str, **fields: object) -> bytes:
     """The JSON of a command; fields that are None are left out."""
-    return orjson.dumps({operation: {name: value for name, value in fields.items() if value is not None}})
+    return write_json({operation: {name: value for name, value in fields.items() if value is not None}}, operation)

@@ -26,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import Unavailable
+from penstock.wire.http.consumers import consumer_item
 from penstock.wire.http.facts import Metrics, ServerFacts
 from penstock.wire.http.metrics import exposition
 from penstock.wire.http.queues import BadQuery, choose, only_columns, order, queue_item
@@ -34,8 +35,12 @@ T = TypeVar("T")
 
 REALM = "Penstock"
 
+STEP_S = 0.004
+"""What a list of everything may do at once, in seconds, before others have their turn."""
+
 SLICE = 256
-"""Queues that are looked at before others have their turn."""
+"""Queues that are sorted, or encoded, before others have their turn."""
+
 HEADER_LIMIT = 4096
 """Bytes of an Authorization header; a longer one is no login."""
 
@@ -57,6 +62,8 @@ def create_app(facts: ServerFacts) -> Starlette:
         Route("/api/whoami", doors.whoami),
         Route("/api/vhosts", doors.vhosts),
         Route("/api/queues", doors.queues),
+        Route("/api/consumers", doors.consumers),
+        Route("/api/consumers/{rest:path}", doors.consumers),
         # Starlette sees the path decoded, where `%2F` is a slash like any other: these two take the raw one apart.
         Route("/api/queues/{rest:path}", doors.queue_or_vhost),
     ]
@@ -243,7 +250,19 @@ class _Doors:
         found = self._facts.queue(parts[0], parts[1], _user(request))
         if found is None:
             return not_found()
-        return json_response(only_columns(queue_item(found, self._node()), request.query_params))
+        node = self._node()
+        consumers = self._facts.consumers(_user(request), parts[0], parts[1])
+        details = await gathered(consumer_item(one, node) for one in consumers)
+        item = {**queue_item(found, node), "consumer_details": details}
+        return json_response(only_columns(item, request.query_params))
+
+    async def consumers(self, request: Request) -> Response:
+        """`/api/consumers` and `/api/consumers/{vhost}`."""
+        parts = raw_parts(request)[2:]
+        if len(parts) > 1 or (parts and parts[0] not in self._facts.vhosts()):
+            return not_found()
+        node, consumers = self._node(), self._facts.consumers(_user(request), parts[0] if parts else None)
+        return await _json_list([*await gathered(consumer_item(one, node) for one in consumers)])
 
     def _node(self) -> str:
         return str(self._facts.health().get("name", ""))
@@ -263,13 +282,16 @@ def _user(request: Request) -> str:
     return str(request.scope["penstock_user"])
 
 
-async def gathered(items: Iterable[T], few: int = SLICE) -> list[T]:
-    """All of them; others have their turn after every few."""
+async def gathered(items: Iterable[T]) -> list[T]:
+    """All of them; others have their turn after every few milliseconds."""
     out = list[T]()
+    clock = asyncio.get_running_loop().time
+    until = clock() + STEP_S
     for item in items:
         out.append(item)
-        if not len(out) % few:
+        if clock() > until:
             await asyncio.sleep(0)
+            until = clock() + STEP_S
     return out
 
 
@@ -279,10 +301,8 @@ async def _in_order(items: list[dict[str, object]], query: Mapping[str, str]) ->
     if asked is None:
         return items
     key, reverse = asked
-    slices = await gathered(
-        (sorted(items[start : start + SLICE], key=key, reverse=reverse) for start in range(0, len(items), SLICE)),
-        few=4,
-    )
+    starts = range(0, len(items), SLICE)
+    slices = await gathered(sorted(items[start : start + SLICE], key=key, reverse=reverse) for start in starts)
     return await gathered(merge(*slices, key=key, reverse=reverse))
 
 

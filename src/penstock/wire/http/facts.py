@@ -7,8 +7,10 @@ loop that serves messages.  While the server recovers, `overview`, `queues` and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
+
+from penstock.records.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class QueueMetrics:
     delayed: int = 0
     consumers: int = 0
     inactive: int = 0  # beyond the target depth
+    barriers: int = 0  # that wait
     backlog: int = 0  # delivered and not settled
     deferred_acks: int = 0
     oldest_lease: float = 0.0  # seconds
@@ -35,6 +38,48 @@ class QueueMetrics:
     expirations: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
     ack_rate: float = 0.0  # messages a second
     lease_to_ack: Mapping[float, float] = field(default_factory=dict[float, float])  # share -> seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayMetrics:
+    """Numbers of all subscriptions to topics together: they come and go with their clients, so none has a line."""
+
+    open: int = 0
+    paused: int = 0
+    live: int = 0  # level with the log
+    sent: int = 0  # messages, from the start of the process
+    lag: int = 0  # records of the log between what is durable and the one that is furthest behind
+
+
+@dataclass(frozen=True, slots=True)
+class ViewMetrics:
+    """Numbers of one view or conflated topic that the settings name."""
+
+    vhost: str
+    name: str
+    records: int = 0
+    lag: int = 0  # durable records of the log that it has not taken in
+    rebuilds: int = 0  # times that it began anew, from the start of the process
+    stopped: bool = False  # its source ended with an error, and nothing more comes
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetrics:
+    """Numbers of one topic with a key."""
+
+    vhost: str
+    exchange: str
+    name: str
+    records: int = 0
+    index_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActionMetrics:
+    """Counters of one action, from the start of the process."""
+
+    runs: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason; `parts.FAILURES` lists them
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +113,12 @@ class Metrics:
     dead_lettered: Mapping[str, int] = field(
         default_factory=dict[str, int]
     )  # maxlen, expired, rejected, delivery_limit
-    actions: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])  # name -> runs, failures
+    actions: Mapping[str, ActionMetrics] = field(default_factory=dict[str, "ActionMetrics"])  # by name
+    actions_waiting: int = 0  # messages whose actions have not begun
+    replays: ReplayMetrics = field(default_factory=ReplayMetrics)
+    views: Sequence[ViewMetrics] = ()
+    views_unnamed: int = 0  # aggregated subscriptions
+    topics: Sequence[TopicMetrics] = ()
     durable_lsn: int = 0
     last_lsn: int = 0
     bulk_running: int = 0  # requests that the bulk process works on
@@ -79,13 +129,16 @@ class Metrics:
     log_segments: int = 0
     log_commits: int = 0
     log_damaged_batches: int = 0  # that somebody wanted to read since the start
-    sow_records: int = 0  # present records of all SOW topics
-    sow_index_bytes: int = 0
+    upkeep_delay_seconds: float = 0.0  # of a batch of publishes, while upkeep of the log is behind
+    upkeep_delayed_seconds: float = 0.0  # in all, since the start
     recovery_records: int = 0
     recovery_seconds: float = 0.0
     recovery_share: float = 1.0  # of the start; 1: the doors are open
     recovery_records_expected: int = 0  # that are to be read at this start
     recovering: bool = False
+    file_backed_bytes: int = 0  # state of queues and topics that lies in files
+    file_backed_file_bytes: int = 0  # of these files
+    file_backed_refused: int = 0  # times that one could not grow
     body_cache_bytes: int = 0
     body_cache_limit_bytes: int = 0
     memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
@@ -124,6 +177,14 @@ class ServerFacts(Protocol):
 
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         """One queue, or None; None also where the user may not see it."""
+        ...
+
+    def consumers(self, user: str, vhost: str | None, queue: str | None = None) -> Iterable[Mapping[str, object]]:
+        """Every consumer, of one vhost or queue or of all, that the user may see, each looked at when it is asked for.
+
+        Those that replay (`kind` is `replay`) are with the queue that they named.  `consumers.consumer_item` says which
+        keys it reads.
+        """
         ...
 
     def vhosts(self) -> Sequence[str]:

@@ -16,6 +16,7 @@ Of = Callable[[QueueMetrics], float]
 
 _SUMS: Mapping[str, tuple[Of, str]] = {
     "penstock_queue_messages_inactive": (lambda one: one.inactive, "Messages beyond the target depth"),
+    "penstock_queue_barriers_waiting": (lambda one: one.barriers, "Barriers that wait for what is before them"),
     "penstock_queue_backlog": (lambda one: one.backlog, "Messages delivered and not settled"),
     "penstock_queue_deferred_acks": (lambda one: one.deferred_acks, "Acknowledgements of messages that are not there"),
     "penstock_queue_ack_rate": (lambda one: one.ack_rate, "Messages acknowledged a second"),
@@ -73,17 +74,6 @@ def queue_figures(queues: Sequence[QueueMetrics], *, per_object: bool) -> Iterab
             for share, seconds in one.lease_to_ack.items():
                 lasted.add_metric([one.vhost, one.name, f"{share:g}"], seconds)
         yield lasted
-
-
-def action_counters(actions: Mapping[str, tuple[int, int]]) -> Iterable[Metric]:
-    """What actions did."""
-    runs = CounterMetricFamily("penstock_action_runs", "Actions that came to their end", labels=["action"])
-    failures = CounterMetricFamily("penstock_action_failures", "Actions that failed", labels=["action"])
-    for name, (done, failed) in sorted(actions.items()):
-        runs.add_metric([name], done)
-        failures.add_metric([name], failed)
-    yield runs
-    yield failures
 
 
 def _gauge(

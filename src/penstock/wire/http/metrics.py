@@ -15,7 +15,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock.wire.http.facts import Metrics
-from penstock.wire.http.figures import action_counters, queue_figures
+from penstock.wire.http.figures import queue_figures
+from penstock.wire.http.parts import action_counters, replay_figures, topic_figures, view_figures
 
 _QUEUE_GAUGES = (
     ("rabbitmq_queue_messages", "Messages ready, unacknowledged and delayed"),
@@ -37,6 +38,10 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
     "penstock_log_bytes": ("log_bytes", "Bytes of the log"),
     "penstock_log_segments": ("log_segments", "Files of the log"),
     "penstock_log_damaged_batches": ("log_damaged_batches", "Damaged batches of the log that somebody wanted to read"),
+    "penstock_upkeep_delay_seconds": (
+        "upkeep_delay_seconds",
+        "How long a batch of publishes waits because the log has outgrown its retention",
+    ),
     "penstock_recovery_records": ("recovery_records", "Records read at the last start"),
     "penstock_recovery_records_expected": ("recovery_records_expected", "Records to be read at the last start"),
     "penstock_recovery_seconds": ("recovery_seconds", "Time of recovery at the last start"),
@@ -44,6 +49,8 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
     "penstock_recovering": ("recovering", "1 while the log is recovered and the doors are closed"),
     "penstock_body_cache_bytes": ("body_cache_bytes", "Bodies held in memory"),
     "penstock_body_cache_limit_bytes": ("body_cache_limit_bytes", "Budget for bodies and buffers"),
+    "penstock_file_backed_bytes": ("file_backed_bytes", "State of queues and topics that lies in files"),
+    "penstock_file_backed_file_bytes": ("file_backed_file_bytes", "Size of these files"),
     "penstock_bulk_running": ("bulk_running", "Requests that the bulk process works on"),
     "penstock_loop_pause_longest_seconds": (
         "pause_longest",
@@ -53,8 +60,7 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
         "pause_longest_cpu",
         "CPU time of the turn that took most of it since the last scrape",
     ),
-    "penstock_sow_records": ("sow_records", "Present records of topics with a key"),
-    "penstock_sow_index_bytes": ("sow_index_bytes", "Memory of their index"),
+    "penstock_actions_waiting": ("actions_waiting", "Messages whose actions have not begun"),
     "penstock_broken": ("broken", "1 if a sync failed and a restart is needed"),
 }
 
@@ -62,6 +68,8 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "penstock_bulk_requests": ("bulk_requests", "Requests given to the bulk process"),
     "penstock_bulk_starts": ("bulk_starts", "Starts of the bulk process, which ends when idle"),
     "penstock_bulk_deaths": ("bulk_deaths", "Ends of the bulk process that nobody asked for"),
+    "penstock_upkeep_delayed_seconds": ("upkeep_delayed_seconds", "Time that publishers waited for upkeep of the log"),
+    "penstock_file_backed_refused": ("file_backed_refused", "Times that such a file could not grow"),
     "rabbitmq_connections_opened": ("connections_opened", "Connections opened"),
     "rabbitmq_connections_closed": ("connections_closed", "Connections closed"),
     "rabbitmq_channels_opened": ("channels_opened", "Channels opened"),
@@ -145,6 +153,9 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
     yield from _queue_families(metrics, per_object=per_object)
     yield from queue_figures(metrics.queues, per_object=per_object)
     yield from action_counters(metrics.actions)
+    yield from replay_figures(metrics.replays)
+    yield from view_figures(metrics.views, metrics.views_unnamed, per_object=per_object)
+    yield from topic_figures(metrics.topics, per_object=per_object)
 
 
 def _queue_families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:

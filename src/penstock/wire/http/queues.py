@@ -7,8 +7,10 @@ wrapped and counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import import_module
-from typing import Protocol, cast
+from typing import cast
+
+from penstock.records.patterns import PatternError, compile_pattern
+from penstock.records.texts import to_bytes
 
 PAGE_SIZE = 100
 PAGE_SIZE_MAX = 500
@@ -71,34 +73,13 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     return item
 
 
-class _Compiled(Protocol):
-    def search(self, text: str) -> object: ...
-
-
-class _Options(Protocol):
-    log_errors: bool
-
-
-class _Re2(Protocol):
-    """What is used of google-re2, which has no types."""
-
-    error: type[Exception]
-
-    def Options(self) -> _Options: ...  # noqa: N802 - its name there
-
-    def compile(self, pattern: str, options: _Options) -> _Compiled: ...
-
-
 def name_search(pattern: str) -> Callable[[str], bool]:
     """Whether a name holds a match of an RE2 pattern, linear in the name.  Raises BadQuery."""
-    re2 = cast("_Re2", import_module("re2"))
-    options = re2.Options()
-    options.log_errors = False
     try:
-        compiled = re2.compile(pattern, options)
-    except re2.error:
-        raise BadQuery("name is no regular expression that RE2 reads") from None
-    return lambda name: compiled.search(name) is not None
+        compiled = compile_pattern(pattern)
+    except PatternError as error:
+        raise BadQuery(f"name is no regular expression that RE2 reads: {error.why}") from None
+    return lambda name: compiled.search(to_bytes(name)) is not None
 
 
 def order(query: Mapping[str, str]) -> tuple[Callable[[Mapping[str, object]], tuple[int, float, str]], bool] | None:

@@ -1,0 +1,57 @@
+"""What sound sections say together and cannot be: names given twice, vhosts that nobody declared, wrong references."""
+
+from __future__ import annotations
+
+from penstock.config.actions import wrong_actions
+from penstock.config.hints import known_name
+from penstock.config.places import Path_
+from penstock.config.settings import Settings
+from penstock.config.telling import Problem
+from penstock.config.views import wrong_views
+
+
+def impossible(settings: Settings) -> list[Problem]:
+    """All that the sections say of each other and that cannot be, each with its place."""
+    problems: list[Problem] = []
+    named: dict[str, list[tuple[str, str]]] = {
+        "user": [("", one.name) for one in settings.user],
+        "vhost": [("", one.name) for one in settings.vhost],
+        "exchange": [(one.vhost, one.name) for one in settings.exchange],
+        "topic": [(one.vhost, f"{one.exchange}/{one.name}") for one in settings.topic],
+        "queue": [(one.vhost, one.name) for one in settings.queue],
+        "pipeline": [("", one.name) for one in settings.pipeline],
+        "view": [(one.vhost, one.name) for one in settings.view],
+        "conflated_topic": [(one.vhost, one.name) for one in settings.conflated_topic],
+    }
+    for section, names in named.items():
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                problems.append(Problem((section, index, "name"), f"{name[1]!r} is there twice"))
+    placed: list[tuple[Path_, str]] = [
+        *((("exchange", index), one.vhost) for index, one in enumerate(settings.exchange)),
+        *((("topic", index), one.vhost) for index, one in enumerate(settings.topic)),
+        *((("queue", index), one.vhost) for index, one in enumerate(settings.queue)),
+        *((("binding", index), one.vhost) for index, one in enumerate(settings.binding)),
+        *(
+            (("action", index, "on", place), on.vhost)
+            for index, one in enumerate(settings.action)
+            for place, on in enumerate(one.on)
+        ),
+        *((("entitlement", index), one.vhost) for index, one in enumerate(settings.entitlement)),
+        *((("view", index), one.vhost) for index, one in enumerate(settings.view)),
+        *((("conflated_topic", index), one.vhost) for index, one in enumerate(settings.conflated_topic)),
+        *((("pipeline", index, "from"), one.source.vhost) for index, one in enumerate(settings.pipeline)),
+    ]
+    for path, vhost in placed:
+        if vhost not in settings.vhosts:
+            hint = known_name(vhost, list(settings.vhosts))
+            problems.append(Problem((*path, "vhost"), f"there is no [[vhost]] {vhost!r}{hint}"))
+    problems += [
+        Problem(("action", *wrong.path), wrong.why)
+        for wrong in wrong_actions(settings.action, allow_execute=settings.server.allow_execute)
+    ]
+    problems += [
+        Problem((one.section, one.place, one.key), one.why)
+        for one in wrong_views(settings.view, settings.conflated_topic, named["queue"])
+    ]
+    return problems

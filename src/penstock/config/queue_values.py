@@ -1,0 +1,206 @@
+"""One setting of a queue: its name, how its value is written, and reading that, whoever wrote it.
+
+A value over AMQP, in the settings file or in Python becomes what is kept inside.  Which settings there are is in
+`queues`; what a queue does with them is the core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Literal, TypeAlias, cast
+
+from penstock.config.hints import known_name
+from penstock.records.dataclass import dataclass
+from penstock.records.settings import QueueSettings, Retry
+from penstock.units import parse_duration, to_micros
+
+Style: TypeAlias = Literal["amqp", "file", "python"]
+"""Who wrote a value: durations are milliseconds, text with a unit, or seconds."""
+
+TEN_YEARS_US = 315_360_000_000_000
+"""Longest duration a queue takes: ten years, RabbitMQ's own limit for a time to live."""
+
+COUNT_MAX = 2**53 - 1
+
+
+class Kind(Enum):
+    """How a value is read."""
+
+    TEXT = "text"
+    CHOICE = "one of"
+    COUNT = "whole number"
+    DURATION = "duration"
+    RETRY = "table"
+    FILE = "true, false or a path"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKey:
+    """One setting of a queue.  `low` and `high` are in the unit kept inside: microseconds for durations."""
+
+    name: str
+    kind: Kind
+    sentence: str
+    choices: tuple[str, ...] = ()
+    low: int = 0
+    high: int = COUNT_MAX
+    rabbitmq: bool = False  # RabbitMQ's own argument: over AMQP a duration is a number of milliseconds and never text
+
+    @property
+    def argument(self) -> str:
+        """Its name among AMQP arguments."""
+        return argument_name(self.name)
+
+
+def argument_name(key: str) -> str:
+    """`max_backlog` is `x-max-backlog` among AMQP arguments."""
+    return "x-" + key.replace("_", "-")
+
+
+class BadValue(Exception):
+    """A value that a key does not take: `str()` says why, `key` is the path of the key as the writer spells it."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(why)
+        self.key = key
+
+
+def read_value(key: QueueKey, value: object, style: Style, spelled: str) -> object:
+    """One value as it is kept inside.  Raises BadValue."""
+    if value is None and style == "python":
+        return getattr(QueueSettings(), key.name)
+    match key.kind:
+        case Kind.TEXT:
+            return _text(value, spelled)
+        case Kind.CHOICE:
+            text = _text(value, spelled)
+            if text not in key.choices:
+                raise BadValue(
+                    spelled, f"{text!r} is not one of {', '.join(key.choices)}{known_name(text, list(key.choices))}"
+                )
+            return text
+        case Kind.COUNT:
+            return _count(value, key.low, key.high, spelled)
+        case Kind.DURATION:
+            return _micros(value, key.low, style, spelled, text_too=not key.rabbitmq)
+        case Kind.RETRY:
+            return _retry(value, style, spelled)
+        case Kind.FILE:
+            return _file(value, style, spelled)
+
+
+def _text(value: object, spelled: str) -> str:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise BadValue(spelled, "the text is not UTF-8") from None
+    if not isinstance(value, str):
+        raise BadValue(spelled, f"{_shown(value)} is not text")
+    return value
+
+
+def _file(value: object, style: Style, spelled: str) -> bool | str:
+    if isinstance(value, bool):
+        return value
+    if style != "file":  # who may declare a queue may not say where files are written
+        raise BadValue(spelled, f"{_shown(value)} is not true or false; a path is for the settings file alone")
+    path = _text(value, spelled)
+    if not path or "\0" in path:
+        raise BadValue(spelled, f"{_shown(value)} is not true, false or the path of a file")
+    return path
+
+
+def _count(value: object, low: int, high: int, spelled: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadValue(spelled, f"{_shown(value)} is not a whole number")
+    if not low <= value <= high:
+        raise BadValue(spelled, f"{value} is not in {low}..{high}")
+    return value
+
+
+def _micros(value: object, low: int, style: Style, spelled: str, *, text_too: bool = True) -> int:
+    """Microseconds of a duration in the writer's own unit."""
+    if isinstance(value, bytes):
+        value = _text(value, spelled)
+    if style == "amqp":
+        if isinstance(value, str) and text_too:
+            micros = _parsed(value, spelled)
+        else:
+            return _count(value, low // 1000, TEN_YEARS_US // 1000, spelled) * 1000
+    elif style == "file":
+        if not isinstance(value, str):
+            hint = f": write {str(value) + 's'!r} if seconds are meant" if _is_number(value) else ""
+            raise BadValue(spelled, f"{_shown(value)} is not a duration with a unit{hint}")
+        micros = _parsed(value, spelled)
+    else:
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            micros = to_micros(value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a wrong type is what the handler is for
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:
+            why = str(error) if isinstance(error, ValueError) and isinstance(value, str) else ""
+            raise BadValue(
+                spelled, why or f"{_shown(value)} is not a duration: give text such as '30s', seconds or a timedelta"
+            ) from None
+    if not low <= micros <= TEN_YEARS_US:
+        raise BadValue(spelled, f"{_shown(value)} is not between {low} us and ten years")
+    return micros
+
+
+def _parsed(text: str, spelled: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise BadValue(spelled, str(error)) from None
+
+
+_RETRY_KEYS = [field.name for field in fields(Retry)]
+
+
+def _retry(value: object, style: Style, spelled: str) -> Retry:
+    if isinstance(value, Retry):
+        return value
+    if not isinstance(value, Mapping):
+        raise BadValue(spelled, f"{_shown(value)} is not a table of {', '.join(_RETRY_KEYS)}")
+    table = cast("Mapping[object, object]", value)
+    retry = Retry()
+    initial, longest, factor, jitter, attempts = retry.initial, retry.max, retry.factor, retry.jitter, retry.attempts
+    for name, item in table.items():
+        place = f"{spelled}.{name}"
+        match name:
+            case "initial":
+                initial = _micros(item, 0, style, place)
+            case "max":
+                longest = _micros(item, 0, style, place)
+            case "factor":
+                factor = _share(item, 1, 1000, place)
+            case "jitter":
+                jitter = _share(item, 0, 1, place)
+            case "attempts":
+                attempts = _count(item, 0, COUNT_MAX, place)
+            case _:
+                raise BadValue(place, f"unknown key{known_name(str(name), _RETRY_KEYS)}")
+    if "max" not in table:
+        longest = max(longest, initial)
+    return Retry(initial=initial, factor=factor, max=longest, jitter=jitter, attempts=attempts)
+
+
+def _share(value: object, low: float, high: float, spelled: str) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise BadValue(spelled, f"{_shown(value)} is not a number")
+    if not low <= value <= high:  # false for a NaN too
+        raise BadValue(spelled, f"{value} is not in {low:g}..{high:g}")
+    return float(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    """A value for a message: its text, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

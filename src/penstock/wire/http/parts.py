@@ -1,0 +1,122 @@
+"""Metrics of what is not a queue: replays, views, topics with a key, actions.
+
+Lines have names of the settings and of declared topics alone.  What comes and goes with its client, replays and
+aggregated subscriptions, is counted together, so that no client can make lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from penstock.wire.http.facts import ActionMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
+
+T = TypeVar("T")
+
+FAILURES = (
+    "waiting",
+    "rounds",
+    "publish",
+    "delete_sow",
+    "query_sow",
+    "extract_values",
+    "execute_system",
+    "increment_counter",
+    "echo_message",
+)
+"""Why an action failed: too many messages waited, it set itself off too often, or the step that failed."""
+
+_REPLAYS: Mapping[str, tuple[Callable[[ReplayMetrics], int], str]] = {
+    "penstock_replays": (lambda one: one.open, "Subscriptions to topics that are open"),
+    "penstock_replays_paused": (lambda one: one.paused, "Subscriptions to topics that are paused"),
+    "penstock_replays_live": (lambda one: one.live, "Subscriptions to topics that are level with the log"),
+    "penstock_replay_lag_records": (lambda one: one.lag, "Records that the one furthest behind has not looked at"),
+}
+
+_VIEWS: Mapping[str, tuple[Callable[[ViewMetrics], int], Callable[[Iterable[int]], int], str]] = {
+    "penstock_view_records": (lambda one: one.records, sum, "Rows of views and conflated topics"),
+    "penstock_view_lag_records": (
+        lambda one: one.lag,
+        lambda some: max(some, default=0),
+        "Durable records of the log that a view has not taken in",
+    ),
+    "penstock_view_errors": (lambda one: one.stopped, sum, "1 if the source of a view ended with an error"),
+}
+
+_TOPICS: Mapping[str, tuple[Callable[[TopicMetrics], int], str]] = {
+    "penstock_sow_records": (lambda one: one.records, "Present records of topics with a key"),
+    "penstock_sow_index_bytes": (lambda one: one.index_bytes, "Memory of their index"),
+}
+
+
+def replay_figures(replays: ReplayMetrics) -> Iterable[Metric]:
+    """All subscriptions to topics together."""
+    for name, (of, text) in _REPLAYS.items():
+        yield GaugeMetricFamily(name, text, value=of(replays))
+    yield CounterMetricFamily("penstock_replay_messages", "Messages sent by subscriptions to topics", replays.sent)
+
+
+def view_figures(views: Sequence[ViewMetrics], unnamed: int, *, per_object: bool) -> Iterable[Metric]:
+    """Views and conflated topics of the settings; those of subscribers are a number."""
+    labels = ["vhost", "view"]
+    yield GaugeMetricFamily("penstock_views", "Views and conflated topics of the settings", value=len(views))
+    yield GaugeMetricFamily("penstock_views_unnamed", "Aggregated subscriptions", value=unnamed)
+    for name, (of, together, text) in _VIEWS.items():
+        yield _gauge(name, text, views, of, labels, _view, together, per_object=per_object)
+    text = "Times that a view began anew"
+    if per_object:
+        rebuilds = CounterMetricFamily("penstock_view_rebuilds", text, labels=labels)
+        for one in views:
+            rebuilds.add_metric(_view(one), one.rebuilds)
+    else:
+        rebuilds = CounterMetricFamily("penstock_view_rebuilds", text, sum(one.rebuilds for one in views))
+    yield rebuilds
+
+
+def topic_figures(topics: Sequence[TopicMetrics], *, per_object: bool) -> Iterable[Metric]:
+    """Topics with a key."""
+    labels = ["vhost", "exchange", "topic"]
+    for name, (of, text) in _TOPICS.items():
+        yield _gauge(name, text, topics, of, labels, _topic, sum, per_object=per_object)
+
+
+def action_counters(actions: Mapping[str, ActionMetrics]) -> Iterable[Metric]:
+    """What actions did; each has a line for each reason, be it 0, so that a rate can be taken of the first failure."""
+    runs = CounterMetricFamily("penstock_action_runs", "Actions that came to their end", labels=["action"])
+    failures = CounterMetricFamily("penstock_action_failures", "Actions that failed", labels=["action", "reason"])
+    for name, one in sorted(actions.items()):
+        runs.add_metric([name], one.runs)
+        for reason in FAILURES:
+            failures.add_metric([name, reason], one.failures.get(reason, 0))
+    yield runs
+    yield failures
+
+
+def _view(one: ViewMetrics) -> list[str]:
+    return [one.vhost, one.name]
+
+
+def _topic(one: TopicMetrics) -> list[str]:
+    return [one.vhost, one.exchange, one.name]
+
+
+def _gauge(
+    name: str,
+    text: str,
+    things: Sequence[T],
+    of: Callable[[T], int],
+    labels: Sequence[str],
+    named: Callable[[T], list[str]],
+    together: Callable[[Iterable[int]], int],
+    *,
+    per_object: bool,
+) -> Metric:
+    if not per_object:
+        return GaugeMetricFamily(name, text, value=together(map(of, things)))
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for one in things:
+        family.add_metric(named(one), of(one))
+    return family
