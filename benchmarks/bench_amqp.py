@@ -73,14 +73,16 @@ class Place:
         return cls(address, name, Workload.make([name], smallest=size, largest=size), {name: None})
 
     @classmethod
-    def varied(cls, address: tuple[str, int], name: str, *, ids: bool = False, queues: int = 1) -> Place:
+    def varied(
+        cls, address: tuple[str, int], name: str, *, ids: bool = False, queues: int = 1, arguments: bytes = b""
+    ) -> Place:
         """Fifty topics of a direct exchange, bound to one queue or to one each."""
         keys = [f"{name}.topic.{number}" for number in range(TOPICS)]
         places: dict[str, int | None] = {name: None} if queues == 1 else {key: at for at, key in enumerate(keys)}
         with Link(address) as link:
             link.direct_exchange(name)
             for queue, topic in places.items():
-                link.declare(queue)
+                link.declare(queue, arguments=arguments)
                 for key in keys if topic is None else [keys[topic]]:
                     link.bind(queue, name, key)
             link.close()
@@ -119,6 +121,11 @@ def one_queue(address: tuple[str, int], name: str) -> Place:
 def many_queues(address: tuple[str, int], name: str) -> Place:
     """Varied, a queue for each topic."""
     return Place.varied(address, name, queues=TOPICS)
+
+
+def file_backed_queues(address: tuple[str, int], name: str) -> Place:
+    """The same, with `x-file-backed-metadata`."""
+    return Place.varied(address, name, queues=TOPICS, arguments=b"\x16x-file-backed-metadatat\x01")
 
 
 def with_ids(address: tuple[str, int], name: str) -> Place:

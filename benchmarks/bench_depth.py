@@ -2,7 +2,7 @@
 
     python benchmarks/bench_depth.py [--mode leased|idle|pauses|many] [--messages 1000000]
 
-Memory is resident memory of the process tree, with a body cache of 8 MiB.
+Memory is resident memory of the server's process, with a body cache of 8 MiB.
 
 leased   all messages of one queue go to one consumer with unlimited prefetch: bytes a message beyond their waiting;
          then acks one by one in random order: CPU an ack, and bytes a message in the middle of it
@@ -30,11 +30,17 @@ from urllib.request import Request, urlopen
 
 from amqp_client import Consumer, Link, Workload, drive, method, publish
 from bench_amqp import Place, many_queues, uniform
-from harness import Server, Span, emit, parse, parser, work_folder
+from harness import Server, Span, emit, memory, parse, parser, work_folder
 
 ENVIRON = {"PENSTOCK_SERVER__MEMORY": "8MiB"}
 SETTLE_S = 2.5
 """Time the server gets to write what it holds and to give memory back."""
+
+TURN_S = 0.2
+"""Time for the turns that a command leaves behind it; the watch notes the longest."""
+
+LOOK_S = 12.0
+"""Time for one look of the upkeep, which comes every ten seconds."""
 
 UPKEEP_S = 25.0
 """Time for retention and compaction, which look once in ten seconds."""
@@ -53,12 +59,12 @@ def leased(folder: Path, given: argparse.Namespace) -> None:
             place = uniform(server.address("amqp"), "deep")
             publish(place.address, place.workload, n)
             _settle(given)
-            waiting = server.usage().resident
+            waiting = memory(server.pid).own
             with Link(place.address) as link:
                 consumer = Consumer(link, place.workload, n, "deep", prefetch=0, ack_every=n + 1)
                 drive(consumer)
                 _settle(given)
-                held = server.usage().resident
+                held = memory(server.pid).own
                 tags = list(range(1, n + 1))
                 random.Random(1).shuffle(tags)
                 half = n // 2
@@ -66,7 +72,7 @@ def leased(folder: Path, given: argparse.Namespace) -> None:
                 with Span(server) as span:
                     _ack(link, tags[:half])
                 _settle(given)
-                between = server.usage().resident
+                between = memory(server.pid).own
                 _ack(link, tags[half:])
                 link.close()
             server.stop()
@@ -96,12 +102,12 @@ def idle(folder: Path, given: argparse.Namespace) -> None:
                 for number in range(100):  # what the first of everything costs
                     link.declare(f"first-{number}")
                 _settle(given)
-                before, started = server.usage().resident, time.perf_counter()
+                before, started = memory(server.pid).own, time.perf_counter()
                 for number in range(n):
                     link.declare(f"queue-{number}")
                 times.append((time.perf_counter() - started) / n * 1e6)
                 _settle(given)
-                sizes.append((server.usage().resident - before) / n)
+                sizes.append((memory(server.pid).own - before) / n)
                 link.close()
             server.stop()
     emit("memory of an idle queue", sizes, "bytes/queue", budget=1024.0, settings={"queues": n})
@@ -207,17 +213,17 @@ def pauses(folder: Path, given: argparse.Namespace) -> None:
                 _settle(given)
                 watch.skip()
                 link.call((50, 30), b"\0\0\x03one\0", (50, 31))
-                time.sleep(0.2)
+                time.sleep(TURN_S)
                 watch.note("purge of one queue")
                 link.delete("other")
-                time.sleep(0.2)
+                time.sleep(TURN_S)
                 watch.note("delete of one queue")
                 _purge(link, place, half=True)
-                time.sleep(0.2)
+                time.sleep(TURN_S)
                 watch.note("purge of 25 interleaved queues")
                 for name in list(place.queues)[25:]:
                     link.delete(name)
-                time.sleep(0.2)
+                time.sleep(TURN_S)
                 watch.note("delete of 25 interleaved queues")
                 time.sleep(0.0 if given.quick else UPKEEP_S)
                 watch.note("base, compaction, exchange of segments")
@@ -246,7 +252,7 @@ def _acked(given: argparse.Namespace, watch: Watch, address: tuple[str, int], na
     watch.skip()
     link.sock.sendall(_ACK.pack(1, 1, 13, 60, 80, given.messages // 2, 1, 0xCE))  # multiple
     link.round_trip()
-    time.sleep(0.2)
+    time.sleep(TURN_S)
     watch.note("one ack for every second message")
     link.close()
 
@@ -278,7 +284,7 @@ def many(folder: Path, given: argparse.Namespace) -> None:
         with Server(folder / f"many{run}", environ=environ, arguments=("--http", "127.0.0.1:0")) as server:
             pulse = Pulse(server)
             _settle(given)
-            empty = server.usage().resident
+            empty = memory(server.pid).own
             names = [f"many-{number}" for number in range(count)]
             with Link(server.address("amqp")) as link:
                 started = time.perf_counter()
@@ -287,13 +293,13 @@ def many(folder: Path, given: argparse.Namespace) -> None:
                 link.close()
             _settle(given)
             note("ms in a turn: declare", pulse.look()[0])
-            note("bytes an idle queue", (server.usage().resident - empty) / count)
+            note("bytes an idle queue", (memory(server.pid).own - empty) / count)
             publish(server.address("amqp"), Workload.make(names, count=count), given.messages)
             _settle(given)
             note("ms in a turn: publish and checkpoints", pulse.look()[0])
             _listed(server)
             note("ms in a turn: list over HTTP", pulse.look()[0])
-            time.sleep(0.0 if given.quick else 12.0)
+            time.sleep(0.0 if given.quick else LOOK_S)
             note("ms in a turn: upkeep", pulse.look()[0])
             server.stop()
             server.start()

@@ -3,12 +3,13 @@
     python benchmarks/bench_drain.py [--messages 10000000]
     python benchmarks/bench_drain.py --mode interleaved --messages 1000000
 
-The queues are filled with varied messages, the server stopped, the system told to forget its pages of the log, and the
+The queues are filled, the server stopped, the system told to forget its pages of the log, and the
 server started with a cache of 8 MiB: so every body comes from the disk.  Every delivery is checked.  Told are the CPU
 of all server processes a message, that of the server's own process, and how fast it went; and how much of the log the
 system had forgotten.
 
-one          everything in one queue, one consumer
+one          bodies of 100 bytes in one queue, one consumer
+varied       the same with sizes and topics varied
 interleaved  50 queues whose messages lie in the log in random order, a consumer each, all at once
 """
 
@@ -22,14 +23,19 @@ from pathlib import Path
 
 import numpy as np
 from amqp_client import Consumer, Link, drive, empty, publish
-from bench_amqp import PREFETCH, Place, many_queues, one_queue
+from bench_amqp import PREFETCH, Place, many_queues, one_queue, uniform
 from harness import Server, Span, emit, parse, parser, work_folder
 
 CACHE = "8MiB"
 ACK_EVERY = 100
-BUDGETS_US = {"one": 1.5, "interleaved": 2.0}
-MOST = {"one": 100_000_000, "interleaved": 1_000_000}
-TELLS = {"one": "drain from disk, cold", "interleaved": "drain of 50 interleaved queues from disk, cold"}
+BUDGETS_US = {"one": 1.5, "varied": 2.0, "interleaved": 2.0}
+MOST = {"one": 100_000_000, "varied": 100_000_000, "interleaved": 1_000_000}
+PLACES = {"one": uniform, "varied": one_queue, "interleaved": many_queues}
+TELLS = {
+    "one": "drain from disk, cold",
+    "varied": "drain of varied messages from disk, cold",
+    "interleaved": "drain of 50 interleaved queues from disk, cold",
+}
 
 
 def forget(folder: Path) -> float:
@@ -94,7 +100,7 @@ def cold(folder: Path, mode: str, n: int, repeat: int) -> None:
     warm = 0.0
     for run in range(repeat):
         with Server(folder / f"{mode}{run}", environ={"PENSTOCK_SERVER__MEMORY": CACHE}) as server:
-            place = (one_queue if mode == "one" else many_queues)(server.address("amqp"), "deep")
+            place = PLACES[mode](server.address("amqp"), "deep")
             publish(place.address, place.workload, n)
             server.stop()
             warm = forget(server.data / "log")

@@ -16,8 +16,8 @@ from bench_queue import NOW, Bench
 from harness import emit, parse, parser
 
 from penstock.core.effects import Verb
-from penstock.core.queue.consumers import Consumer
-from penstock.core.queue.dispatch import dispatch
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.records.settings import FairnessModel, QueueSettings
 
 SUBSCRIPTIONS = 1_000

@@ -29,6 +29,9 @@ EVERY = 10_000
 BATCH = 20_000
 BODY = b'{"customer":"c00000","order":00000000,"amount":12.50,"currency":"EUR","lines":[1,2,3],"note":"none"}'
 RATE = 20_000
+GROWTH = 1.5
+"""So many times the cost with nothing waiting is still no growth."""
+
 BURST = 20
 FILTERS = {"text": "/customer = 'c0471{run}'", "number": "/amount = -{run}.5"}
 """One whose text tells where to look, and one that has to be evaluated for every message.  Each run has a filter of its
@@ -127,7 +130,7 @@ def sparse(folder: Path, given: argparse.Namespace) -> None:
         settings: dict[str, object] = {"messages": n, "matching": f"1 in {EVERY:,}", "cache_mib": 8}
         probe = Probe(server.address("amqp"))
         probe.start()
-        time.sleep(0.1 if given.quick else 2.0)
+        time.sleep(0.1 if given.quick else 2.0)  # the probe measures on its own meanwhile
         probe.stop()
         emit("longest wait of others without a scan", [max(probe.waits) * 1e3], "ms", settings=settings)
         for name, text in FILTERS.items():
@@ -201,8 +204,13 @@ class Stream(threading.Thread):
 
 
 def stream(folder: Path, given: argparse.Namespace) -> None:
-    """20,000 messages a second for one consumer, a thousand consumers of one filter, a thousand filters."""
+    """20,000 messages a second for one consumer, a thousand consumers of one filter, a thousand filters.
+
+    Each with nothing waiting, and with many messages waiting that no filter wants: the cost must not grow with them.
+    """
     n = min(given.messages, 100_000)
+    deep = max(given.messages // 10 // BURST, 1) * BURST
+    unwanted = (head_of("stream") + content(b'{"nobody": 1}', b"\x10\x00\x02")) * BURST
     many = 100 if given.quick else 1000
     every = "/currency = 'EUR'"
     modes: dict[str, tuple[list[str | None], float | None]] = {
@@ -211,33 +219,52 @@ def stream(folder: Path, given: argparse.Namespace) -> None:
         f"{many:,} filters": ([f"/customer = 'c{place:05d}'" for place in range(many)], 4.0),
     }
     cycle = bodies(0, 2000, many).to_pylist()
-    head = method((60, 40), b"\0\0" + _short("") + _short("stream") + b"\0")
-    frames = [head + content(body, b"\x10\x00\x02") for body in cycle]
+    frames = [head_of("stream") + content(body, b"\x10\x00\x02") for body in cycle]
     bursts = [b"".join(frames[at : at + BURST]) for at in range(0, len(frames), BURST)]
     alone = 0.0
     for name, (texts, budget) in modes.items():
-        costs: list[float] = []
-        for run in range(given.repeat):
-            with Server(folder / f"stream{len(texts)}{run}{budget}") as server:
-                address = server.address("amqp")
-                with Link(address) as link:
-                    link.declare("stream")
-                    readers = Stream(address, "stream", texts, n)
-                    readers.start()
-                    before = server.usage().cpu_s
-                    started = time.perf_counter()
-                    for sent in range(0, n, BURST):
-                        link.sock.sendall(bursts[sent // BURST % len(bursts)])
-                        ahead = started + (sent + BURST) / RATE - time.perf_counter()
-                        if ahead > 0:
-                            time.sleep(ahead)
-                    readers.join()
-                    costs.append((server.usage().cpu_s - before) / n * 1e6)
-        alone = alone or sorted(costs)[len(costs) // 2]
-        settings = {"messages": n, "rate": RATE, "consumers": len(texts), "filters": len(set(texts))}
-        emit(
-            f"stream: {name}", costs, "us/message", budget=None if budget is None else budget * alone, settings=settings
-        )
+        shallow = 0.0
+        for waiting in (0, deep):
+            costs = [_cost(folder / f"s{len(texts)}{budget}{waiting}{run}", texts, n, bursts, unwanted, waiting)
+                     for run in range(given.repeat)]  # fmt: skip
+            usual = sorted(costs)[len(costs) // 2]
+            alone = alone or usual
+            most = None if budget is None else budget * alone
+            if waiting:
+                most = GROWTH * shallow
+            shallow = shallow or usual
+            settings = {"messages": n, "rate": RATE, "consumers": len(texts), "filters": len(set(texts))}
+            what = f"stream: {name}" + (f", {waiting:,} wait" if waiting else "")
+            emit(what, costs, "us/message", budget=most, settings={**settings, "waiting": waiting})
+
+
+def head_of(queue: str) -> bytes:
+    """The method frame of a publish to a queue."""
+    return method((60, 40), b"\0\0" + _short("") + _short(queue) + b"\0")
+
+
+def _cost(
+    folder: Path, texts: Sequence[str | None], n: int, bursts: Sequence[bytes], unwanted: bytes, waiting: int
+) -> float:
+    """Microseconds of server CPU a message."""
+    with Server(folder) as server:
+        address = server.address("amqp")
+        with Link(address) as link:
+            link.declare("stream")
+            readers = Stream(address, "stream", texts, n)
+            for _ in range(waiting // BURST):
+                link.sock.sendall(unwanted)
+            link.round_trip()
+            readers.start()
+            before = server.usage().cpu_s
+            started = time.perf_counter()
+            for sent in range(0, n, BURST):
+                link.sock.sendall(bursts[sent // BURST % len(bursts)])
+                ahead = started + (sent + BURST) / RATE - time.perf_counter()
+                if ahead > 0:
+                    time.sleep(ahead)  # an open loop: the rate is kept whatever the server does
+            readers.join()
+            return (server.usage().cpu_s - before) / n * 1e6
 
 
 PARTS = {"sparse": sparse, "stream": stream}

@@ -120,7 +120,7 @@ def bound(folder: Path, given: argparse.Namespace) -> None:
             link = connection(address)
             link.channel().queue_declare("mixed", durable=True)
             link.close()
-            time.sleep(0.5)
+            time.sleep(0.5)  # the server gives back what its start took, before it is measured empty
             empty = server.usage().resident
             peak = Peak(server)
             peak.start()

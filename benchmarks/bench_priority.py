@@ -19,7 +19,7 @@ from bench_queue import NOW, Bench, StartsWith
 from harness import emit, parse, parser
 
 from penstock.core.effects import Scan, Verb
-from penstock.core.queue.ranks import rank_of
+from penstock.core.queue.priority.ranks import rank_of
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.settings import QueueSettings
@@ -110,7 +110,7 @@ def room(priorities: int, waiting: int, gap: int) -> float:
 
 def main() -> None:
     """Measure and print."""
-    options = parse(parser(__doc__ or "", messages=1_000_000))
+    options = parse(parser(__doc__ or "", messages=1_000_000, quick=100_000))
     most = options.messages
     sizes = [size for size in (most // 100, most // 10, most) if size]
 

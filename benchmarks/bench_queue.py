@@ -19,7 +19,7 @@ from harness import emit, parse, parser
 
 from penstock.core.effects import Deliver, Effect, Scan, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes, Topic

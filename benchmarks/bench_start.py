@@ -2,7 +2,9 @@
 
     python benchmarks/bench_start.py --repeat 11
 
-import  seconds of the import statement in a fresh interpreter, files in the page cache
+Modules have their bytecode, as an installed package has it, and files are in the page cache.
+
+import  seconds of the import statement in a fresh interpreter
 start   from the spawn of the process until its ready file is there, all doors on free ports
 """
 
@@ -13,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import ROOT, Server, emit, parse, parser, work_folder
+from harness import ROOT, Server, compile_sources, emit, parse, parser, work_folder
 
 _IMPORT = "import time; t = time.perf_counter(); import penstock; print(time.perf_counter() - t)"
 
@@ -40,6 +42,7 @@ def main() -> None:
     options = parser(__doc__ or "", messages=1, repeat=7)
     options.add_argument("--no-flight", dest="flight", action="store_false", help="start with the AMQP door alone")
     given = parse(options)
+    compile_sources(ROOT / "src")
     emit("import penstock", [imported() for _ in range(given.repeat + 1)][1:], "ms", budget=150.0, settings={})
     with work_folder(given.folder) as folder:
         runs = [started(folder / str(run), flight=given.flight) for run in range(given.repeat + 1)][1:]

@@ -21,9 +21,9 @@ from penstock.errors import PenstockError
 from penstock.log import Log, OsDisk, SimDisk
 from penstock.log.segment import read_header
 from penstock.ports import Disk
-from penstock.server.flight.stage_files import StageInfo
-from penstock.server.flight.stages import Stages
-from penstock.server.house import fold
+from penstock.server.flight.sinks.stage_files import StageInfo
+from penstock.server.flight.sinks.stages import Stages
+from penstock.server.opening.house import fold
 from penstock.testing.clock import FakeClock
 from penstock.wire.flight.schemas import Bounds
 from sim.interleave import Chain, simulated_threads

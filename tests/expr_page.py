@@ -40,5 +40,5 @@ def examples(*sections: str) -> list[tuple[str, str]]:
     return out
 
 
-SECTION_3 = ("Types, NULL and NaN", "Arrays", "Tests of text")
+SECTION_3 = ("What an expression is made of", "Types, NULL and NaN", "Arrays", "Tests of text", "Functions")
 """What the tables of the language's semantics are called there."""

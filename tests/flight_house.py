@@ -24,8 +24,8 @@ from penstock.records.entries import Rows
 from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
 from penstock.server.engine import Engine
-from penstock.server.flight.decided import finish_decided
 from penstock.server.flight.door import FlightDoor, FlightLimits
+from penstock.server.flight.sinks.decided import finish_decided
 from penstock.server.users import Users
 
 T = TypeVar("T")

@@ -53,6 +53,31 @@ def test_a_first_hour(server: ServerProcess) -> None:
     assert "every guarantee held" in penstock("audit", "--data", data)
 
 
+def test_a_queue_is_changed_emptied_and_deleted(server: ServerProcess) -> None:
+    url = ("--url", server.flight_url)
+    penstock("queue", "declare", "worked", "--set", "lease_period=30s", "--set", "filter=/n > 0", *url)
+    penstock("queue", "alter", "worked", "--set", "max_deliveries=3", "--unset", "filter", *url)
+    penstock("publish", "worked", *url, given='{"n": 0}\n{"n": 1}\n')  # without the filter both are in
+    for wrong, status in (
+        (("alter", "worked"), 2),
+        (("alter", "worked", "--set", "lease_period=30"), 2),
+        (("alter", "worked", "--unset", "filtre"), 2),
+        (("alter", "nowhere", "--set", "max_deliveries=3"), 1),
+        (("purge", "worked"), 2),  # nobody is there to ask
+        (("delete", "worked"), 2),
+        (("delete", "nowhere", "--yes"), 1),
+    ):
+        penstock("queue", *wrong, *url, status=status)
+    assert json.loads(penstock("queue", "show", "worked", "--json", *url))["ready"] == 2
+    assert penstock("queue", "purge", "worked", "--yes", *url) == "2 messages removed from queue worked\n"
+    assert json.loads(penstock("queue", "purge", "worked", "--yes", "--json", *url)) == {
+        "purged": "worked",
+        "messages": 0,
+    }
+    assert penstock("queue", "delete", "worked", "--yes", *url) == "queue worked deleted\n"
+    penstock("queue", "show", "worked", *url, status=1)
+
+
 def test_no_such_queue_is_the_servers_no(server: ServerProcess) -> None:
     penstock("queue", "show", "none", "--url", server.flight_url, status=1)
 

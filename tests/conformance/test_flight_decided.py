@@ -12,9 +12,9 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
-from penstock.server.flight.copier import Copier
-from penstock.server.flight.decided import GroupLimits
 from penstock.server.flight.door import FlightLimits
+from penstock.server.flight.sinks.copier import Copier
+from penstock.server.flight.sinks.decided import GroupLimits
 
 pytestmark = pytest.mark.conformance
 

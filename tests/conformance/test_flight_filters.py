@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
 import penstock
 from flight_house import FlightHouse
+from penstock.expr.meter import LOOP_BODY
+from penstock.expr.together import FilterSet
 from penstock.server.bulk.process import Bulk
 
 LARGE = b'{"kind":"a","pad":"' + b"x" * 2_000_000 + b'"}'
@@ -79,3 +84,32 @@ def test_a_late_consumer_with_a_filter_finds_its_messages_in_a_deep_queue(house:
             client.publish_table("q", table(*(b'{"n":%d}' % number for number in range(first, first + 20_000))))
         client.publish("q", LARGE)
         assert bodies_of(client, "q", 3, "/n IN (17, 33333) OR /kind = 'a'") == [b'{"n":17}', b'{"n":33333}', LARGE]
+
+
+def test_a_delta_is_judged_off_the_loop_as_what_it_makes_of_a_large_record(
+    house: FlightHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop: list[int] = []
+    matches = FilterSet.matches
+
+    def watched(self: FilterSet, bodies: Any, *rest: Any, **more: Any) -> Any:
+        if threading.current_thread().name == "penstock-test-loop":
+            on_loop.append(max(map(len, bodies), default=0))
+        return matches(self, bodies, *rest, **more)
+
+    with penstock.connect(house.url) as client:
+        client.declare_topic("records", key=["/id"])
+        client.declare("open", underlying_topic="records", filter="/state = 'open'")
+        client.declare("shut", underlying_topic="records", filter="/state = 'shut'")
+        client.publish("records", {"id": 1, "state": "shut", "pad": "x" * 400_000})
+        client.publish("records", {"id": 2, "state": "shut"})
+        monkeypatch.setattr(FilterSet, "matches", watched)
+        deltas = [{"id": 1, "state": "open"}, {"id": 2, "state": "open"}, {"id": 3, "state": "shut"}]
+        client.publish_table("records", table(*map(orjson.dumps, deltas)), delta=True)
+        for change in ({"id": 1, "n": 1}, {"id": 1, "state": "shut"}):
+            client.delta_publish("records", change)
+        found = [orjson.loads(body) for body in bodies_of(client, "open", 3)]
+        assert [(one["id"], one.get("n")) for one in found] == [(1, None), (2, None), (1, 1)]
+        found = [orjson.loads(body) for body in bodies_of(client, "shut", 4)]
+        assert [(one["id"], one.get("n")) for one in found] == [(1, None), (2, None), (3, None), (1, 1)]
+    assert [size for size in on_loop if size > LOOP_BODY] == []

@@ -22,7 +22,7 @@ import penstock
 from flight_house import FlightHouse
 from penstock.errors import LogDamaged
 from penstock.records.bodies import PackedBodies, held_by
-from penstock.server.flight import consume
+from penstock.server.flight.consuming import downstream
 from penstock.server.flight.door import FlightLimits
 from penstock.wire.flight.schemas import SETTLE
 
@@ -252,7 +252,7 @@ def test_a_delivery_that_cannot_be_read_ends_the_stream_with_its_error(
     def damaged(*_: object) -> pa.RecordBatch:
         raise error
 
-    monkeypatch.setattr(consume, "delivery_batch", damaged)
+    monkeypatch.setattr(downstream, "delivery_batch", damaged)
     with penstock.connect(house.url) as client:
         client.publish("q", b"x")
         writer, reader = raw.exchange(b'{"consume": {"queue": "q"}}')

@@ -143,6 +143,10 @@ def test_a_consumer_of_the_queue_beside_it(client: penstock.Client, channel: Blo
         ({"x-bookmark": "EPOCH", "x-rate": "fast"}, "rate"),
         ({"x-bookmark": "EPOCH", "x-max-backlog": 3}, "does not go with"),
         ({"x-bookmark": 3}, "not text"),
+        ({"x-rate": "1000"}, "x-rate goes with x-bookmark"),
+        ({"x-rate-max-gap": "1s"}, "x-rate-max-gap goes with x-bookmark"),
+        ({"x-bookmark-not-found": "fail"}, "x-bookmark-not-found goes with x-bookmark"),
+        ({"x-filter": "/a >"}, "character 5 of '/a >'"),
     ],
 )
 def test_refusals_over_amqp(server: LiveServer, client: penstock.Client, arguments: dict[str, Any], why: str) -> None:

@@ -18,7 +18,7 @@ from pika.exceptions import ChannelClosedByBroker, NackError
 
 import penstock
 from penstock.errors import InvalidArgument, NotFound
-from penstock.server.flight import watching
+from penstock.server.flight.reading import watching
 from penstock.testing import Broker
 from penstock.testing.process import ServerProcess
 

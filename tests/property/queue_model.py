@@ -20,6 +20,7 @@ class Message:
     deliveries: int = 0
     failures: int = 0
     cancels: int = 0
+    unseen: int = 0  # deliveries that nobody saw
     due: int = 0
     scheduled: bool = False
     lease_end: int = 0
@@ -112,7 +113,7 @@ class Model:
     def release(self) -> bool:
         """Let the next barrier go if all before it is done."""
         fence = self.fence()
-        if fence is None or any(w.slots for w in self.workers):
+        if fence is None or any(lsn < fence.place[0] for w in self.workers for lsn in w.slots):
             return False
         before = [m.lsn for m in self.messages.values() if not m.barrier]
         if any(lsn < fence.place[0] for lsn in (*before, *self.dying)):
@@ -223,11 +224,19 @@ class Model:
         self.dispatch(now)
 
     def give_back(
-        self, now: int, m: Message, *, failed: bool, cancelled: bool = False, delay: int | None = None
+        self,
+        now: int,
+        m: Message,
+        *,
+        failed: bool,
+        cancelled: bool = False,
+        delay: int | None = None,
+        unseen: bool = False,
     ) -> None:
         s = self.settings
         m.failures += failed
         m.cancels += cancelled
+        m.unseen += unseen
         m.known = set()
         m.lease_end = 0
         reasons = self.limits(m)
@@ -251,7 +260,7 @@ class Model:
         if s.max_cancels and m.cancels >= s.max_cancels:
             reasons.append("max_cancels")
         if (
-            (s.max_deliveries and m.deliveries >= s.max_deliveries)
+            (s.max_deliveries and m.deliveries - m.unseen >= s.max_deliveries)
             or (s.retry is not None and s.retry.attempts and m.failures >= s.retry.attempts)
             or (s.delivery_limit >= 0 and m.failures >= s.delivery_limit + 1)
         ):
@@ -292,9 +301,9 @@ class Model:
                 continue
             holder = next((w for w in self.workers if lsn in w.held), None)
             if holder is not by or holder is None:
-                if by is not None and verb in ("cancel", "release"):
+                if by is not None and verb in ("cancel", "release", "unseen"):
                     continue
-                if holder is None and verb in ("cancel", "release"):
+                if holder is None and verb in ("cancel", "release", "unseen"):
                     continue
                 if holder is None and once and verb != "ack":
                     continue
@@ -309,7 +318,9 @@ class Model:
             elif verb == "expire":
                 self.drop(m, "forced_expire")
             else:
-                self.give_back(now, m, failed=verb == "cancel", cancelled=verb == "cancel", delay=delay)
+                self.give_back(
+                    now, m, failed=verb == "cancel", cancelled=verb == "cancel", unseen=verb == "unseen", delay=delay
+                )
         self.dispatch(now)
         return affected
 

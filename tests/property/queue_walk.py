@@ -7,6 +7,7 @@ does better, making a failure small, is left to it.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from random import Random
@@ -15,7 +16,7 @@ from typing import Any
 from penstock.core.effects import Verb
 from penstock.records.chunks import as_chunk
 from penstock.records.settings import QueueSettings, Retry
-from property.test_settling_model import SettlingMachine
+from property.whole_machine import WholeMachine
 
 STEPS = 60
 """Commands of one walk."""
@@ -24,7 +25,12 @@ COMPARED = 4
 """After so many commands the whole state is compared; what each command sends and expires is compared at once."""
 
 FILTERS = (None, None, "1", "2")
-VERBS = (Verb.ACK, Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE)
+VERBS = (
+    (Verb.ACK, Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE),
+    (Verb.ACK, Verb.ACK, Verb.RELEASE, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE),
+    (Verb.ACK, Verb.ACK, Verb.ACK, Verb.RELEASE, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE),
+)
+"""A walk has one of these mixes, by its seed."""
 
 
 def any_settings(dice: Random) -> QueueSettings:
@@ -56,32 +62,40 @@ def any_settings(dice: Random) -> QueueSettings:
 class Walk:
     """One walk; `run` raises AssertionError where queue and model part."""
 
-    FENCED = 0.2
-    """The share of queues with barriers."""
+    KINDS = ("none", "none", "fenced", "fenced", "/a", "/b", "depth")
+    """Of queues: without an order of their own, with barriers, with few or many priorities, with a target depth."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, mix: int | None = None) -> None:
         self.dice = dice = Random(seed)
-        self.machine = SettlingMachine()
+        self.verbs = VERBS[seed % len(VERBS) if mix is None else mix]
+        self.releases = 0
+        self.machine = WholeMachine()
+        self.kind = dice.choice(self.KINDS)
         self.machine.start(
             any_settings(dice), dice.choice((10_000, 10_000, 3)), dice.random() < 0.3, dice.random() < 0.5,
-            dice.choice((10_000, 10_000, 3)), dice.random() < self.FENCED, dice.choice((3, 10_000)),
+            dice.choice((10_000, 10_000, 3)), self.kind, dice.choice((1, 2, 5)), dice.choice((3, 10_000)),
         )  # fmt: skip
         self.commands: list[Callable[[], object]] = [
             self.arrive, self.arrive, self.arrive, self.settle, self.settle, self.settle, self.settle,
             self.settle_as_anybody, self.settle_as_anybody, self.subscribe, self.subscribe, self.unsubscribe,
             self.advance, self.advance, self.pull, self.pause, self.replace, self.replace, self.extend, self.sweep,
-            self.sweep, self.seldom, self.machine.tick_when_asked,
+            self.sweep, self.seldom, self.machine.tick_when_asked, self.find, self.defer, self.disk,
         ]  # fmt: skip
+        self.counts: Counter[str] = Counter()
 
     def run(self) -> int:
         """All its commands; how many they were."""
         machine = self.machine
         try:
             for step in range(1, STEPS + 1):
-                self.dice.choice(self.commands)()
+                command = self.dice.choice(self.commands)
+                self.counts[command.__name__] += 1
+                command()
                 if step % COMPARED == 0:
                     machine.same_state()
                     machine.the_fold_says_the_same()
+                    machine.ranks_last()
+                    machine.same_deferred()
                     machine.everything_ready_is_known_to_the_filters()
         finally:
             machine.teardown()
@@ -130,7 +144,7 @@ class Walk:
             chosen = sorted(dice.sample(held, dice.randint(1, len(held))))
             cut = dice.randrange(len(chosen) + 1)
             chunks = [as_chunk(part) for part in (chosen[:cut], chosen[cut:]) if part]
-        machine.both_settle(chunks, dice.choice(VERBS), worker, consumer, "", dice.choice((None, None, None, 0, 7)))
+        machine.both_settle(chunks, self._verb(), worker, consumer, "", dice.choice((None, None, None, 0, 7)))
 
     def settle_as_anybody(self) -> None:
         dice, machine = self.dice, self.machine
@@ -138,7 +152,13 @@ class Walk:
         chunk = self._range()
         if living and dice.random() < 0.6:
             chunk = as_chunk(sorted(dice.sample(living, min(len(living), dice.randint(1, 9)))))
-        machine.both_settle([chunk], dice.choice(VERBS), None, None, dice.choice(("", "x")), None)
+        machine.both_settle([chunk], self._verb(), None, None, dice.choice(("", "x")), None)
+
+    def _verb(self) -> Verb:
+        """One of its mix; every other release says that nobody saw the message."""
+        verb = self.dice.choice(self.verbs)
+        self.releases += verb is Verb.RELEASE
+        return Verb.UNSEEN if verb is Verb.RELEASE and self.releases % 2 else verb
 
     def _range(self) -> Any:
         first = self.dice.randint(90, self.machine.sink.next_lsn)
@@ -172,19 +192,46 @@ class Walk:
         if self.machine.workers:
             self.machine.pause(self.dice.randrange(6))
 
+    def find(self) -> None:
+        dice, machine = self.dice, self.machine
+        if machine.passing is None:
+            if dice.random() < 0.5:
+                machine.begin_pass([dice.randrange(5) for _ in range(dice.randint(1, 3))])
+            return
+        bodies = [dice.randrange(4) for _ in range(3)]
+        machine.find(bodies, dice.choice((0, 0, 0, 4, 15)), dice.choice((0, 0, 6)), dice.random() < 0.3)
+
+    def defer(self) -> None:
+        dice = self.dice
+        verb = dice.choice((Verb.ACK, Verb.ACK, Verb.EXPIRE))
+        self.machine.defer(dice.randint(1, 3), verb, dice.choice(("", "x")), dice.choice((5, 40, 1000)))
+
+    def disk(self) -> None:
+        """All is durable now; or the power goes, and what came since it was is lost."""
+        if self.dice.random() < 0.7:
+            self.machine.remember()
+        else:
+            self.counts["crash"] += 1
+            self.machine.crash(self.dice.choice((0, 0, 5, 60)))
+
     def seldom(self) -> None:
         dice, machine = self.dice, self.machine
-        match dice.randrange(8):
+        match dice.randrange(10):
             case 0:
                 machine.purge(really=True)
             case 1:
                 limits = dice.choice((0, 1, 4)), dice.choice((0, 3)), dice.choice((0, 4, 30))
                 machine.alter(*limits, dice.random() < 0.7, really=True)
             case 2:
-                machine.restart(dice.random() < 0.5, really=True)
+                machine.restart(dice.random() < 0.5, True, dice.choice((0, 0, 5, 60)))
             case 3:
                 if machine.workers:
                     machine.all_go(True, dice.choice(("close", "lose")))
+            case 4:
+                if self.kind not in ("depth", "fenced"):
+                    machine.change_expression(dice.choice((None, "/a", "/b")), really=True)
+            case 5:
+                machine.change_depth(dice.choice((0, 1, 3, 8)), really=True)
             case _:
                 self.settle()
 

@@ -41,7 +41,7 @@ def drained(broker: Broker, queue: str) -> list[bytes]:
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(STEP, max_size=25), seed=st.integers(0, 999))
 def test_each_end_of_a_message_is_told_once(steps: list[tuple[str, int]], seed: int) -> None:
-    published, crashed = 0, False
+    published = 0
     with Broker(CONFIG, seed=seed) as broker:
         worker = broker.subscribe("q", max_backlog=3, name="worker")
         held = []
@@ -54,7 +54,6 @@ def test_each_end_of_a_message_is_told_once(steps: list[tuple[str, int]], seed: 
             elif what == "advance":
                 broker.advance(number)
             elif what in {"crash", "restart"}:
-                crashed |= what == "crash"
                 if what == "crash":
                     broker.crash()
                 broker.restart()
@@ -75,9 +74,5 @@ def test_each_end_of_a_message_is_told_once(steps: list[tuple[str, int]], seed: 
         ended = [body.decode().split(",")[0].split(" ")[1] for body in dead] + [body.decode() for body in done]
         assert len(ended) == len(set(ended))
         assert reasons.keys() <= {"time_limit", "forced_expire", "max_cancels", "max_deliveries"}
-        if crashed:  # a removal keeps its letter; what an acknowledgement or a publish set off may be lost
-            assert len(ended) + left <= published
-            assert len(set(seen)) == len(seen) <= published
-        else:
-            assert len(ended) + left == published
-            assert sorted(map(int, seen)) == list(range(published))
+        assert len(ended) + left == published  # over crashes too: what the log has is done, once
+        assert sorted(map(int, seen)) == list(range(published))

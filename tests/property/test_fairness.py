@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.queue.fairness import deal, pick
+from penstock.core.queue.dispatching.fairness import deal, pick
 from penstock.records.settings import FairnessModel
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.commands import life
 from penstock.core.effects import Verb
-from penstock.core.queue.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
 from penstock.core.state.capture import Snapshot
 from penstock.core.state.codec import canonical
@@ -166,7 +166,7 @@ class History:
             return
         consumer = self.consumers[self.next(len(self.consumers))]
         held = [lsn for run in consumer.leases.held() for lsn in run.chunk]
-        verb = (Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.EXPIRE, Verb.RELEASE)[self.next(5)]
+        verb = (Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.EXPIRE, Verb.RELEASE, Verb.UNSEEN)[self.next(6)]
         chosen = sorted(lsn for lsn in held if self.next(2))
         delay = (None, 1_500_000)[self.next(2)] if verb in (Verb.CANCEL, Verb.RELEASE) else None
         chunks = [range(lsn, lsn + 1) for lsn in chosen]

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from penstock.core.effects import Purpose, Rate, Scan, Sink
-from penstock.core.queue import priority_arrival, priority_order, ranking, ranks, sorted_rows
-from penstock.core.queue.priority_order import PriorityOrder
-from penstock.core.queue.priority_targets import ALL
-from penstock.core.queue.ranks import rank_of
+from penstock.core.queue.order import pool, sorted_rows
+from penstock.core.queue.priority import arrival as priority_arrival
+from penstock.core.queue.priority import order as priority_order
+from penstock.core.queue.priority import ranking, ranks
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.priority.ranks import rank_of
+from penstock.core.queue.priority.targets import ALL
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import flat, runs_of, spread
 from penstock.records.chunks import Chunk, Now
@@ -27,6 +30,8 @@ from property.test_queue_model import QueueMachine, queue_settings, rarely
 
 TINY: list[tuple[Any, str, int]] = [
     (ranks, "PIECE", 5),
+    (ranks, "FORGET_BLOCKS", 1),
+    (pool, "STEP", 4),
     (sorted_rows, "BLOCK", 4),
     (sorted_rows, "MERGE_LEAST", 3),
     (priority_order, "LEVELS_MOST", 3),
@@ -49,7 +54,15 @@ def expected_rank(lsn: int, expression: str | None) -> int:
 
 
 class RankedQueue(Queue):
-    __slots__ = ()
+    __slots__ = ("renewed",)
+
+    def __init__(self, *what: Any, **rest: Any) -> None:
+        self.renewed: Callable[[], object] = lambda: None
+        super().__init__(*what, **rest)
+
+    def renew_targets(self) -> None:
+        super().renew_targets()
+        self.renewed()
 
     def arrive(self, now: Now, chunk: Chunk, sink: Sink, **rest: Any) -> None:
         expression = self.settings.priority_expression
@@ -185,15 +198,28 @@ class OrderedMachine(QueueMachine):
             ]
             return place <= seen or not (fresh(m) or any(seen < one < place for one in places))
 
+        def forget() -> None:
+            """The target lists are new: they have looked at nothing."""
+            for m in model.messages.values():
+                if not m.barrier:  # what was answered of one stays answered
+                    m.known = set()
+
+        assert isinstance(queue, RankedQueue)
+        queue.renewed = forget
         model.halted = lambda: queue.ranking is not None
         model.looked = looked
 
     def rate(self, effect: Rate) -> None:
         assert effect.token.purpose is Purpose.RANK
         seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]
+        ranking = self.queue.ranking
         self.queue.rated(
             self.now, effect.token, seen, [expected_rank(lsn, effect.value.text) for lsn in seen], self.sink
         )
+        if ranking is not None and self.queue.ranking is None:  # who has no filter is served before any list has looked
+            looked, self.model.looked = self.model.looked, lambda text, m: False
+            self.model.dispatch(self.clock)
+            self.model.looked = looked
         self.model.dispatch(self.clock)
 
     def scan(self, effect: Scan) -> None:

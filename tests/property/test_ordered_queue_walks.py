@@ -109,7 +109,8 @@ def step(machine: OrderedMachine, chance: random.Random, once: bool) -> None:
             held = sorted(worker.held or worker.slots)
             if held:
                 chosen = sorted(chance.sample(held, pick([len(held), 1, max(1, len(held) // 2)])))
-                verb = Verb.ACK if once else pick([Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE])
+                verbs = [Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.UNSEEN, Verb.EXPIRE]
+                verb = Verb.ACK if once else pick(verbs)
                 machine.both_settle([as_chunk(chosen)], verb, worker, consumer, "", pick([None, None, None, 0, 7]))
 
 

@@ -14,8 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.core.effects import Deliver, Effect, Fetch, Purpose, Rate, Scan, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import delays, dispatch, filtering, leases, letters, main_order, returned, runs, scattered
-from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.dispatching import dispatch, filtering
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.order import main_order, returned, runs
+from penstock.core.queue.settling import leases, letters, scattered
+from penstock.core.queue.timed import delays
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
@@ -400,7 +403,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(
         index=st.integers(0, 5),
-        verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE]),
+        verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.UNSEEN, Verb.EXPIRE]),
         way=st.sampled_from(["all", "first", "one", "many", "range"]),
         data=st.data(),
         delay=st.sampled_from([None, None, None, 0, 7]),
@@ -433,7 +436,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.both_settle([as_chunk(held)], Verb.ACK, worker, consumer, "", None)
 
     @rule(
-        verb=st.sampled_from([Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.EXPIRE]),
+        verb=st.sampled_from([Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.UNSEEN, Verb.EXPIRE]),
         client=st.sampled_from(["", "x"]),
         data=st.data(),
         many=st.booleans(),

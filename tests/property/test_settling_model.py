@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from penstock.core.effects import Purpose, Scan, Swept, Verb
-from penstock.core.queue import sweep
-from penstock.core.queue.consumers import Credit
-from penstock.core.queue.extend import extend
-from penstock.core.queue.sweep import Sweep
-from penstock.core.queue.terms import replace
+from penstock.core.queue.dispatching.consumers import Credit
+from penstock.core.queue.dispatching.terms import replace
+from penstock.core.queue.settling import sweep
+from penstock.core.queue.settling.extend import extend
+from penstock.core.queue.settling.sweep import Sweep
 from penstock.records.chunks import as_chunk
 from penstock.records.settings import QueueSettings
 from property import test_queue_model
@@ -48,6 +48,7 @@ class SettlingMachine(QueueMachine):
     """Rules that settle by name, and change who consumes."""
 
     sweeping: tuple[Sweep, Verb, str] | None = None
+    stretch = 10_000
 
     @initialize(
         settings=queue_settings, steps=st.sampled_from([10_000, 3]), plain=st.booleans(), tiny=st.booleans(),
@@ -55,11 +56,12 @@ class SettlingMachine(QueueMachine):
         stretch=st.sampled_from([3, 10_000]),
     )  # fmt: skip
     def start(  # type: ignore[override]
-        self, settings: QueueSettings, steps: int, plain: bool, tiny: bool, most: int, fenced: bool, stretch: int
-    ) -> None:
+        self, settings: QueueSettings, steps: int, plain: bool, tiny: bool, most: int, fenced: bool,
+        stretch: int | None = None,
+    ) -> None:  # fmt: skip
         super().start(settings, steps, plain, tiny, most, fenced)
         self.model = SettlingModel(self.queue.settings)
-        change = test_queue_model.patch.object(sweep, "STRETCH", stretch)
+        change = test_queue_model.patch.object(sweep, "STRETCH", self.stretch if stretch is None else stretch)
         change.start()
         self.changes.append(change)
         self.swept = self.found = 0
@@ -131,7 +133,8 @@ class SettlingMachine(QueueMachine):
             self.queue.tick(self.now, self.sink)
         self.after()
         told = list[int]()
-        here = set(self.model.messages)
+        asleep = {lsn for lsn, m in self.model.messages.items() if m.state == "inactive"}  # no filter reaches them
+        here = set(self.model.messages) - asleep
         here.update(lsn for w in self.model.workers if client and w.client == client for lsn in w.slots)
         self.swept = 0
         self.seen = set[int]()
@@ -141,6 +144,7 @@ class SettlingMachine(QueueMachine):
         self.after()
         assert told == [self.swept]
         assert here <= self.seen
+        assert not asleep & self.seen
         assert not more or here
         self.sweeping = None
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.effects import Verb
-from penstock.core.queue.consumers import Consumer, Credit
-from penstock.core.queue.terms import replace
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.dispatching.terms import replace
 from penstock.records.entries import Publishes
 from penstock.records.settings import QueueSettings
 from unit.core.world import DURABLE, World, header

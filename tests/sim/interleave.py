@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
-from penstock.server import keeper as keepers
+from penstock.server.upkeep import keeper as keepers
 from penstock.testing.clock import FakeClock
 from sim import baton as threads
 from sim.baton import Baton, Killed

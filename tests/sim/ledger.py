@@ -234,7 +234,7 @@ class Load:
 
     def stall(self) -> None:
         session = self.consumers[self.chance.choice(CONSUMED)].session
-        if session.blocked:
+        if session.outgoing.blocked:
             session.resume_writing()
         else:
             session.pause_writing()

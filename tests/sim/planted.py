@@ -8,7 +8,7 @@ from __future__ import annotations
 from penstock.log.simdisk import SimFile
 from penstock.log.upkeep.plan import Task
 from penstock.log.writer import Commit
-from penstock.server.keeper import Keeper
+from penstock.server.upkeep.keeper import Keeper
 from sim.stepdisk import StepFile
 from sim.upkeep_house import House
 

@@ -22,7 +22,7 @@ from penstock.server.amqp.door import AmqpDoor
 from penstock.server.amqp.session import Session
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
-from penstock.server.house import apply_settings, fold, open_core
+from penstock.server.opening.house import apply_settings, fold, open_core
 from penstock.testing.clock import FakeClock
 from penstock.testing.settings import load
 from penstock.wire.amqp import methods as m

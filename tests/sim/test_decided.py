@@ -9,9 +9,9 @@ from penstock.core.state.durable import DurableState
 from penstock.errors import LogDamaged, PenstockError
 from penstock.log import SimDisk
 from penstock.records.settings import QueueSettings
-from penstock.server.flight.decided import GroupLimits, chunk_publishes, chunks_of, finish_decided
-from penstock.server.flight.stage_files import StageInfo
-from penstock.server.flight.stages import Stages, parts_of
+from penstock.server.flight.sinks.decided import GroupLimits, chunk_publishes, chunks_of, finish_decided
+from penstock.server.flight.sinks.stage_files import StageInfo
+from penstock.server.flight.sinks.stages import Stages, parts_of
 from penstock.testing.clock import FakeClock
 from penstock.testing.instance import Instance
 from penstock.testing.settings import load

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.config.settings import LogSection, Retention
 from penstock.core.broker import Core
 from penstock.core.effects import Deliver, Verb
-from penstock.core.queue.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.errors import PenstockError
 from penstock.log import MEMORY, Log, LogSettings
 from penstock.log.upkeep.plan import Aims
@@ -29,10 +29,10 @@ from penstock.records.entries import Entry, Publishes, Rows
 from penstock.records.kinds import PUBLISHES, Kind
 from penstock.records.properties import Properties, encode
 from penstock.records.settings import QueueSettings
-from penstock.server.compaction import Totals
 from penstock.server.engine import Engine
-from penstock.server.house import fold
-from penstock.server.keeper import Keeper
+from penstock.server.opening.house import fold
+from penstock.server.upkeep.compaction import Totals
+from penstock.server.upkeep.keeper import Keeper
 from penstock.testing.clock import FakeClock
 from sim.baton import Pool, step
 from sim.judge import Judge

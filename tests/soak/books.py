@@ -1,7 +1,10 @@
 """What a soak knows of every message ever sent: one byte of flags a message, so that an hour's worth fits in memory.
 
 A body is made of the number of its publisher and its own number, so whoever gets it can tell whether it is right.
-Thread-safe as far as the clients need it: a byte belongs to one client at a time, counts are for the eye.
+Thread-safe: a publisher's confirm and a consumer's delivery of one message come in two threads, in any order.  What was
+refused was never stored, so it comes neither before nor after.  (A log that breaks refuses what may have been sent
+already: nobody knows what becomes of it.  `soak` says so when that happens, and nothing here makes up for it.)
+Counts are for the eye.
 """
 
 from __future__ import annotations
@@ -65,11 +68,13 @@ class Books:
         """The server said yes, or with REFUSED no."""
         flags = self.flags[publisher]
         n = 0
-        for number in numbers:
-            flags[number] |= flag
-            n += 1
-        if flag == REFUSED:
-            with self._lock:
+        with self._lock:
+            for number in numbers:
+                flags[number] |= flag
+                n += 1
+                if flag == REFUSED and flags[number] & DELIVERED:
+                    self.fault(f"{publisher}.{number} of {self.queues[publisher]} had come, and was refused")
+            if flag == REFUSED:
                 self.waiting[publisher] -= n
         self.counts["confirmed" if flag == CONFIRMED else "refused"] += n
 
@@ -84,7 +89,9 @@ class Books:
             self.fault(f"a body that nobody sent: {body[:80]!r}")
             return (-1, -1)
         flags = self.flags[publisher]
-        was = flags[number]
+        with self._lock:
+            was = flags[number]
+            flags[number] = was | DELIVERED
         if was & PROVEN:
             where = f"{publisher}.{number} of {self.queues[publisher]}"
             self.fault(f"{where} came back from '{queue}' after its ack was on the disk")
@@ -92,7 +99,6 @@ class Books:
             self.fault(f"{publisher}.{number} of {self.queues[publisher]} was refused, and came")
         if was & DELIVERED and not redelivered and not was & (ACKED | LOST):
             self.counts["came again unmarked"] += 1  # dead letters do: they are new messages with the same body
-        flags[number] = was | DELIVERED
         self.counts["delivered"] += 1
         return publisher, number
 
@@ -114,10 +120,11 @@ class Books:
     def killed(self) -> None:
         """The server is gone, and transient messages with it."""
         table = bytes(value | LOST if value & TRANSIENT else value for value in range(256))
-        for publisher, flags in enumerate(self.flags):
-            if flags and flags[0] & TRANSIENT:
-                flags[:] = flags.translate(table)
-                self.waiting[publisher] = 0
+        with self._lock:
+            for publisher, flags in enumerate(self.flags):
+                if flags and flags[0] & TRANSIENT:
+                    flags[:] = flags.translate(table)
+                    self.waiting[publisher] = 0
 
     def close(self, found: Counter[Id]) -> None:
         """The end: `found` is everything that was still in any queue."""

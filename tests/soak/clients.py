@@ -79,6 +79,9 @@ class SoakClient(threading.Thread):
             self.work()
         except GONE:
             pass
+        except AssertionError as failure:
+            if "CONNECTION_FORCED - the server stops" not in str(failure):  # which is as good as being gone
+                self.failure = failure
         except BaseException as failure:  # noqa: BLE001  the soak tells it
             self.failure = failure
 
@@ -122,6 +125,7 @@ class Publisher(SoakClient):
                 self._confirms(peer, waiting, 0.2)
 
     def _confirms(self, peer: SoakPeer, waiting: deque[tuple[int, int]], timeout: float) -> None:
+        refused = False
         for event in list(peer.told(timeout)):
             assert isinstance(event, Told), event
             done = list[int]()
@@ -135,8 +139,9 @@ class Publisher(SoakClient):
                 waiting.remove(found)
                 done.append(found[1])
             self.books.confirm(self.publisher, done, 1 if event.good else REFUSED)
-            if not event.good:  # the disk is full: no use in hurrying
-                self.stopping.wait(0.02)
+            refused = refused or not event.good
+        if refused:  # the disk is full: no use in hurrying
+            self.stopping.wait(0.02)
 
 
 class Worker(SoakClient):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,30 +24,43 @@ MEMORY_LEAK, DESCRIPTOR_LEAK = 40_000, 0.01
 
 
 class Quota:
-    """How many bytes may be written still."""
+    """How many bytes may be written still.  Thread-safe."""
 
     def __init__(self, folder: Path, file: Path) -> None:
         self._folder, self._file = folder, file
         self._looked = 0.0
         self._left = 1 << 60
+        self._lock = threading.Lock()
 
     def left(self) -> int:
-        now = time.monotonic()
-        if now - self._looked > LOOK_S:
-            self._looked = now
-            used = sum(entry.stat().st_blocks * 512 for entry in self._folder.rglob("*") if _there(entry))
-            self._left = int(self._file.read_text() or 1 << 60) - used
-        return self._left
+        with self._lock:
+            self._look(LOOK_S)
+            return self._left
 
     def take(self, size: int) -> None:
         """About to write so many bytes.  OSError when there is no space for them."""
-        if self.left() < size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._left -= size
+        with self._lock:
+            self._look(LOOK_S)
+            if self._left < size:
+                self._look(0)  # what was freed a moment ago counts: the log gives up its reserve and writes again
+            if self._left < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._left -= size
+
+    def _look(self, since: float) -> None:
+        """Measure, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self._looked >= since:
+            self._looked = now
+            self._left = int(self._file.read_text() or 1 << 60) - sum(map(_blocks, self._folder.rglob("*")))
 
 
-def _there(path: Path) -> bool:
-    return path.is_file()
+def _blocks(path: Path) -> int:
+    """Bytes that a file takes; files come and go meanwhile."""
+    try:
+        return path.stat().st_blocks * 512 if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
 
 
 class QuotaFile(OsFile):

@@ -110,9 +110,10 @@ class Host:
         """Whether it runs."""
         return self.process is not None and self.process.poll() is None
 
-    def output(self) -> str:
-        """The end of what it has printed."""
-        return (self.folder / "output.txt").read_text(errors="replace")[-3000:]
+    def output(self, *, whole: bool = False) -> str:
+        """The end of what it has printed, or all of it."""
+        text = (self.folder / "output.txt").read_text(errors="replace")
+        return text if whole else text[-3000:]
 
     def kill(self) -> None:
         """kill -9 for it and its children."""
@@ -155,8 +156,23 @@ class Host:
         for pid in self.tree():
             with suppress(OSError):
                 memory += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-                descriptors += len(os.listdir(f"/proc/{pid}/fd"))
+                descriptors += self.descriptors(pid)
         return {"memory": memory, "descriptors": descriptors, "disk": self.disk()}
+
+    def descriptors(self, pid: int) -> int:
+        """Open descriptors of a process but one for each file that the data folder has: those come and go with the log.
+
+        A second one for the same file counts, and so does one for a file that is deleted.
+        """
+        files = set[str]()
+        count = 0
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # closed meanwhile
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target in files or not target.startswith(f"{self.data}/") or not os.path.exists(target):
+                    count += 1
+                files.add(target)
+        return count
 
     def disk(self) -> int:
         """Bytes that the data folder takes."""
@@ -276,6 +292,7 @@ class Soak:
         if not self.host.alive:
             self.books.fault(f"the server ended by itself:\n{self.host.output()}")
             return
+        self.listen()
         for client in self.team:
             if client.failure is not None:
                 self.books.fault(f"{client.name}: {client.failure!r}")
@@ -325,8 +342,15 @@ class Soak:
             self.host.stop()
         except GONE as error:
             books.fault(f"the server broke off: {error!r}\n{self.host.output()}")
-        if "Traceback" in self.host.output():
-            books.fault(f"the server printed a traceback:\n{self.host.output()}")
+        self.listen()
+
+    def listen(self) -> None:
+        """What the server must never say."""
+        said = self.host.output(whole=True)
+        for sign in ("Traceback", "Error: ", "the log cannot be written"):
+            if sign in said:
+                self.books.fault(f"the server said '{sign}':\n{said[-3000:]}")
+                return
 
 
 def told(verdicts: list[slope.Verdict]) -> str:
@@ -352,6 +376,7 @@ def main() -> int:
     options.add_argument("--folder", type=Path, help="where the data folder is made; it stays when something is wrong")
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-soak-"))
+    folder.mkdir(parents=True, exist_ok=True)
     print(f"PENSTOCK_SEED={given.seed}, {given.seconds:.0f} s in {folder}", flush=True)
     with (given.out or folder / "samples.jsonl").open("w") as out:
         soak = Soak(folder, given.seconds, given.seed, os.environ.get("SOAK_LEAK", ""), out)

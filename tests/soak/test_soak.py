@@ -103,7 +103,6 @@ def test_the_books_notice_a_changed_body_and_what_comes_back(books: Books) -> No
     assert [CONFIRMED, ACKED, PROVEN, REFUSED] == [1, 4, 8, 16]
 
 
-@pytest.mark.soak
 def test_a_planted_leak_is_found(tmp_path: Path) -> None:
     soak = Soak(tmp_path, LEAK_S, seed=1, leak="memory,descriptors")
     verdicts = {one.name: one for one in soak.run()}
@@ -113,7 +112,6 @@ def test_a_planted_leak_is_found(tmp_path: Path) -> None:
         assert verdicts[name].risen > verdicts[name].limit, told(list(verdicts.values()))
 
 
-@pytest.mark.soak
 def test_a_sample(tmp_path: Path) -> None:
     seed = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1 << 30)
     with (tmp_path / "samples.jsonl").open("w") as out:

@@ -121,6 +121,7 @@ def test_actions_every_module_does_what_it_says(caplog: pytest.LogCaptureFixture
         for number, important in ((1, 0), (2, 1), (3, 1)):
             job = f'{{"id": {number}, "important": {important}, "first": "Ann", "last": "Lee"}}'
             broker.publish("JobTopic", job, publisher="maker", sequence=number)
+            broker.publish("Open", f'{{"id": {number}}}')
         assert broker.stats("Jobs")["ready"] == 3  # the action on deliveries leases nothing
         worker = broker.subscribe("Jobs", max_backlog=1, name="worker")
         for how in ("ack", "ack", "cancel"):
@@ -130,6 +131,7 @@ def test_actions_every_module_does_what_it_says(caplog: pytest.LogCaptureFixture
             b'{"id": 2, "name": "Ann Lee", "number": 1}',
             b'{"id": 3, "name": "Ann Lee", "number": 2}',
         ]
+        assert [record.json()["id"] for record in broker.sow("Open")] == [3]  # an acknowledgement deletes those below 3
         broker.publish("JobTopic", b'{"id": 4}')
         worker.close()
         broker.advance(7 * 86_400)
@@ -137,6 +139,10 @@ def test_actions_every_module_does_what_it_says(caplog: pytest.LogCaptureFixture
     told = [record.getMessage() for record in caplog.records]
     assert told.count("action 2: maker published to JobTopic") == 2
     assert told.count("action 3: delivered to worker") == 4
+    assert [text for text in told if text.startswith("action 6")] == [
+        'action 6: closed: {"id": 1}',
+        'action 6: closed: {"id": 2}',
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,10 @@ def test_actions_every_module_does_what_it_says(caplog: pytest.LogCaptureFixture
 )
 def test_many_topics_each_row_of_the_table(topic: str, analytics: int, risk: int) -> None:
     with Broker(HERE / "many-topics.xml") as broker:
+        below = {name: f"{name}_DIRECT" for name in ("ORDERS_ANALYTICS", "ORDERS_RISK")}.get(topic, topic)
+        watch = broker.subscribe(below)
         broker.publish(topic, b"{}")
+        assert [message.topic for message in watch.take()] == [below]
         assert [len(bodies(broker, "ORDERS_ANALYTICS")), len(bodies(broker, "ORDERS_RISK"))] == [analytics, risk]
 
 
@@ -164,6 +173,8 @@ def test_records_of_a_configuration() -> None:
         assert [one.json()["n"] for one in broker.sow("orders")] == [2]
         assert [one.json()["n"] for one in broker.sow("to-ship")] == [1, 2]
         assert [one.key for one in broker.sow("pictures")] == ["logo"]
+        broker.publish("halts", '{"symbol": "A"}')
+        assert broker.sow("halts")[0].key == broker.sow("prices")[0].key, "one key domain, one key"
         broker.advance(61)
         assert not broker.sow("prices")
         broker.advance(86_400)

@@ -15,6 +15,8 @@ def test_several_bookmarks_with_commas_between_them() -> None:
         assert broker.ack("q", ",".join((marks[0], marks[2], marks[4])), by="worker") == 3
         assert worker.outstanding == 2  # 1, and 3 that took a free place
         assert bodies(worker.take()) == [b"3"]
+        broker.disconnect("worker")
+        assert waiting(broker, "q") == [b"1", b"3"]  # the others are removed
 
 
 def test_several_at_once_over_amqp() -> None:
@@ -68,7 +70,8 @@ def test_the_options_on_an_at_least_once_queue(option: str | None, left: list[by
 
 def test_the_options_over_amqp() -> None:
     """Ack, nack with requeue, nack without: none, cancel, expire."""
-    with broker_of({"name": "q"}) as broker, amqp(broker) as channel:
+    expired = {"on": {"queue": "q", "event": "expire"}, "do": {"publish": {"topic": "why", "data": "{{AMPS_REASON}}"}}}
+    with broker_of({"name": "q"}, {"name": "why"}, action=[expired]) as broker, amqp(broker) as channel:
         publish(channel, "q", "ack", "cancel", "expire")
         worker = Worker(channel, "q")
         (ack, _), (cancel, _), (expire, _) = worker.take(3)
@@ -78,6 +81,7 @@ def test_the_options_over_amqp() -> None:
         [(again, body)] = worker.take(1)
         assert (again.redelivered, body) == (True, b"cancel")
         assert broker.stats("q")["leased"] == 1
+        assert waiting(broker, "why") == [b"forced_expire"]  # of the one that was expired alone
 
 
 @pytest.mark.parametrize("max_cancels", [1, 2, 3])

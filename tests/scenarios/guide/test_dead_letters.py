@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.testing import Broker
-from scenario import bodies, waiting
+from scenario import Worker, amqp, bodies, get, publish, waiting
 
 FILE = Path(__file__).resolve().parents[1] / "amps" / "dead-letters.xml"
 
@@ -38,3 +38,17 @@ def test_a_job_that_is_done_is_no_failure() -> None:
         [job] = worker.take()
         job.ack()
         assert waiting(broker, "FailedJobs") == []
+
+
+def test_the_tenth_delivery_over_amqp() -> None:
+    with Broker(FILE) as broker:
+        with amqp(broker) as channel:
+            publish(channel, "Jobs", '{"id": 1}')
+        for n in range(10):
+            with amqp(broker) as channel:  # its connection goes without an ack
+                [(method, body)] = Worker(channel, "Jobs").take(1)
+                assert (method.redelivered, body) == (n > 0, b'{"id": 1}')
+        with amqp(broker) as channel:
+            assert get(channel, "Jobs") is None
+            [(_, failed)] = Worker(channel, "FailedJobs").take(1)
+            assert failed == b'{ "message": {"id": 1}, "reason": "max_deliveries" }'

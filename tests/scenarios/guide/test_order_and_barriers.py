@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.errors import ExpressionError, SettingsError
 from scenario import Worker, amqp, bodies, broker_of, get, publish, waiting
 
 ORDER_PRIORITY = {"name": "OrderPriority", "underlying_topic": "Orders", "priority_expression": "/price * /qty"}
@@ -38,6 +38,26 @@ def test_what_has_no_number_comes_last() -> None:
         got = bodies(broker.subscribe("q", max_backlog=10).take())
         assert got[:2] == [b'{"priority": 18446744073709551615}', b'{"priority": 0}']
         assert got[2:] == [b'{"priority": "soon"}', b"{}", b"no json"]
+
+
+def test_fractions_are_cut_and_what_is_below_zero_has_no_priority() -> None:
+    with broker_of({"name": "q", "priority_expression": "/p"}) as broker:
+        for text in ('{"p": -1}', '{"p": null}', '{"p": 0.9}', '{"p": 1.2}', '{"p": "3.7"}', '{"p": 1.9}', '{"p": 0}'):
+            broker.publish("q", text)
+        got = bodies(broker.subscribe("q", max_backlog=10).take())
+        assert got[:3] == [b'{"p": "3.7"}', b'{"p": 1.2}', b'{"p": 1.9}']  # 3, then two of 1, the older first
+        assert got[3:5] == [b'{"p": 0.9}', b'{"p": 0}']
+        assert got[5:] == [b'{"p": -1}', b'{"p": null}']
+
+
+def test_a_priority_is_any_expression_but_of_the_clock() -> None:
+    choice = "IF(/region IN ('n', 's') AND INSTR(/name, 'x') > 0, ROUND(/total * 2), 0)"
+    with broker_of({"name": "q", "priority_expression": choice}) as broker:
+        for text in ('{"region": "w", "name": "x", "total": 9}', '{"region": "n", "name": "ax", "total": 2.5}'):
+            broker.publish("q", text)
+        assert b'"ax"' in broker.subscribe("q").take()[0].body
+    with pytest.raises(ExpressionError, match="UNIX_TIMESTAMP cannot be used in a priority expression"):
+        broker_of({"name": "q", "priority_expression": "UNIX_TIMESTAMP()"})
 
 
 def test_priority_barrier_and_depth_exclude_each_other() -> None:
@@ -95,12 +115,12 @@ def test_a_barrier_takes_no_backlog_and_needs_none() -> None:
 
 def test_who_filters_the_barrier_out_feels_the_pause_and_does_not_see_it() -> None:
     with broker_of(SYNC) as broker:
-        numbers = broker.subscribe("q", filter="/n > 0", max_backlog=1, name="numbers")
+        numbers = broker.subscribe("q", filter="/n > 0", max_backlog=10, name="numbers")
         everything = broker.subscribe("q", max_backlog=0, name="everything")
         broker.publish("q", b'{"n": 1}')
         broker.publish("q", POINT)
         broker.publish("q", b'{"n": 2}')
-        [held] = numbers.take()
+        [held] = numbers.take()  # it has room for the second, which waits behind the barrier
         held.ack()
         assert bodies(numbers.take()) == [b'{"n": 2}']
         assert bodies(everything.take()) == [POINT]
@@ -123,6 +143,9 @@ def test_a_target_depth_keeps_the_rest_inactive() -> None:
 def test_an_ack_ahead_of_the_active_part_is_kept() -> None:
     with broker_of({"name": "q", "target_queue_depth": 1000}) as broker:
         marks = [broker.publish("q", f'{{"n": {n}}}') for n in range(1002)]
-        broker.ack("q", [marks[1000]], by="early")
+        assert broker.ack("q", [marks[1000]], by="early") == 1
+        assert (broker.stats("q")["inactive"], broker.stats("q")["deferred_acks"]) == (1, 0)  # it has left: no state
+        broker.crash()
+        broker.restart()
         broker.ack_filter("q", "/n < 5")
         assert bodies(broker.subscribe("q", filter="/n >= 1000", max_backlog=5).take()) == [b'{"n": 1001}']

@@ -86,6 +86,7 @@ def test_nothing_is_asked_for_twice_the_next_message_comes_by_itself() -> None:
             broker.publish("Work", f"{n}")
         seen: list[bytes] = []
         while messages := worker.take():
+            assert (len(messages), worker.outstanding) == (1, 1)  # as many as its backlog, and no more
             seen += bodies(messages)
             messages[0].ack()
         assert seen == [b"0", b"1", b"2"]
@@ -93,13 +94,33 @@ def test_nothing_is_asked_for_twice_the_next_message_comes_by_itself() -> None:
 
 def test_what_was_delivered_and_acknowledged_is_known_after_a_crash() -> None:
     with broker_of({**WORK, "max_per_subscription_backlog": 10}) as broker:
-        for n in range(3):
+        for n in range(4):
             broker.publish("Work", f"{n}")
         taken = broker.subscribe("WorkToDo", max_backlog=2).take()
-        taken[0].ack()
+        taken[0].ack()  # 2 takes its place
+        broker.advance(1)  # beyond `ack_sync`
         broker.crash()
         broker.restart()
-        assert waiting(broker, "WorkToDo") == [b"1", b"2"]
+        again = broker.subscribe("WorkToDo", max_backlog=10).take()
+        assert bodies(again) == [b"1", b"2", b"3"]
+        assert [message.attempt for message in again] == [2, 2, 1]  # what was delivered is known too
+
+
+def test_several_queues_on_one_topic_each_have_their_own_policies() -> None:
+    once = {"name": "once", "underlying_topic": "Work", "semantics": "at-most-once"}
+    twice = {"name": "twice", "underlying_topic": "Work", "max_deliveries": 2}
+    large = {"name": "large", "underlying_topic": "Work", "filter": "/n > 0"}
+    with broker_of(once, twice, large) as broker:
+        for n in range(2):
+            broker.publish("Work", f'{{"n": {n}}}')
+        assert len(waiting(broker, "large")) == 1
+        for queue, deliveries in (("once", 1), ("twice", 2)):
+            for _ in range(deliveries):
+                taken = broker.subscribe(queue, max_backlog=10, name="worker").take()
+                assert len(taken) == 2
+                broker.disconnect("worker")
+            assert waiting(broker, queue) == []
+        assert len(waiting(broker, "large")) == 1
 
 
 @pytest.mark.parametrize(

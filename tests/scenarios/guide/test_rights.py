@@ -49,11 +49,12 @@ def test_a_message_goes_to_those_who_are_entitled_to_it() -> None:
 def test_who_may_not_see_the_barrier_pauses_all_the_same() -> None:
     with broker("/region = 'n'") as running:
         north, everybody = channel_of(running, "north"), channel_of(running, "all")
-        of_north, of_all = Worker(north, "q", x_max_backlog=1), Worker(everybody, "q", x_max_backlog=0)
+        of_north, of_all = Worker(north, "q", x_max_backlog=10), Worker(everybody, "q", x_max_backlog=0)
         running.publish("q", b'{"region": "n", "n": 1}')
         running.publish("q", POINT)
         running.publish("q", b'{"region": "n", "n": 2}')
         [(held, _)] = of_north.take(1)
+        assert of_north.nothing()  # it has room for the second, which waits behind the barrier
         assert of_all.nothing()
         north.basic_ack(held.delivery_tag)
         assert of_all.take(1)[0][1] == POINT

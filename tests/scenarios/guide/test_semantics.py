@@ -128,11 +128,12 @@ def test_delivered_as_often_as_allowed_it_ends_with_the_lease() -> None:
         assert waiting(broker, "q") == []
 
 
-def test_two_deliveries_are_the_limit_when_the_holder_leaves_too() -> None:
+@pytest.mark.parametrize("ways", [("unsubscribes", "disconnects"), ("disconnects", "unsubscribes")])
+def test_two_deliveries_are_the_limit_when_the_holder_leaves_too(ways: tuple[str, str]) -> None:
     """The reference's example for MaxDeliveries: twice delivered, expired when the subscriber goes without an ack."""
     with broker_of({"name": "q", "max_deliveries": 2}) as broker:
-        broker.publish("q", b"poison")
-        for leaves in ("unsubscribes", "disconnects"):
+        mark = broker.publish("q", b"poison")
+        for leaves in ways:
             holder = broker.subscribe("q", name=leaves)
             assert bodies(holder.take()) == [b"poison"]
             if leaves == "disconnects":
@@ -140,6 +141,8 @@ def test_two_deliveries_are_the_limit_when_the_holder_leaves_too() -> None:
             else:
                 holder.close()
         assert broker.subscribe("q").take() == []
+        last = broker.story(mark)[-1]
+        assert (last.event, last.details["reason"]) == ("expired", "max_deliveries")
 
 
 def test_the_second_cancel_is_the_last() -> None:

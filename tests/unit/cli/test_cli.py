@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 from pyarrow import parquet
 
 from penstock import __version__
-from penstock.cli import checkup, messages, queues
+from penstock.cli import checkup, messages, output, queues
 from penstock.cli.main import main
 from penstock.cli.tree import whole
 from penstock.errors import InvalidArgument
@@ -56,7 +57,8 @@ def test_the_tree_of_commands() -> None:
     assert set(ALL) == {
         *("serve", "up", "check", "convert", "publish", "consume", "expr", "audit", "doctor", "version"),
         *("backup", "restore", "sow", "replay", "topic list", "topic show"),
-        *("queue list", "queue show", "queue declare", "queue peek", "queue ack"),
+        *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),
+        *("queue peek", "queue ack"),
         *("log ls", "log show", "log verify", "log compact", "log export"),
     }
 
@@ -72,6 +74,7 @@ def test_every_command_has_an_example_and_json(name: str, run: Run) -> None:
 
 def test_version(run: Run) -> None:
     assert run("version") == (0, f"penstock {__version__}\n", "")
+    assert run("--version") == (0, f"penstock {__version__}\n", "")
     assert json.loads(run("version", "--json")[1])["penstock"] == __version__
 
 
@@ -123,6 +126,76 @@ def test_check_tells_what_is_wrong(run: Run, tmp_path: Path) -> None:
     assert run("check", str(tmp_path / "absent.toml"))[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ('priority_expression = "/a +"', '"q".priority_expression: the expression ends'),
+        ('priority_expression = "UNIX_TIMESTAMP()"', '"q".priority_expression: UNIX_TIMESTAMP cannot be used'),
+        ('barrier_expression = "/a AND"', '"q".barrier_expression: the expression ends'),
+        ('underlying_topic = "^a"', "default_publish_target: is missing, which the pattern '^a' of topics needs"),
+    ],
+)
+def test_check_finds_what_the_server_would_refuse(run: Run, tmp_path: Path, queue: str, said: str) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text(f'[[queue]]\nname = "q"\n{queue}\n')
+    status, _, err = run("check", str(bad))
+    assert status == 2
+    assert said in err
+    assert f"{bad}:" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[binding]]\nsource = "nope"\ndestination = "q"\n', "6: [[binding]] \"nope -> q\": no exchange 'nope'"),
+        ('[[binding]]\nsource = "amq.direct"\ndestination = "p"\n', "6: [[binding]] \"amq.direct -> p\": no queue 'p'"),
+        ('[[topic]]\nname = "t"\nexchange = "nope"\n', "6: [[topic]] \"t\": no exchange 'nope'"),
+    ],
+)
+def test_check_and_serve_refuse_alike_what_names_nothing(run: Run, tmp_path: Path, text: str, said: str) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text(f'[[queue]]\nname = "q"\n\n\n{text}')
+    status, _, err = run("check", str(bad))
+    assert status == 2
+    assert f"{bad}:{said}" in err
+    none = ("--amqp", "off", "--http", "off", "--flight", "off", "--data", str(tmp_path / "data"))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "serve", str(bad), *none], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, f"{bad}:{said}" in done.stderr) == (2, True), done.stderr
+
+
+def test_check_counts_every_section(run: Run, tmp_path: Path) -> None:
+    good = tmp_path / "good.toml"
+    good.write_text(
+        '[[queue]]\nname = "q"\n[[view]]\nname = "v"\nsource = "q"\nselect = "/a"\n'
+        '[[conflated_topic]]\nname = "c"\nsource = "v"\n[[entitlement]]\nread = true\n'
+    )
+    assert "(1 queue, 1 view, 1 conflated topic, 1 entitlement)" in run("check", str(good))[1]
+
+
+def test_a_place_for_the_ready_file_is_looked_for_first(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for name, said in (("nowhere/ready", "nowhere is no folder"), ("there", "there cannot be written")):
+        status, _, err = run("serve", "--data", str(tmp_path / "data"), "--ready-file", str(tmp_path / name))
+        assert (status, said in err) == (2, True)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_an_unreadable_filter_of_an_action_is_named_with_its_place(run: Run, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        '[[topic]]\nname = "t"\n\n[[action]]\nname = "late"\n'
+        'on = { topic = "t", event = "publish", filter = "/a >" }\ndo = { publish = { topic = "t", data = "x" } }\n'
+    )
+    options = ["--data", str(tmp_path / "data"), "--amqp", "off", "--http", "off", "--flight", "off"]
+    status, _, err = run(command, str(file), *(options if command == "serve" else []))
+    assert status == 2
+    assert f"{file}:6: [[action]] 'late': the expression ends" in err
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize("arguments", [["serve", "--bogus"], ["nothing"], ["queue", "peek"], ["serve", "--sync", "x"]])
 def test_wrong_usage_ends_with_2(run: Run, arguments: list[str]) -> None:
     assert run(*arguments)[0] == 2
@@ -139,7 +212,7 @@ def test_doctor_looks_at_this_machine(run: Run, tmp_path: Path) -> None:
     assert {"Python", "disk sync", "free disk", "amqp door", "open files", "Java"} <= {
         finding["name"] for finding in told["findings"]
     }
-    assert told["settings"]["log.retention.age"] == {"value": "1w", "from": str(config)}
+    assert told["settings"]["log.retention.age"] == {"value": "1w", "from": f"{config}:6"}
     assert told["settings"]["server.data"]["from"] == "option --data"
     assert not (tmp_path / "not").exists()
     assert run("doctor", str(config))[0] == 0
@@ -201,6 +274,24 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (True, "yes"),
+        (False, "no"),
+        (0.5, "0.5"),
+        ({}, ""),
+        ({"p50": 0.1, "p99": 0.2}, "p50 0.1, p99 0.2"),
+        (["/id", "/n"], "/id, /n"),
+        ("ü日本", "ü日本"),
+        ("a\x1b[31m\n\0", r"a\x1b[31m\n\x00"),
+    ],
+)
+def test_cells_are_text_for_a_person_and_nothing_for_his_terminal(value: object, text: str) -> None:
+    assert output.shown(value) == text
+
+
 def test_log_commands_read_the_folder(run: Run, data: Path) -> None:
     [segment] = json.loads(run("log", "ls", "--data", str(data), "--json")[1])
     assert (segment["first"], segment["rows"]) == (1, 4)
@@ -211,6 +302,9 @@ def test_log_commands_read_the_folder(run: Run, data: Path) -> None:
     assert [(row["lsn"], row["kind"], row["name"]) for row in rows] == [(lsn, "publish", "orders") for lsn in (2, 3, 4)]
     assert [row["body"] for row in rows] == ["one", "two", "�"]
     assert "orders" in run("log", "show", "--data", str(data), "--to", "2")[1]
+    assert "2023-11-14 22:13:20.000 " in run("log", "show", "--data", str(data), "--to", "2")[1]
+    status, _, err = run("log", "show", "--data", str(data), "--from", "3", "--to", "2")
+    assert (status, "--from 3 is above --to 2" in err) == (2, True)
     assert run("log", "verify", "--data", str(data))[1].endswith("every checksum is right\n")
 
 
@@ -312,3 +406,5 @@ def test_settings_on_the_command_line(text: str, read: tuple[str, object]) -> No
     assert queues.read_setting(text) == read
     with pytest.raises(InvalidArgument, match="write KEY=VALUE"):
         queues.read_setting("lease")
+    with pytest.raises(InvalidArgument, match="write lease_period=30s if seconds are meant"):
+        queues.read_setting("lease-period=30")

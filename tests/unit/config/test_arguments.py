@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from penstock.config.arguments import queue_settings, queue_settings_from_mapping
-from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, argument_name
+from penstock.config.queue_values import argument_name
+from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.settings import QueueSettings, Retry
 

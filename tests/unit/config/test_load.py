@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from penstock.config.load import LATER_SECTIONS, load_file, load_mapping, load_text
+from penstock.config.in_force import chosen, in_force
+from penstock.config.load import load_file, load_mapping, load_text
 from penstock.config.settings import Address, Settings
+from penstock.config.wording import LATER_SECTIONS
 from penstock.errors import SettingsError
 from penstock.records.actions import Action, OnExpire, PublishStep
 from penstock.records.settings import Retry
@@ -138,6 +140,7 @@ def test_settings_are_frozen() -> None:
             'settings:3: [[queue]] "q" ring_size: is not supported in this version',
         ),
         ('[[queue]]\nname = "q"\nunderlying_topic = "a("', "'a(' is no RE2 pattern"),
+        (f'[[queue]]\nname = "q"\nunderlying_topic = "{"a." * 501}*"', "it has 1003 bytes, at most 1000 are allowed"),
         ('[[queue]]\nname = "q"\nunderlying_topic = "^a"\ndefault_publish_target = "b"', "'b' is not among the topics"),
         ('[[queue]]\nname = "q"\n[[queue]]\nname = "q"', "settings:4: [[queue]] \"q\" name: 'q' is there twice"),
         ('[[queue]]\nname = "q"\nvhost = "shop"', "settings:3: [[queue]] \"q\" vhost: there is no [[vhost]] 'shop'"),
@@ -254,8 +257,26 @@ def test_every_key_has_a_sentence() -> None:
     check(Settings)
 
 
-def test_values_in_lists_of_tables_know_their_file() -> None:
-    settings = load_text(ORIGINS, source="penstock.toml")
-    assert settings.origin("server.name") == "penstock.toml"
-    assert settings.origin("queue.0.max_cancels") == "penstock.toml"
+def test_values_know_their_file_and_line() -> None:
+    text = ORIGINS + '[log.retention]\n\nage = "3d"\n[[queue]]\nname = "b"\nretry = { attempts = 3 }\n'
+    settings = load_text(text, source="penstock.toml")
+    assert settings.origin("server.name") == "penstock.toml:3"
+    assert settings.origin("queue.0.max_cancels") == "penstock.toml:6"
     assert settings.origin("queue.0.filter") == "default"
+    assert settings.origin("log.retention.age") == "penstock.toml:9"
+    assert settings.origin("queue.1.name") == "penstock.toml:11"
+    assert settings.origin("queue.1.retry.attempts") == "penstock.toml:12"
+    assert load_mapping({"server": {"name": "n"}}, source="given").origin("server.name") == "given"
+
+
+def test_every_setting_in_force_is_told_with_its_origin_and_no_secret() -> None:
+    text = ORIGINS + '[[user]]\nname = "ann"\npassword = "not to be seen"\n'
+    settings = load_text(text, source="p.toml", options={"server.sync": "off"})
+    told = {name: (value, origin) for name, value, origin in in_force(settings)}
+    assert told["server.name"] == ("one", "p.toml:3")
+    assert told["server.sync"] == ("off", "option --sync")
+    assert told["listen.amqp"][1] == told["amqp.heartbeat"][1] == told["log.retention.age"][1] == "default"
+    assert told['queue "a" max_cancels'] == ("3", "p.toml:6")
+    assert told['user "ann" password'] == ("**********", "p.toml:9")
+    assert not any("not to be seen" in value for value, _ in told.values())
+    assert [name for name, _, _ in chosen(settings)] == [name for name in told if told[name][1] != "default"]

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.commands import deliveries
 from penstock.core.effects import Fetch, Verb
-from penstock.core.queue.letters import portions
+from penstock.core.queue.settling.letters import portions
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.errors import InvalidArgument

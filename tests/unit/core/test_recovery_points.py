@@ -64,10 +64,10 @@ def test_epoch_takes_all_and_now_nothing() -> None:
     same_after_restart(world, queue)
 
 
-def test_a_bookmark_is_what_was_seen_last() -> None:
+def test_a_bookmark_is_where_the_queue_begins() -> None:
     world = world_of(1, 2, 3)
     first = min(world.rows)
-    assert world.contents(over(world, "after", recovery_point=f"7|{first + 1}|")) == numbers(3)
+    assert world.contents(over(world, "at it", recovery_point=f"7|{first + 1}|")) == numbers(2, 3)
     assert world.contents(over(world, "before the log", recovery_point="7|0|")) == numbers(1, 2, 3)
     assert world.contents(over(world, "to come", recovery_point=f"7|{first + 1000}|")) == []
 

@@ -110,7 +110,7 @@ def test_what_is_remembered_under_a_header_is_bounded_in_bytes(world: World) -> 
     world.core.bind(world.now, "/", "amq.headers", "q", "queue", "", {"a": 1})
     for fill in ("", "x" * 100_000):
         assert reached(world, "amq.headers", "k", {"a": 1, "fill": fill}) == {"q"}
-    kept = [data for _, data, _ in world.core._publisher._plans] + list(world.core._publisher.traits)
+    kept = [data for _, data, _ in world.core._publisher._rows._plans] + list(world.core._publisher.traits)
     assert kept
     assert max(map(len, kept)) <= HEADER_KEPT
 
@@ -195,6 +195,15 @@ def test_a_view_of_another_exchange(world: World) -> None:
     world.core.unbind(world.now, "/", "amq.topic", "view", "queue", "#")
     assert reached(world, "amq.topic", "eu.de") == set()
     assert reached(world, "amq.topic", "us") == {"view"}
+
+
+def test_a_view_of_an_exchange_that_is_declared_later(world: World) -> None:
+    """As a dead-letter exchange may be; who publishes to one that is not there is refused, so nothing is lost."""
+    world.declare("view", underlying_topic="eu", exchange="later")
+    with pytest.raises(NotFound, match="no exchange 'later' in vhost '/'"):
+        reached(world, "later", "eu")
+    world.core.declare_exchange(world.now, "/", "later", "topic")
+    assert reached(world, "later", "eu") == {"view"}
 
 
 def test_missing_and_internal_exchanges(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.publishing.marks import Marks
-from penstock.core.state import codec
+from penstock.core.queue.priority.ranks import LOWEST
+from penstock.core.state import codec, columns
 from penstock.core.state.codec import canonical
+from penstock.core.state.deferred import DeferredAck
 from penstock.core.state.durable import (
     Binding,
     DurableState,
@@ -35,6 +38,7 @@ from penstock.records.settings import QueueSettings, Retry
 from penstock.records.tables import Timestamp
 from unit.core.world import World, to_table
 
+DATA = Path(__file__).resolve().parents[2] / "data"
 LSNS = st.lists(st.integers(1, 2**52), unique=True, max_size=60).map(sorted)
 GAPS = st.lists(st.sampled_from([1, 1, 1, 2, 100, 65_535, 65_536, 2**32 - 1, 2**32, 2**40]), max_size=200)
 
@@ -68,7 +72,7 @@ def test_the_smallest_form_is_taken(lsns: list[int], form: int) -> None:
 
 def test_ten_million_waiting_are_a_few_bytes_and_half_of_them_two_each() -> None:
     dense = DurableState(queues={1: QueueState(1, "/", "q", waiting=[range(1, 10_000_000)])})
-    assert len(dense.encode()) < 2000
+    assert len(dense.encode()) < 1000
     lsns = np.flatnonzero(np.random.default_rng(1).random(200_000) < 0.5)
     assert len(DurableState(queues={1: QueueState(1, "/", "q", waiting=chunked(lsns))}).encode()) < 2.1 * len(lsns)
 
@@ -105,8 +109,67 @@ def test_cut_or_foreign_bytes_are_refused_in_a_sentence() -> None:
         DurableState.decode(data + b"x")
     with pytest.raises(ValueError, match="no encoded state"):
         DurableState.decode(b"P" + data)
-    with pytest.raises(ValueError, match="version 2, this server reads version 1"):
-        DurableState.decode(data[:8] + b"\x02" + data[9:])
+    with pytest.raises(ValueError, match="version 3, this server reads versions up to 2"):
+        DurableState.decode(data[:8] + b"\x03" + data[9:])
+
+
+def test_the_earlier_form_is_read_and_written_again_in_the_new_one() -> None:
+    """Real bytes of version 1, which wrote empty parts, and columns as runs alone."""
+    data = (DATA / "state_v1.bin").read_bytes()
+    assert data[8] == 1
+    expected = full()
+    ranked = QueueState(6, "v", "ranked", QueueSettings(priority_expression="/p"))
+    ranks = np.array([7, 7, (1 << 63) - 1, 0])
+    expected.queues[6] = QueueState.fill(ranked, np.array([20, 21, 22, 30]), {"rank": ranks})
+    expected.deferred = {4: [DeferredAck(9, "ack", "me", 77, array("q", [3, 5]))]}
+    state = DurableState.decode(data)
+    assert state == expected
+    again = state.encode()
+    assert again[8] == 2
+    assert len(again) < len(data)
+    assert DurableState.decode(again) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "form"),
+    [
+        ([7] * 5000, 3),
+        ([*range(1, 5001)], ["values", 2, 1]),
+        ([*range(-2500, 0), *range(1, 2501)], ["values", 2, -2500]),
+        ([5, 1 << 62] * 2500, ["codes", 1, 2]),
+        ([5, 0, 1 << 62, -(1 << 62)] * 1250, ["codes", 1, 3]),
+        ([(1 << 40) + n * 99_999_989 % (1 << 37) for n in range(5000)], ["values", 5, None]),
+        ([-(1 << 63) + 1 + n * ((1 << 64) // 5000) for n in range(5000)], ["values", 8, None]),
+        ([(-(1 << 63), (1 << 63) - 1)[n % 2] for n in range(5000)], ["codes", 1, 2]),
+    ],
+)  # fmt: skip
+def test_a_column_takes_the_form_with_the_fewest_bytes(values: list[int], form: object) -> None:
+    lsns = np.arange(10, 10 + 3 * len(values), 3, dtype=np.int64)
+    runs = runs_of(lsns, np.array(values, dtype=np.int64))
+    told, blob = columns.pack(runs, lsns)
+    if isinstance(form, list) and form[-1] is None:
+        assert isinstance(told, list)
+        assert told[:2] == form[:2]
+    else:
+        assert told == form
+    assert columns.unpack(told, lsns, b"xx" + blob, 2) == (runs, 2 + len(blob))
+    with pytest.raises(ValueError, match="short"):
+        columns.unpack(told, lsns, blob[:-1], 0)
+
+
+def test_a_damaged_column_is_refused() -> None:
+    lsns = np.arange(10, dtype=np.int64)
+    for form in (["codes", 1, 1], ["values", 9, 0], ["other", 1, 0]):
+        with pytest.raises(ValueError, match="column"):
+            columns.unpack(form, lsns, bytes(8) + b"\x02" * 10, 0)
+
+
+def test_a_rank_of_its_own_for_each_message_takes_few_bytes() -> None:
+    """24 bytes a message as runs; as little as the priorities need here, however the messages lie."""
+    lsns = np.flatnonzero(np.random.default_rng(1).random(400_000) < 0.5)
+    ranks = LOWEST - 1 - np.random.default_rng(2).integers(0, 1 << 32, len(lsns))
+    state = QueueState.fill(QueueState(1, "/", "q"), lsns, {"rank": ranks})
+    assert len(DurableState(queues={1: state}).encode()) < (2.1 + 4 + 1) * len(lsns)
 
 
 @given(LSNS, st.data())

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue import delays, due, expiry, leases, view
-from penstock.core.queue.consumers import Consumer
+from penstock.core.queue import view
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.settling import leases
+from penstock.core.queue.timed import delays, due, expiry
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.records.chunks import as_chunk

@@ -59,10 +59,21 @@ def test_everything_at_once() -> None:
         {"CC": "a"},
         {"BCC": [1]},
         {"CC": None},
+        {"x-dedup-key": "a"},
+        {"x-delta": "yes"},
+        {"x-delta": 1},
     ],
 )
 def test_headers_that_cannot_be_used(headers: dict[str, object]) -> None:
     assert isinstance(read_traits(header(headers=headers)).refusal, PreconditionFailed)
+
+
+def test_a_header_without_effect_is_refused_by_its_name() -> None:
+    assert "'x-dedup-key' has no effect" in str(read_traits(header(headers={"x-dedup-key": "a"})).refusal)
+    assert "'x-delta': true or false is needed, not 'yes'" in str(
+        read_traits(header(headers={"x-delta": "yes"})).refusal
+    )
+    assert read_traits(header(headers={"x-delta": False})).refusal is None
 
 
 def test_a_broken_header_carries_the_protocol_error() -> None:

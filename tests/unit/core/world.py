@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from penstock.core.broker import Core
 from penstock.core.effects import Cancelled, Deliver, Fetch, Scan, Swept
-from penstock.core.publishing.publishing import Published
-from penstock.core.queue.consumers import Consumer
+from penstock.core.publishing.published import Published
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
@@ -21,7 +21,7 @@ from penstock.records.properties import Properties, encode
 from penstock.records.schema import COLUMNS
 from penstock.records.settings import QueueSettings
 from penstock.records.tables import FieldValue
-from penstock.server.scanning import matching
+from penstock.server.filters.scanning import matching
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND

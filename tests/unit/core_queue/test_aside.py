@@ -6,7 +6,7 @@ from array import array
 
 from penstock.core.effects import Verb
 from penstock.core.queue import aside
-from penstock.core.queue.consumers import Credit
+from penstock.core.queue.dispatching.consumers import Credit
 from unit.core_queue.test_queue import Bench
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.effects import Deliver, Purpose, Scan, Verb
-from penstock.core.queue import expiry
+from penstock.core.queue.timed import expiry
 from penstock.core.queue.upcoming import Upcoming
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import as_chunk

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.queue.figures import BUCKETS, EVERY, FIRST, Figures, bucket, upper
-from penstock.core.queue.runs import Run
+from penstock.core.queue.order.runs import Run
 from penstock.core.stamps import GRAIN_US, LEVELS, MOMENTS, Stamps
 
 

@@ -11,10 +11,12 @@ import pytest
 
 from penstock.core.effects import Deliver, Effect, Scan, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import filtering, priority_order, ranks
-from penstock.core.queue.consumers import Consumer
-from penstock.core.queue.priority_order import PriorityOrder
-from penstock.core.queue.ranks import HIGHEST, LOWEST, Ranks, priority_of, rank_of
+from penstock.core.queue.dispatching import filtering
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.priority import order as priority_order
+from penstock.core.queue.priority import ranks
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.priority.ranks import HIGHEST, LOWEST, Ranks, priority_of, rank_of
 from penstock.core.queue.upcoming import Upcoming
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now, as_chunk
@@ -171,7 +173,7 @@ def test_what_cannot_be_looked_at_as_it_arrives_is_looked_at_later() -> None:
 
 
 def test_ranks_of_what_is_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.core.queue import priority_arrival
+    from penstock.core.queue.priority import arrival as priority_arrival
 
     monkeypatch.setattr(priority_arrival, "DEAD_MOST", 100)
     bench = Bench()
@@ -212,7 +214,12 @@ def test_a_column_of_ranks_is_small_where_priorities_are_few() -> None:
     assert not column.knows(100_000)
     column.replace(array("q", [6, 50_000]), [70, 71])
     assert column.each(array("q", [5, 6, 7, 50_000])).tolist() == [6, 70, 1, 71]
-    column.keep(np.array([6, 50_000, 50_001], dtype=np.int64))
+    column.begin_to_forget([array("q", [50_000, 6]), array("q", [50_001])])
+    column.add(range(200_000, 200_003), [9, 9, 9])
+    while column.forget_some():
+        assert column.forgetting
+    assert column.count == 6
+    assert column.each(range(200_000, 200_003)).tolist() == [9, 9, 9]
     assert column.each(array("q", [6, 50_000, 50_001])).tolist() == [70, 71, 1 + 50_001 % 7]
     assert list(column.among(range(10))) == [6]
     column.mix(np.array([3, 6, 60_000], dtype=np.int64), LOWEST)

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.effects import Cancelled, Deliver, Effect, Fetch, Purpose, Scan, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue.consumers import Consumer, Credit
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused
 from penstock.records.actions import OnExpire
@@ -464,6 +464,24 @@ def test_how_many_deliveries_a_limit_allows(limits: dict[str, Any], deliveries: 
 def test_releases_count_for_max_deliveries_alone() -> None:
     q = Bench(max_deliveries=3, max_cancels=1, delivery_limit=0)
     assert returns(q, q.worker(), Verb.RELEASE) == 3
+
+
+def test_what_nobody_saw_counts_for_no_limit_and_the_log_says_so() -> None:
+    q = Bench(max_deliveries=2, max_cancels=1, delivery_limit=0)
+    [lsn] = q.publish(1)
+    worker = q.worker()
+    for attempt in range(1, 6):
+        q.log()
+        assert [delivery.attempt for delivery in q.deliveries()] == [attempt]
+        q.settle(range(lsn, lsn + 1), Verb.UNSEEN, by=worker)
+        told = {"cause": "unseen", "failed": False, "cancelled": False, "unseen": True}
+        assert (Kind.RETURN, told, [lsn, lsn + 1]) in q.log()
+    q.settle(range(lsn, lsn + 1), Verb.RELEASE, by=worker)
+    assert q.sent()
+    q.settle(range(lsn, lsn + 1), Verb.RELEASE, by=worker)
+    assert q.reasons() == ["max_deliveries"]
+    q.settle(range(lsn, lsn + 1), Verb.UNSEEN, by=worker)
+    assert q.queue.stale == 0
 
 
 def test_a_lost_connection_fails_its_oldest_delivery_only() -> None:

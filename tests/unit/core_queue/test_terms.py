@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 
 from penstock.core.effects import Verb
-from penstock.core.queue.consumers import Credit
-from penstock.core.queue.extend import extend
-from penstock.core.queue.terms import reopen, replace
+from penstock.core.queue.dispatching.consumers import Credit
+from penstock.core.queue.dispatching.terms import reopen, replace
+from penstock.core.queue.settling.extend import extend
 from penstock.records.chunks import as_chunk
 from unit.core_queue.test_queue import Bench, First
 

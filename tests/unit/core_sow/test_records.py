@@ -246,3 +246,26 @@ def test_a_topic_without_records_has_an_empty_snapshot_and_then_its_messages() -
         assert bodies(subscription.take()) == [b"after"]
         with pytest.raises(InvalidArgument, match="no pages of it"):
             broker.subscribe("plain", sow=True, top_n=3)
+
+
+def test_topics_of_one_key_domain_have_the_same_keys() -> None:
+    topics = [
+        {"name": "a", "key": ["/id"], "key_domain": "d"},
+        {"name": "b", "key": ["/order/id"], "key_domain": "d"},
+        {"name": "c", "key": ["/id"]},
+        {"name": "d", "key": ["/id"]},
+    ]
+    with Broker({"topic": topics}) as broker:
+        broker.publish("b", '{"order": {"id": 7}}')
+        for name in ("a", "c", "d"):
+            broker.publish(name, '{"id": 7}')
+        a, b, c, d = (broker.sow(name)[0].key for name in "abcd")
+        assert a == b == d, "the domain of a topic that names none is its own name"
+        assert a != c
+        assert broker.sow_delete("a", keys=[b or ""]) == 1
+        assert len(broker.sow("b")) == 1, "records of each topic are its own"
+        broker.crash()
+        broker.restart()
+        assert broker.sow("b")[0].key == b
+        broker.restart(config={"topic": [*topics[:1], {**topics[1], "key_domain": "e"}, *topics[2:]]})
+        assert broker.sow("b") == [], "another domain is another key, and begins without records"

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.views.definition import Definition
 from penstock.core.views.joins import Join, parse_joins, qualified
+from penstock.core.views.side import Side, bring
+from penstock.core.views.view import Elements, View
 from penstock.errors import ExpressionError
 from penstock.expr.values import text
 
@@ -67,7 +70,7 @@ def test_any_change_gives_what_a_join_made_anew_gives(steps: Any, nulls: bool) -
                     away[place][one] = rows[place].pop(one)
                 elif what == "back" and one in away[place]:
                     rows[place][one] = away[place].pop(one)
-        gone, ids, records = join.changes()
+        gone, ids, records, _ = join.changes()
         for one in gone:
             del combined[one]
         combined.update(zip(ids, records, strict=True))
@@ -108,3 +111,76 @@ def test_what_is_no_join_is_refused(joins: list[str], problem: str) -> None:
 def test_a_topic_that_is_not_joined_is_refused() -> None:
     with pytest.raises(ExpressionError, match="'c' is not among the joined topics"):
         qualified("[c]./x", ["a", "b"])
+
+
+PAIR = ("[a]./k = [b]./k",)
+DEFINITION = Definition("v", "", ("[b]./v AS /last", "ANY([b]./v) AS /any", "COUNT(1) AS /n"), ("[a]./g",), join=PAIR)
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 1), st.sampled_from("gh"), st.integers(0, 2), st.sampled_from([None, 1, 2, 3]), st.booleans()
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def combined(rows: list[Any]) -> dict[str, tuple[Any, ...]]:
+    """LAST, ANY and COUNT by the newest row of each combination, then by its rows in order; rows: by position."""
+    firsts = [(n, row) for n, row in enumerate(rows, 1) if row[0] == 0 and not row[4]]
+    seconds = [(n, row) for n, row in enumerate(rows, 1) if row[0] == 1 and not row[4]]
+    groups: dict[str, list[tuple[tuple[int, ...], Any]]] = {}
+    for n, (_, group, key, _, _) in firsts:
+        beside = [(m, row[3]) for m, row in seconds if row[2] == key] or [(0, None)]
+        groups.setdefault(group, []).extend(((max(n, m), n, m), value) for m, value in beside)
+    return {
+        group: (
+            max(found)[1],
+            next((value for _, value in sorted(found, key=lambda one: one[0]) if value), None),
+            len(found),
+        )
+        for group, found in groups.items()
+    }
+
+
+def test_rows_of_views_have_no_age_in_a_join() -> None:
+    found = set[Any]()
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        view = View(Definition("v", "", ("[b]./v AS /last",), (), join=PAIR))
+        assert view.plan.joined is not None
+        join = Join(view.plan.joined, False)
+        join.ageless.add(1)
+        sides = [Side(join, 0), Side(join, 1)]
+        sides[0].enter(sides[0].read(Elements([5], [{"k": 1}])))
+        for number, value in enumerate(order, 1):
+            sides[1].enter(sides[1].read(Elements([number], [{"k": 1, "v": value}])))
+            bring(join, view)
+        view.flush()
+        found |= set(view.rows.values())
+    assert len(found) == 1, "the same rows give the same, whenever they came"
+
+
+@given(rows=ROWS, chance=st.randoms(use_true_random=False))
+def test_the_last_of_a_join_depends_on_what_is_there_and_not_on_the_order_of_work(rows: Any, chance: Any) -> None:
+    view = View(DEFINITION)
+    joined = view.plan.joined
+    assert joined is not None
+    join = Join(joined, False)
+    sides = [Side(join, 0), Side(join, 1)]
+    steps: list[list[Any]] = [[], []]  # of each source in its order; the sources are mixed, and flushed, in any
+    for n, (place, group, key, value, gone) in enumerate(rows, 1):
+        record = {"g": group, "k": key, "v": value}
+        steps[place].append(lambda side, n=n, record=record: side.enter(side.read(Elements([n], [record]))))
+        if gone:
+            steps[place].append(lambda side, n=n: side.leave((n, n + 1)))
+        elif chance.random() < 0.5:  # away for a while
+            steps[place].append(lambda side, n=n: side.leave((n, n + 1)))
+            steps[place].append(lambda side, n=n: side.back((n, n + 1)))
+    while any(steps):
+        place = chance.choice([place for place in (0, 1) if steps[place]])
+        steps[place].pop(0)(sides[place])
+        if chance.random() < 0.5:
+            bring(join, view)
+            view.flush()
+    bring(join, view)
+    view.flush()
+    assert {key[0]: row for key, row in view.rows.items()} == combined(rows)

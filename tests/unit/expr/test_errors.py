@@ -74,6 +74,23 @@ def test_the_caret_stands_under_the_offending_character() -> None:
     assert caught.value.pointed().splitlines()[1:] == ["    /b ~ 2 AND", "       ^"]
 
 
+@pytest.mark.parametrize(
+    "text", ["1+" * 20_000 + "1", "/a > " + "1 + " * 20 + "* 5 AND " + "1 + " * 40 + "1", "1 + " * 40 + "*"]
+)
+def test_of_a_long_expression_the_surroundings_are_shown(text: str) -> None:
+    with pytest.raises(errors.ExpressionError) as caught:
+        expr.compile_filter(text)
+    _, line, caret = caught.value.pointed().splitlines()
+    assert len(line) <= 2 * errors.AROUND + 8
+    if caught.value.place < len(text):
+        assert line[caret.index("^")] == text[caught.value.place]
+
+
+def test_what_should_follow_is_in_the_signs_of_the_language() -> None:
+    with pytest.raises(errors.ExpressionError, match="'[+]' or '-' or AND should follow"):
+        expr.compile_filter("/a BETWEEN 1")
+
+
 def test_budgets() -> None:
     def refused(text: str) -> str:
         with pytest.raises(errors.ExpressionError) as caught:

@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.bodies import PackedBodies, held_by
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.schema import COLUMNS, TIMESTAMP
-from penstock.wire.flight.codec import Upload, present, read_upload
+from penstock.wire.flight.codec import LATEST, Upload, present, read_upload
 from penstock.wire.flight.headers import PLAIN, header_columns, header_of, properties_of
 from penstock.wire.flight.schemas import HEADERS, MESSAGES, PUBLISH, Bounds, check_schema, checked, select
 
@@ -70,6 +70,16 @@ def test_times_are_microseconds_and_nulls_are_zero() -> None:
     got = upload({"body": [b"1", b"2"], "not_before": stamps})
     assert got.not_before == [1_000_000, 0]
     assert got.expires_at is None
+
+
+@pytest.mark.parametrize("name", ["not_before", "expires_at"])
+@pytest.mark.parametrize("micros", [-1, LATEST + 1, 2**62])
+def test_a_time_that_is_no_date_is_refused(name: str, micros: int) -> None:
+    column = pa.array([None, 1, micros], pa.timestamp("us", tz="UTC"))
+    with pytest.raises(InvalidArgument, match=f"{name} is {micros} us since 1970"):
+        upload({"body": [b"1"] * 3, name: column})
+    last = upload({"body": [b"1"], name: pa.array([LATEST], pa.timestamp("us", tz="UTC"))})
+    assert getattr(last, name) == [LATEST]
 
 
 def test_header_columns_become_properties_of_each_row() -> None:

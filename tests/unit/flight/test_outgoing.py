@@ -8,7 +8,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from penstock.client.outgoing import BATCH_ROWS, batches_of, body_of, moment, one_row
+from penstock.client.admin import _plain  # pyright: ignore[reportPrivateUsage]
+from penstock.client.durations import span
+from penstock.client.outgoing import BATCH_ROWS, batches_of, body_of, headers_of, moment, one_row
 from penstock.client.urls import Address, parse_url
 from penstock.errors import InvalidArgument
 
@@ -19,6 +21,68 @@ def test_bytes_and_text_go_as_they_are_and_the_rest_as_json() -> None:
     assert body_of("é") == ("é".encode(), None)
     assert body_of({"a": [1, None, Decimal("1.5")]}) == (b'{"a":[1,null,"1.5"]}', "application/json")
     assert body_of(None) == (b"null", "application/json")
+
+
+def test_what_has_a_text_goes_by_it() -> None:
+    assert body_of([timedelta(1), 1j, {2}]) == (b'["1 day, 0:00:00","1j",[2]]', "application/json")
+    pandas = pytest.importorskip("pandas")
+    assert body_of([pandas.Timestamp("2026-01-02")])[0] == b'["2026-01-02 00:00:00"]'
+
+
+@pytest.mark.parametrize("body", [object(), {"a": object()}, [lambda: 1, object()], {"a": 2**64}])
+def test_what_has_no_form_in_json_is_refused(body: object) -> None:
+    with pytest.raises(InvalidArgument, match="does not become JSON"):
+        body_of(body)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (-1, "delay is -1: a duration is not negative"),
+        (timedelta(seconds=-1), "a duration is not negative"),
+        ("-3s", "delay: '-3s' is not a duration"),
+        ("soon", "delay: 'soon' is not a duration"),
+        ("30", "delay: duration '30' needs a unit"),
+        (float("nan"), "delay: nan is no duration"),
+        (float("inf"), "delay: inf is no duration"),
+        (1e300, "delay: 1e[+]300 is no duration"),
+        (10**400, "delay: 1000.* is no duration"),
+        ("99999999d", "delay: duration '99999999d' is too large"),
+        (True, "delay is True, not a duration"),
+        (["1s"], r"delay is \['1s'\], not a duration"),
+    ],
+)
+def test_what_is_no_duration_is_named(value: object, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        span(value, "delay")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidArgument, match=said):
+        moment(None, value, "delay")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_setting_that_json_cannot_hold_is_named() -> None:
+    assert _plain({"lease_period": timedelta(minutes=1)}) == {"lease_period": "1m"}
+    with pytest.raises(InvalidArgument, match="lease_period is nan"):
+        _plain({"lease_period": float("nan")})
+    with pytest.raises(InvalidArgument, match="initial is inf"):
+        _plain({"retry": {"initial": float("inf")}})
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [([1], "not names with their values"), ({1: 2}, "the name 1 is not text"), ({"a": object()}, "header 'a'")],
+)
+def test_headers_are_names_and_texts(headers: object, said: str) -> None:
+    assert headers_of({"a": 1, "b": None, "c": Decimal("1.5")}) == [("a", "1"), ("b", "None"), ("c", "1.5")]
+    assert headers_of({}) is None
+    with pytest.raises(InvalidArgument, match=said):
+        headers_of(headers)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_column_of_the_wrong_type_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="priority is 'high', not int16"):
+        one_row({"body": b"x", "priority": "high"})
+    with pytest.raises(InvalidArgument, match="not_before is 9{30}, not timestamp"):
+        one_row({"body": b"x", "not_before": int("9" * 30)})
 
 
 def test_a_table_with_bodies_is_taken_as_it_is() -> None:

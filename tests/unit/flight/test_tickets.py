@@ -17,6 +17,7 @@ from penstock.wire.flight.tickets import (
     Publish,
     QueueContent,
     Replay,
+    Subscribe,
     command,
     parse_exchange,
     parse_get,
@@ -60,6 +61,7 @@ def test_a_consumer_says_how_long_it_may_be_silent() -> None:
         (b'{"publish": []}', r"publish is \[\], not a JSON object"),
         (b'{"publish": {"topik": "x"}}', "unknown field 'topik'; did you mean 'topic'"),
         (b'{"publish": {"topic": 1}}', "topic is 1, not text"),
+        (b'{"publish": {"publisher": "", "sequence": 1}}', "publisher is empty"),
         (b'{"publish": {"publisher": "p"}}', "belong together"),
         (b'{"publish": {"publisher": "p", "sequence": 0}}', r"sequence is 0, not in 1\.\."),
         (b'{"publish": {"topic": "' + b"x" * 256 + b'"}}', "has 256 bytes; at most 255"),
@@ -90,6 +92,35 @@ def test_a_wrong_put_says_what_is_wrong(text: bytes, said: str) -> None:
 def test_a_wrong_ticket_says_what_is_wrong(text: bytes, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         parse_get(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (b'"select": ["-/a"]', "select is for sow and for subscriptions to topics; work comes whole"),
+        (b'"live": true', 'live is no option of a queue: its setting deliver = "early" is that'),
+        (b'"fully_durable": true', 'fully_durable is no option of a queue: its setting deliver = "durable" is that'),
+    ],
+)
+def test_a_consumer_is_told_what_is_not_for_it(fields: bytes, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        parse_exchange(b'{"consume": {"queue": "q", ' + fields + b"}}")
+    assert parse_exchange(b'{"consume": {"queue": "q", "timestamp": true}}') == Consume("q")
+
+
+def test_the_time_comes_with_the_columns_that_were_asked_for() -> None:
+    for operation in ("replay", "subscribe"):
+        asked = b'{"%s": {"topic": "t", "columns": ["lsn"], "timestamp": true, "fully_durable": true}}'
+        found = parse_get(asked % operation.encode())
+        assert isinstance(found, Replay | Subscribe)
+        assert found.columns == ("lsn", "time")
+        with pytest.raises(InvalidArgument, match=f"{operation}: live is not done: of a topic only what is durable"):
+            parse_get(b'{"%s": {"topic": "t", "live": true}}' % operation.encode())
+
+
+def test_a_huge_select_list_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="sow: select has 65537 characters, the most is 65536"):
+        parse_get(b'{"sow": {"topic": "t", "select": ["+/' + b"a" * (65536 - 1) + b'"]}}')
 
 
 def test_a_huge_command_is_not_parsed() -> None:

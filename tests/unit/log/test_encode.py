@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import encode
+from penstock.log import columns
 from penstock.log.encode import Encoder, arrow_batch, samples
 from penstock.log.frame import FrameReader, Layout, NotAFrame, sound
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
@@ -131,7 +131,7 @@ def test_an_empty_commit_is_no_batch() -> None:
 
 
 def test_more_than_a_column_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode, "_I32_MAX", 10)
+    monkeypatch.setattr(columns, "REACH", 10)
     with pytest.raises(OverflowError, match="2 GiB"):
         ENCODER.encode([Publishes(TOPICS[0], b"", [b"12345678901"], 1)], 0)
 

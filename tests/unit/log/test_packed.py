@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.log import encode, writer
+from penstock.log import columns, encode, writer
 from penstock.log.encode import Encoder, arrow_batch
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import cut, slice_of
@@ -133,7 +133,7 @@ def test_a_batch_in_pieces_is_the_same_bytes(entries: list[Entry], pack: bool) -
 
 
 def test_more_than_a_column_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode, "_I32_MAX", 10)
+    monkeypatch.setattr(columns, "REACH", 10)
     one, six = packed([b"12345678901"]), packed([b"123456"])
     for refused in ([one], [six, six], [six, [b"123456"]], [[b"123456"], six]):
         entries = [Publishes(TOPIC, b"", some, 1) for some in refused]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from penstock.memory.slab import ROW_OVERHEAD
+from penstock.memory.caches import PLACED_MOST
+from penstock.memory.slab import ROW_OVERHEAD, Slab
 from unit.memory.world import ModelLine, World
 
 ROW = 1000 + 10 + ROW_OVERHEAD
@@ -17,6 +18,16 @@ def deep(world: World, messages: int, queues: tuple[int, ...] = (1,), size: int 
         world.publish([size] * 10, queues)
         world.commit()
         world.check()
+
+
+def begun() -> tuple[World, ModelLine]:
+    """A queue far larger than memory, and a consumer that has taken one message of it."""
+    world = World(400_000)
+    deep(world, 2000)
+    line = world.consumer()
+    world.dispatch(line, 1)
+    world.run()
+    return world, line
 
 
 def even(lsn: int) -> bool:
@@ -79,11 +90,7 @@ def test_an_entry_is_a_direct_body_or_a_reference() -> None:
 
 
 def test_the_watermark_is_at_the_high_water_mark_when_nothing_else_is_to_do() -> None:
-    world = World(400_000)
-    deep(world, 2000)
-    line = world.consumer()
-    world.dispatch(line, 1)
-    world.run()
+    world, line = begun()
     one = world.list_of(line)
     assert one.bytes > world.caches.high * 3 // 4
     assert one.bytes <= world.caches.high + ROW
@@ -92,11 +99,7 @@ def test_the_watermark_is_at_the_high_water_mark_when_nothing_else_is_to_do() ->
 
 def test_the_loader_raises_the_watermark_ahead_of_dispatch() -> None:
     """Nobody asks for the next messages yet, and their bodies are read all the same; then dispatch is immediate."""
-    world = World(400_000)
-    deep(world, 2000)
-    line = world.consumer()
-    world.dispatch(line, 1)
-    world.run()
+    world, line = begun()
     before, direct = world.rows_read, world.watermark(line)
     assert direct > 50
     world.dispatch(line, direct)
@@ -388,11 +391,7 @@ def test_what_comes_back_is_read_again_and_goes_first() -> None:
 
 
 def test_when_consumers_go_away_their_bodies_fall_back_to_the_head() -> None:
-    world = World(400_000)
-    deep(world, 2000)
-    line = world.consumer()
-    world.dispatch(line, 1)
-    world.run()
+    world, line = begun()
     direct = world.list_of(line).bytes
     world.leave(line)
     world.caches.sweep()
@@ -479,3 +478,27 @@ def test_many_lists_share_what_one_had() -> None:
     world.check()
     assert world.list_of(first).bytes < alone // 2
     assert world.caches.pending.account.bytes > 0
+
+
+def test_a_burst_to_many_queues_is_not_sorted_in_one_go() -> None:
+    """What does not get a place is in the log alone, and is delivered from there."""
+    world = World(400_000, queues=2 * PLACED_MOST)
+    everybody = range(1, 2 * PLACED_MOST + 1)
+    for number in everybody:
+        world.publish([1000], (number,))
+    placed, put = list[int](), world.caches.heads.put
+
+    def counted(queue: int, slab: Slab) -> None:
+        placed.append(queue)
+        put(queue, slab)
+
+    world.caches.heads.put = counted  # type: ignore[method-assign]
+    world.commit()
+    assert 0 < len(placed) <= PLACED_MOST
+    assert world.caches.budget.over <= 0
+    world.check()
+    for number in everybody:
+        line = world.consumer(number)
+        world.dispatch(line, 1)
+        world.run()
+    assert sorted(lsn for _, lsn in world.got) == list(range(1, world.next))

@@ -6,9 +6,10 @@ import struct
 from collections.abc import Callable
 
 from penstock.log import SimDisk
+from penstock.memory.reads import READ_ROWS
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
-from penstock.server.amqp.session import SEND_FREE, SEND_MOST
+from penstock.server.amqp.outgoing import SEND_FREE, SEND_MOST
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, frame
 from penstock.wire.http.facts import Metrics
@@ -42,7 +43,7 @@ class Slow(Client):
     def write(self, data: bytes) -> None:
         super().write(data)
         self.taken += len(data)
-        if self.taken > SEND_MOST and not self.session.blocked:
+        if self.taken > SEND_MOST and not self.session.outgoing.blocked:
             self.session.pause_writing()
 
 
@@ -56,7 +57,7 @@ def test_a_peer_that_does_not_read_gets_no_more_than_may_wait_for_it() -> None:
     first = numbers(client)
     assert first == list(range(len(first)))
     assert len(first) * LARGE <= SEND_MOST + 3 * LARGE
-    while client.session.blocked:
+    while client.session.outgoing.blocked:
         client.taken = 0
         client.session.resume_writing()
         life.run()
@@ -89,10 +90,10 @@ def test_bytes_that_wait_for_a_peer_count_beyond_what_is_free() -> None:
     sending = life.engine.bodies.sending
     assert sending.bytes == 300_000 - SEND_FREE
     client.waiting = 0
-    client.session.count_unsent()
+    client.session.outgoing.count_unsent()
     assert sending.bytes == 0
     client.waiting = 200_000
-    client.session.count_unsent()
+    client.session.outgoing.count_unsent()
     client.lose()
     assert sending.bytes == 0
 
@@ -102,10 +103,10 @@ def test_when_the_budget_is_short_less_may_wait_for_each_peer() -> None:
     client = life.client()
     client.waiting = 300_000
     life.engine.bodies.tight = True
-    client.session.count_unsent()
+    client.session.outgoing.count_unsent()
     assert client.below == SEND_FREE
     life.engine.bodies.tight = False
-    client.session.count_unsent()
+    client.session.outgoing.count_unsent()
     assert client.below == SEND_MOST
 
 
@@ -315,3 +316,22 @@ def test_dead_letters_are_read_in_portions_whatever_their_size() -> None:
     assert asked
     assert all(0 < most <= budget // 8 for most in asked)
     assert [int(body.partition(b":")[0]) for body in life.contents("dead")] == list(range(60))
+
+
+def test_heads_of_queues_that_one_read_does_not_reach_wait_for_the_next() -> None:
+    """More is at the heads together than one read takes: whoever asks meanwhile what is being read is told."""
+    life = Life(SimDisk(), clock(), budget=64 << 20)
+    life.declare("first", "second")
+    publisher = life.client()
+    publisher.publish("first", *(b"%d:" % number for number in range(READ_ROWS + 100)))
+    life.run()
+    publisher.publish("second", *(b"%d:" % number for number in range(50)))
+    life.run()
+    life.stop()
+    again = Life(life.disk, life.clock, budget=64 << 20)
+    again.engine.fill_heads()
+    again.turn()
+    assert len(again.cold) == 1
+    assert again.engine.held() == min(again.cold[0][0])
+    again.run()
+    assert again.engine.bodies.heads.held(again.core.queue("/", "second").id) > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidArgument, NotFound, Refused
+from penstock.errors import InvalidArgument, NotFound
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA
 from penstock.server.replaying.topics import BindingKey, Selection, Term, selection_of
@@ -64,8 +64,15 @@ def test_what_a_queue_is_a_view_of() -> None:
         core.bind(now, "/", "d", "x", "exchange", "c.e")
         assert Term("d", "c.e", (Term("x", None, (BindingKey("c.*"),)),)) in selection_of(core, "/", "", "v").terms
         core.bind(now, "/", "h", "v", "queue", "", {"x": 1})
-        with pytest.raises(Refused, match="headers exchange 'h'"):
-            selection_of(core, "/", "", "v")
+        behind = selection_of(core, "/", "", "v")
+        assert behind.by_headers
+        assert selection_of(core, "/", "", "v") == behind
+        core.bind(now, "/", "h", "v", "queue", "", {"x": 2})
+        assert selection_of(core, "/", "", "v") != behind
+        assert behind.wants(Topic("/", "h", "any"))
+        assert behind.lets(Topic("/", "h", "any"), {"x": 1})
+        assert not behind.lets(Topic("/", "h", "any"), {"x": 2})
+        assert behind.lets(Topic("/", "", "a"), {})
 
 
 def test_a_topic_that_nobody_keeps_is_refused() -> None:

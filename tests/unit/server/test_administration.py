@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from penstock.errors import AccessRefused, LogDamaged, Unavailable
+from penstock.server.flight.actions.compact import CompactAction
+from penstock.server.flight.actions.upkeep import UpkeepActions
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.compact_action import CompactAction
 from penstock.server.flight.handover import Answer
-from penstock.server.flight.upkeep_actions import UpkeepActions
 from penstock.wire.flight.fields import Fields
 
 

@@ -15,11 +15,12 @@ from penstock.log import Log, LogSettings, OsDisk, checkpoints
 from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from penstock.server.bulk import manifest
+from penstock.server.bulk.alone import stand_alone
 from penstock.server.bulk.backup import run
 from penstock.server.bulk.jobs import Request
 from penstock.server.bulk.restore import restore
-from penstock.server.bulk.view import Folder, listing, stand_alone
-from penstock.server.flight.history import History
+from penstock.server.bulk.view import Folder, listing
+from penstock.server.flight.reading.history import History
 from penstock.wire.flight.bookmarks import parse_span
 
 

@@ -15,8 +15,8 @@ from penstock.log import MEMORY, Log, SimDisk
 from penstock.log.upkeep.plan import Aims, Task
 from penstock.log.upkeep.rewrite import Made, Order, rewrite
 from penstock.log.upkeep.swap import Swap
-from penstock.server.house import fold
-from penstock.server.keeper import RETENTION_BEATS, Keeper
+from penstock.server.opening.house import fold
+from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
 from sim.serverkit import Life, Steps, clock, state_of
 from unit.server.test_keeper import SECOND, Here, drain, fill, same_after_restart, section
 
@@ -273,7 +273,7 @@ async def test_a_read_that_begins_during_the_rewriting_keeps_the_old_file(life: 
 
     one = keeper(life)
     one.compaction._elsewhere = Slow()
-    import penstock.server.compaction as module
+    import penstock.server.upkeep.compaction as module
 
     large, module.LARGE = module.LARGE, 0
     try:

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from penstock.core.publishing.publishing import Published
+from penstock.core.publishing.published import Published
 from penstock.core.streams.sinks import Committed
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged
 from penstock.log import SimDisk
 from penstock.records.settings import QueueSettings
 from penstock.server.engine import Engine
-from penstock.server.flight import stages
-from penstock.server.flight.copier import Copier
-from penstock.server.flight.decided import Chunk, GroupLimits, chunks_of
 from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.handover import Answer, Handover
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.stage_files import StageInfo
-from penstock.server.flight.stages import Stages, parts_of
+from penstock.server.flight.sinks import stages
+from penstock.server.flight.sinks.copier import Copier
+from penstock.server.flight.sinks.decided import Chunk, GroupLimits, chunks_of
+from penstock.server.flight.sinks.stage_files import StageInfo
+from penstock.server.flight.sinks.stages import Stages, parts_of
 from penstock.wire.flight.codec import read_upload
 from penstock.wire.flight.schemas import PUBLISH, Bounds
 from penstock.wire.flight.tickets import Publish

@@ -311,7 +311,7 @@ def test_paused_publishers_are_read_again_when_the_log_breaks(life: Life) -> Non
     client = life.client(confirm=True)
     client.publish("q", b"1")
     life.turn()
-    client.session.hold_reading(life.engine.on_commit)
+    client.session.incoming.hold_reading(life.engine.on_commit)
     client.publish("q", b"2")
     broken(life)
     life.run()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.server import holds as module
-from penstock.server.holds import HOLD_US, Holds
+from penstock.server.upkeep import holds as module
+from penstock.server.upkeep.holds import HOLD_US, Holds
 from sim.serverkit import clock
 
 

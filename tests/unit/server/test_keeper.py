@@ -12,9 +12,11 @@ import pytest
 
 from penstock.config.settings import LogSection, Retention
 from penstock.core.state.fold import Fold
+from penstock.errors import LogDamaged, Unavailable
 from penstock.log import MEMORY, SimDisk
-from penstock.server.keeper import RETENTION_BEATS, Keeper
-from penstock.server.retention import Retirement
+from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
+from penstock.server.upkeep.pacing import LAG_US_MOST, Pace, lag_us
+from penstock.server.upkeep.retention import Retirement
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Life, Steps, clock, state_of
 
@@ -42,9 +44,9 @@ def keeper(life: Life, **keys: Any) -> Keeper:
     return Keeper(life.engine, Here(), section(**keys), asyncio.get_running_loop())
 
 
-async def finished(life: Life, keeper: Keeper) -> None:
+async def finished(life: Life, keeper: Keeper, rounds: int = 100) -> None:
     """Let the loop and the disk do their parts until the running work is done."""
-    for _ in range(100):
+    for _ in range(rounds):
         await asyncio.sleep(0)
         life.turn()
         life.commit()
@@ -114,6 +116,190 @@ async def test_checkpoints_that_are_always_due_leave_retention_its_turn(life: Li
         await finished(life, one)
     assert life.log.first_lsn > before
     assert one.checkpoints >= RETENTION_BEATS
+
+
+OUTGROWN = {"retention": Retention(bytes="0B"), "checkpoint_bytes": "1GiB"}
+TWO_SEGMENTS = 2 * 65_536
+
+
+async def test_a_log_that_outgrows_its_retention_is_tended_at_the_next_beat(life: Life) -> None:
+    """However fast it grows it is never beyond what a beat and two segments bring; within them nothing is done."""
+    one = keeper(life, **OUTGROWN)
+    sizes = list[int]()
+    for _ in range(30):
+        fill(life, 6, size=3000)  # 180 kB
+        drain(life)
+        one.beat()
+        await finished(life, one)
+        sizes.append(life.log.size)
+    assert max(sizes) < TWO_SEGMENTS
+    assert life.log.bytes_written > 30 * TWO_SEGMENTS
+    assert one._tended >= 30
+    before = life.log.first_lsn
+    for _ in range(RETENTION_BEATS // 2):
+        fill(life, 1)
+        drain(life)
+        one.beat()
+        await finished(life, one)
+    assert life.log.first_lsn == before
+
+
+async def test_a_log_that_nothing_can_leave_is_not_looked_at_all_the_time(life: Life) -> None:
+    one = keeper(life, **OUTGROWN)
+    fill(life, 50)
+    assert life.log.size > TWO_SEGMENTS
+    for _ in range(RETENTION_BEATS - 1):
+        one.beat()
+        await finished(life, one)
+    assert one._tended == 1
+    fill(life, 50)  # more than two segments, and an eighth of what there is
+    one.beat()
+    await finished(life, one)
+    assert one._tended == 2
+
+
+class Held(Here):
+    """A pool that begins nothing while it is held."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Future[Any], Callable[[], Any]]] | None = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.held is None:
+            return super().submit(fn, *args, **kwargs)
+        future = Future[Any]()
+        self.held.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def let_go(self) -> None:
+        """Do what was held, and hold nothing more."""
+        held, self.held = self.held or [], None
+        for future, work in held:
+            future.set_result(work())
+
+
+async def test_upkeep_that_was_held_catches_up_in_a_few_beats(life: Life) -> None:
+    pool = Held()
+    one = Keeper(life.engine, pool, section(**OUTGROWN), asyncio.get_running_loop())
+    for _ in range(20):
+        fill(life, 6, size=3000)
+        drain(life)
+        one.beat()
+        life.engine.slowed = False  # its delays are over
+        await asyncio.sleep(0)
+    assert life.log.size > 20 * TWO_SEGMENTS
+    assert one._tended == 1, "one at a time, however far behind it is"
+    pool.let_go()
+    await finished(life, one)
+    for _ in range(2):
+        one.beat()
+        await finished(life, one)
+    assert life.log.size < TWO_SEGMENTS
+    same_after_restart(life)
+
+
+@pytest.mark.parametrize(
+    ("behind", "lag"), [(-5, 0), (0, 0), (1, 5), (500, 2500), (1000, 5000), (4000, 20_000), (10**9, 50_000)]
+)
+def test_the_delay_grows_with_what_is_behind(behind: int, lag: int) -> None:
+    assert lag_us(behind, 1000) == lag
+
+
+async def test_publishers_are_slowed_while_upkeep_is_behind_and_no_longer(life: Life) -> None:
+    pool, timers = Held(), list[tuple[float, Callable[[], None]]]()
+    one = Keeper(life.engine, pool, section(**OUTGROWN), asyncio.get_running_loop())
+    one.pace = Pace(life.engine, lambda seconds, work: timers.append((seconds, work)))
+    publisher = life.client(confirm=True)
+    one.beat()
+    assert timers == [], "nothing is behind, nothing is shut"
+    lags = list[int]()
+    for _ in range(12):
+        fill(life, 3, size=3000)
+        drain(life)
+        one.beat()
+        life.engine.slowed = False
+        lags.append(one.pace.lag_us)
+        await asyncio.sleep(0)
+    assert lags[0] == 0, "within two segments of the retention"
+    assert lags == sorted(lags)
+    assert 5_000 < lags[-1] < LAG_US_MOST
+    assert len(timers) == 1
+    for _ in range(3):  # one batch each time, and never more than the delay between two
+        seconds, shut = timers.pop()
+        assert seconds <= lags[-1] / 1e6
+        shut()
+        _, shut = timers.pop()
+        shut()
+        publisher.publish("q", b"1")
+        publisher.publish("q", b"2")
+        life.run()
+        assert len(publisher.confirms()) == 1
+        assert not publisher.reading
+    assert one.pace.slowed_us > 3 * lags[-1]
+    pool.let_go()
+    await finished(life, one)
+    assert one.pace.lag_us == 0
+    assert publisher.reading
+    while timers:
+        timers.pop()[1]()
+    publisher.publish("q", b"3")
+    life.run()
+    assert publisher.reading
+    assert not life.engine.slowed
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_comes_while_the_log_is_tended_is_behind(
+    life: Life, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Unless tending failed: then nothing says that waiting would help."""
+    one = Keeper(life.engine, Held(), section(**OUTGROWN), asyncio.get_running_loop())
+    one.pace = Pace(life.engine, lambda seconds, work: None)
+    floors = one.engine.core.look_for_floor
+
+    def busy(most: int) -> bool:
+        if life.log.size < 5 * TWO_SEGMENTS:
+            fill(life, 40, size=3000)
+            life.engine.slowed = False
+        return floors(most)
+
+    async def retire() -> None:
+        if fails:
+            raise LogDamaged("not readable")
+
+    monkeypatch.setattr(one.engine.core, "look_for_floor", busy)
+    monkeypatch.setattr(one, "_retire", retire)
+    one._pool.let_go()  # type: ignore[attr-defined]
+    one._tended = -1
+    one._beats = 100
+    one.beat()
+    await finished(life, one, rounds=2000)
+    assert life.log.size > 5 * TWO_SEGMENTS
+    assert (one.pace.lag_us == 0) is fails
+
+
+async def test_nothing_is_begun_while_the_server_stops(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    """What runs ends, what waits for its turn is told, and an other process that was ended is no news."""
+    one = keeper(life, **OUTGROWN)
+    fill(life, 30)
+    drain(life)
+    ended = one._running = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(one.compact())
+    await asyncio.sleep(0)
+    one.stop()
+    ended.set_result(None)
+    with pytest.raises(Unavailable, match="the server stops"):
+        await waiting
+    one.beat()
+    assert one._tended == 0
+
+    async def gone() -> None:
+        raise Unavailable("the server stops; job 'rewrite' was not finished")
+
+    await one._guarded(gone())
+    await one.last_checkpoint()
+    assert one.checkpoints == 1
+    assert not caplog.records
 
 
 async def test_the_last_checkpoint_waits_for_what_runs(life: Life) -> None:

@@ -13,7 +13,7 @@ from penstock.errors import DataFolderInUse
 from penstock.log import MEMORY, Log, SimDisk
 from penstock.log.upkeep.plan import Aims
 from penstock.log.verify import verify
-from penstock.server.offline import Limits, compact, look
+from penstock.server.upkeep.offline import Limits, compact, look
 from sim.serverkit import Life, clock, state_of
 from unit.server.test_keeper import drain, fill
 

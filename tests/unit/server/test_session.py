@@ -9,9 +9,9 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.log import MEMORY, SimDisk
 from penstock.memory import budget as budget_module
+from penstock.records.properties import Properties, encode
 from penstock.server.amqp import door as door_module
-from penstock.server.amqp import session as session_module
-from penstock.server.amqp import settling, tags
+from penstock.server.amqp import incoming, settling, tags
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, Limits, frame
 from sim.serverkit import HANDSHAKE, PERSISTENT, Client, Content, Life, clock, message
@@ -188,6 +188,19 @@ def test_a_publish_to_no_exchange_keeps_what_came_before_it(life: Life) -> None:
     assert not client.closed
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_who_publishes_as_another_user_is_refused(life: Life, alike: bool) -> None:
+    client = life.client()
+    own, forged = (encode(Properties(delivery_mode=2, user_id=user)) for user in ("guest", "somebody"))
+    client.send((b"" if alike else message(b"1", properties=own)) + message(b"2", properties=forged))
+    life.run()
+    refused = client.take(m.ChannelClose)
+    assert refused.reply_code == 406
+    told = "PRECONDITION_FAILED - user_id property set to 'somebody' but authenticated user was 'guest'"
+    assert refused.reply_text == told
+    assert life.contents("q") == ([] if alike else [b"1"])
+
+
 def test_acks_before_an_unknown_tag_count(life: Life) -> None:
     client = consumer(life)
     client.publish("q", b"1", b"2")
@@ -320,7 +333,7 @@ def test_publishers_wait_for_room(life: Life, monkeypatch: pytest.MonkeyPatch) -
 def test_a_publisher_that_pipelines_small_writes_is_paced_for_the_running_commit(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "PACED_UNCONFIRMED", 2)
+    monkeypatch.setattr(incoming, "PACED_UNCONFIRMED", 2)
     client = life.client(confirm=True)
     client.publish("q", b"1", b"2", b"3")
     life.turn()
@@ -403,12 +416,12 @@ def test_who_speaks_lives(life: Life) -> None:
 
 def test_while_we_do_not_read_silence_is_not_held_against_the_peer(life: Life) -> None:
     client = life.client(heartbeat=10)
-    client.session.hold_reading(life.engine.on_room)
+    client.session.incoming.hold_reading(life.engine.on_room)
     for _ in range(60):
         life.advance(SECOND)
         life.door.beat()
     assert not client.closed
-    client.session._resume()
+    client.session.incoming.resume()
     life.door.beat()
     assert not client.closed
 
@@ -624,7 +637,7 @@ def test_what_was_acknowledged_does_not_go_back_when_the_link_breaks_at_once(
 def test_many_methods_in_one_read_are_acted_on_in_order_and_others_come_between(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "METHODS_MOST", 3)
+    monkeypatch.setattr(incoming, "METHODS_MOST", 3)
     client, other = life.client(), life.client()
     methods = [m.QueueDeclare(queue=f"many{n}", durable=True) for n in range(10)]
     client.send(b"".join(frame(METHOD, 1, method.encode()) for method in methods))
@@ -638,7 +651,7 @@ def test_many_methods_in_one_read_are_acted_on_in_order_and_others_come_between(
 
 
 def test_what_came_before_the_end_of_a_connection_counts(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "METHODS_MOST", 3)
+    monkeypatch.setattr(incoming, "METHODS_MOST", 3)
     client = life.client()
     methods = [m.QueueDeclare(queue=f"many{n}", durable=True) for n in range(10)]
     client.send(b"".join(frame(METHOD, 1, method.encode()) for method in methods))

@@ -14,8 +14,8 @@ from penstock.errors import AccessRefused, InvalidArgument, LogDamaged, Unavaila
 from penstock.server.bulk.process import Bulk, Progress
 from penstock.server.bulk.relay import on_log
 from penstock.server.bulk.view import Moved
+from penstock.server.flight.actions.upkeep import UpkeepActions
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.upkeep_actions import UpkeepActions
 from penstock.wire.flight.fields import Fields
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,7 @@ def test_no_settings_are_settings_too() -> None:
         ({"schedule": [{"name": "s"}]}, "schedule.*not supported in this version"),
         ({"queue": [{"name": "q", "lease_perod": "30s"}]}, "did you mean 'lease_period'"),
         ({"queue": [{"name": "q", "lease_period": 30}]}, "30s"),
+        ({"queue": [{"name": "q", "underlying_topic": "^a"}]}, "default_publish_target: is missing"),
         ("[[queue]\n", "no TOML"),
         ("/nowhere/penstock.toml", "cannot be read"),
     ],
@@ -153,6 +156,32 @@ def test_wrong_arguments_are_named() -> None:
             broker.advance(-1)
         assert broker.ack("q", []) == 0
         assert broker.disconnect("nobody") == 0
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (lambda b: b.subscribe("q", max_backlog="ten"), "max_backlog is 'ten', not a whole number"),
+        (lambda b: b.subscribe("q", max_backlog=1.5), "max_backlog is 1.5, not a whole number"),
+        (lambda b: b.subscribe("q", filter=12), "filter is 12, not text"),
+        (lambda b: b.subscribe("q", name=3), "name is 3, not text"),
+        (lambda b: b.subscribe("q", order_by=3), "order_by is 3, not text or a list of texts"),
+        (lambda b: b.subscribe("q", rate_max_gap="x"), "rate_max_gap: 'x' is not a duration"),
+        (lambda b: b.subscribe("q", conflation="x"), "conflation: 'x' is not a duration"),
+        (lambda b: b.subscribe("("), r"queue is '\(': the regular expression cannot be used: missing \)"),
+        (lambda b: b.subscribe(5), "queue is 5, not text"),
+        (lambda b: b.subscribe("q").replace(max_backlog="x"), "max_backlog is 'x', not a whole number"),
+        (lambda b: b.subscribe("q").replace(topic="("), "topic is '\\('"),
+        (lambda b: b.advance("x"), "seconds: 'x' is not a duration"),
+        (lambda b: b.advance(None), "seconds is None, not a number of seconds"),
+        (lambda b: b.advance(float("nan")), "seconds: nan is no duration"),
+        (lambda b: b.ack_filter("q", 12), "filter is 12, not text"),
+        (lambda b: b.sow("q", top_n="x"), "top_n is 'x', not a whole number"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_named_with_their_value(work: Callable[[Broker], object], told: str) -> None:
+    with Broker(ONE) as broker, pytest.raises(InvalidArgument, match=told):
+        work(broker)
 
 
 # --- time ---------------------------------------------------------------------------------------------------------
@@ -336,3 +365,32 @@ def test_evaluate_takes_many_bodies() -> None:
     with pytest.raises(InvalidArgument, match="abacus"):
         evaluate("/total > 5", bodies, backend="abacus")
     assert penstock.InvalidArgument is InvalidArgument
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"body": 12}, "body is 12, not bytes or text"),
+        ({"priority": "high"}, "priority is 'high'"),
+        ({"priority": 999}, r"priority is 999, outside 0\.\.255"),
+        ({"delay": -5}, "delay is -5 s, below 0"),
+        ({"delay": 1e300}, "delay: 1e[+]300 is no duration"),
+        ({"delay": 1e12}, "delay is .* s, beyond a hundred years"),
+        ({"expiration": float("nan")}, "expiration: nan is no duration"),
+        ({"expiration": "soon"}, "expiration: 'soon' is not a duration"),
+        ({"headers": [1]}, r"headers are \[1\]"),
+        ({"headers": {"a": object()}}, "field 'a'"),
+        ({"sequence": 3}, "belong together"),
+        ({"publisher": "p"}, "belong together"),
+        ({"publisher": "", "sequence": 1}, "publisher is ''"),
+        ({"publisher": "p", "sequence": 0}, "sequence is 0"),
+        ({"publisher": "p", "sequence": 2**63}, "sequence is 9223372036854775808"),
+    ],
+)
+def test_a_publish_that_no_door_would_take_is_refused_and_harms_nothing(given: dict[str, Any], told: str) -> None:
+    with Broker(ONE) as broker:
+        whole: dict[str, Any] = {"body": b"x", **given}
+        with pytest.raises(InvalidArgument, match=told):
+            broker.publish("q", **whole)
+        broker.publish("q", b"good")
+        assert [message.body for message in broker.subscribe("q", max_backlog=None).take()] == [b"good"]

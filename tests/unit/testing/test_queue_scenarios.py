@@ -207,6 +207,31 @@ def test_strict_takes_acks_from_the_holder_alone() -> None:
         assert broker.ack("q", [message.bookmark], by="holder") == 1
 
 
+def test_strict_lets_anybody_acknowledge_what_nobody_holds() -> None:
+    with broker_of(queue(leasing="strict")) as broker:
+        mark = broker.publish("q", b"one")
+        assert broker.ack("q", [mark], by="somebody") == 1
+        assert take_all(broker) == []
+
+
+@pytest.mark.parametrize("how", ["cancel", "lease", "disconnect"])
+def test_without_limits_a_message_comes_back_as_often_as_it_fails(how: str) -> None:
+    with broker_of(queue(lease_period="30s")) as broker:
+        broker.publish("q", b"one")
+        worker = broker.subscribe("q", name="worker")
+        for attempt in range(1, 51):
+            [message] = worker.take()
+            assert message.attempt == attempt
+            if how == "cancel":
+                message.cancel()
+            elif how == "lease":
+                broker.advance(30)
+            else:
+                broker.disconnect("worker")
+                worker = broker.subscribe("q", name="worker")
+        assert bodies(worker.take()) == [b"one"]
+
+
 def test_strict_ignores_the_late_ack_of_a_former_holder() -> None:
     with broker_of(queue(leasing="strict", lease_period="30s")) as broker:
         broker.publish("q", b"one")
@@ -448,6 +473,16 @@ def test_a_leased_message_that_expires_stays_with_its_holder_until_it_would_retu
         assert message.cancel()
         assert subscription.take() == []
         assert broker.story(mark)[-1].details["reason"] == "time_limit"
+
+
+def test_an_ack_wins_over_an_expiration_that_passed_during_the_lease() -> None:
+    with broker_of(queue(expiration="10s")) as broker:
+        mark = broker.publish("q", b"one")
+        [message] = broker.subscribe("q").take()
+        broker.advance(60)
+        assert message.ack()
+        assert [event.event for event in broker.story(mark)][-1] == "settled"
+        assert broker.stats("q")["expirations"] == {}
 
 
 def test_the_clock_of_an_expiration_does_not_stop_while_the_broker_is_down() -> None:

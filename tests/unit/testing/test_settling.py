@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import InvalidArgument, NotFound
-from penstock.core.queue import deferred
+from penstock.core.queue.settling import deferred
 from penstock.errors import ExpressionError, QueueFull
 from penstock.testing import Broker
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 import urllib.request
 
+import pika
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.tree import whole
 from penstock.testing import Broker
+from penstock.testing.following import TopicSubscription
 
 NAMED = (
     "queue_depth", "inactive_message_count", "backlog", "age_of_oldest_lease", "seconds_behind", "expired_leases",
@@ -105,6 +108,9 @@ def test_prometheus_has_a_line_for_each() -> None:
             assert value(summed, f"penstock_queue_{name}") == expected
             assert value(each, f"penstock_queue_{name}", **queue) == expected
         assert value(summed, "penstock_queue_ack_rate") > 0
+        assert value(each, "penstock_queue_ack_rate", **queue) > 0
+        for name in ("redelivered", "cancelled"):
+            assert value(each, f"penstock_queue_{name}", **queue) == 0
         assert value(each, "penstock_queue_expired", reason="time_limit", **queue) == 0
         assert value(each, "penstock_queue_lease_to_ack_seconds", quantile="0.99", **queue) >= 0
         assert value(summed, "penstock_action_runs", action="tell") == 1
@@ -142,3 +148,104 @@ def test_details_of_a_queue() -> None:
         assert {one["age"] for one in messages} == {3.0}
         result = CliRunner().invoke(whole(), ["queue", "show", "q", "--details", "--url", broker.flight_url])
         assert "worker" in result.output
+
+
+def test_prometheus_has_replays_views_topics_and_actions() -> None:
+    settings = {
+        "queue": [{"name": "q", "target_queue_depth": 1000}, {"name": "b", "barrier_expression": "/end = true"}],
+        "topic": [{"name": "t"}, {"name": "state", "key": ["/id"]}],
+        "view": [{"name": "v", "source": "state", "select": "/id, COUNT(/id) AS /n", "group_by": ["/id"]}],
+        "action": [
+            {
+                "name": "bad",
+                "on": {"topic": "t", "event": "publish"},
+                "do": {"query_sow": {"topic": "no", "capture": "X"}},
+            }
+        ],
+    }
+    with Broker(settings) as broker:
+        for number in range(1003):
+            broker.publish("q", str(number))
+        for number in range(3):
+            broker.publish("state", f'{{"id": {number}}}')
+        broker.publish("b", "{}")
+        broker.publish("b", '{"end": true}')
+        for number in range(4):
+            broker.publish("t", str(number))
+        live, paused = broker.subscribe("t", bookmark="EPOCH"), broker.subscribe("t", bookmark="EPOCH")
+        assert len(live.take()) == 4
+        assert isinstance(paused, TopicSubscription)
+        paused.pause()
+        broker.publish("t", "4")
+        broker.advance(1)
+        summed, each = figures_at(broker, "/metrics"), figures_at(broker, "/metrics/per-object")
+        for name, expected in (("replays", 2), ("replays_paused", 1), ("replays_live", 1), ("replay_messages", 9)):
+            assert value(summed, f"penstock_{name}") == value(each, f"penstock_{name}") == expected
+        assert value(summed, "penstock_replay_lag_records") > 0
+        assert value(summed, "penstock_view_records") == value(each, "penstock_view_records", view="v") == 3
+        assert value(each, "penstock_view_lag_records", view="v") == value(each, "penstock_view_errors", view="v") == 0
+        assert value(each, "penstock_view_rebuilds", vhost="/", view="v") == 0
+        assert value(summed, "penstock_views") == 1
+        assert value(each, "penstock_sow_records", topic="state", exchange="", vhost="/") == 3
+        assert value(each, "penstock_sow_index_bytes", topic="state") == value(summed, "penstock_sow_index_bytes") > 0
+        assert value(each, "penstock_queue_messages_inactive", queue="q") == 3
+        assert value(each, "penstock_queue_barriers_waiting", queue="b") == 1
+        assert value(summed, "penstock_action_failures", action="bad", reason="query_sow") == 5
+        assert value(summed, "penstock_action_failures", action="bad", reason="publish") == 0
+        assert value(summed, "penstock_actions_waiting") == 0
+        listed = {one["name"]: one["penstock"] for one in json.loads(fetch(broker, "/api/queues"))}
+        shown = json.loads(fetch(broker, "/api/queues/%2F/q"))["penstock"]
+        assert shown["inactive"] == shown["inactive_message_count"] == listed["q"]["inactive"] == 3
+        assert listed["b"]["barriers_waiting"] == 1
+        assert listed["q"]["deferred_acks"] == 0
+
+
+def test_a_view_that_is_gathered_anew_says_so() -> None:
+    settings = {
+        "queue": [{"name": "q"}],
+        "view": [{"name": "v", "source": "q", "select": "COUNT(/id) AS /n", "group_by": ["/id"]}],
+    }
+    with Broker(settings) as broker:
+        assert broker.instance is not None
+        engine = broker.instance.engine
+        engine.core.delete_queue(engine.now(), engine.core.queue("/", "q"))
+        broker.advance(1)
+        assert value(figures_at(broker, "/metrics/per-object"), "penstock_view_rebuilds", view="v") == 1
+
+
+def test_consumers_are_listed_and_replays_among_them_with_their_place() -> None:
+    with Broker({"queue": [{"name": "q"}, {"name": "other"}]}) as broker:
+        first = broker.publish("q", "a")
+        last = broker.publish("q", "b")
+        broker.subscribe("other", max_backlog=3, name="test")
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume("q", lambda *_: None, consumer_tag="work")
+        channel.basic_consume("q", lambda *_: None, consumer_tag="read", arguments={"x-bookmark": first})
+        seen = list[bytes]()
+        channel.basic_consume(
+            "q", lambda c, m, p, body: seen.append(body), consumer_tag="more", arguments={"x-bookmark": "EPOCH"}
+        )
+        until = time.monotonic() + 10
+        while len(seen) < 2:  # then the one that came before is level too
+            assert time.monotonic() < until
+            connection.process_data_events(0.05)
+        channel.basic_cancel("more")
+        queue = json.loads(fetch(broker, "/api/queues/%2F/q"))
+        details = {one["consumer_tag"]: one for one in queue["consumer_details"]}
+        assert queue["consumers"] == 1, "a replay takes nothing out of the queue"
+        work, read = details["work"], details["read"]
+        assert (work["ack_required"], work["prefetch_count"], work["penstock"]["kind"]) == (True, 1, "queue")
+        assert work["penstock"]["unacknowledged"] == 1
+        assert work["channel_details"]["user"] == read["channel_details"]["user"] == "guest"
+        assert work["channel_details"]["number"] == read["channel_details"]["number"] == 1
+        assert (read["ack_required"], read["queue"]) == (False, {"name": "q", "vhost": "/"})
+        told = read["penstock"]
+        assert (told["kind"], told["state"], told["lag"]) == ("replay", "live", 0)
+        assert int(told["bookmark"].split("|")[1]) >= int(last.split("|")[1])
+        every = json.loads(fetch(broker, "/api/consumers"))
+        assert {one["consumer_tag"] for one in every} == {"work", "read", "test"}
+        assert json.loads(fetch(broker, "/api/consumers/%2F")) == every
+        connection.close()
+        assert [one["consumer_tag"] for one in json.loads(fetch(broker, "/api/consumers"))] == ["test"]

@@ -65,6 +65,36 @@ def test_freed_backlog_serves_the_queues_in_turn() -> None:
         assert seen == ["a1", "b1", "a2", "b2", "a3", "b3"]
 
 
+def test_a_pattern_is_of_queues_and_of_topics() -> None:
+    settings = {
+        "queue": [{"name": "work", "underlying_topic": "orders.eu"}, {"name": "orders.us"}],
+        "topic": [{"name": "orders.asia"}, {"name": "other"}],
+    }
+    with Broker(settings) as broker:
+        broker.publish("orders.asia", "before")
+        subscription = broker.subscribe("^(work|orders)", max_backlog=None, filter="/n IS NULL OR /n > 0")
+        for topic in ("orders.eu", "orders.us", "orders.asia", "other"):
+            broker.publish(topic, topic)
+        broker.publish("orders.asia", '{"n": 0}')
+        came = [(message.topic, message.queue, message.ack()) for message in subscription.take()]
+        assert sorted(came) == [
+            ("orders.asia", "^(work|orders)", False),  # nothing to settle
+            ("orders.eu", "^(work|orders)", False),  # queue and topic have two names: both deliver
+            ("orders.eu", "work", True),
+            ("orders.us", "orders.us", True),  # the name is the queue's
+        ]
+        subscription.replace(topic="^orders.asia$|^work$", filter="")
+        for topic in ("orders.eu", "orders.asia"):
+            broker.publish(topic, '{"n": 0}')
+        assert sorted(message.topic for message in subscription.take()) == ["orders.asia", "orders.eu"]
+        subscription.replace(topic="work")
+        broker.publish("orders.asia", "no more")
+        assert subscription.take() == []
+        subscription.close()
+        broker.publish("orders.eu", "closed")
+        assert subscription.take() == []
+
+
 def test_a_dot_alone_makes_no_pattern() -> None:
     with Broker(several("jobs.a", "jobs_a")) as broker:
         fill(broker, "jobs_a", "other")
@@ -276,3 +306,32 @@ def test_a_lease_without_end_stays_so() -> None:
         assert message.extend(1)
         broker.advance(10)
         assert message.ack()
+
+
+def test_a_filter_may_ask_who_asks() -> None:
+    with Broker({"queue": [{"name": "q"}], "topic": [{"name": "t", "key": ["/id"]}]}) as broker:
+        for owner in ("ann", "bob", "penstock-1", "ann"):
+            broker.publish("q", f'{{"owner": "{owner}"}}')
+            broker.publish("t", f'{{"id": 1, "owner": "{owner}"}}')
+        mine = "/owner = CLIENT_NAME()"
+        ann = broker.subscribe("q", filter=mine, name="ann", max_backlog=None)
+        assert len(ann.take()) == 2
+        ann.close()
+        bob = broker.subscribe("q", bookmark="EPOCH", filter=mine, name="bob")
+        assert taken(bob) == ['{"owner": "bob"}']
+        assert broker.ack_filter("q", mine, by="ann") == 2
+        assert broker.ack_filter("q", "/owner = AMPS_INSTANCE_NAME()", by="x") == 1
+        [record] = broker.sow("t")
+        assert broker.sow("t", f"SOW_KEY() = '{record.key}'") == [record]
+        assert broker.sow("t", "SOW_KEY() = '1'") == []
+        assert broker.sow_delete("t", filter=f"SOW_KEY() = '{record.key}'") == 1
+        for text in ("USER() = 'x'", "LEASE_COUNT() > 1", "LAST_READ() > 1", "SOW_KEY() = '1'"):
+            with pytest.raises(ExpressionError, match="cannot be used here: it asks for more than the message"):
+                broker.subscribe("q", filter=text)
+        with pytest.raises(ExpressionError, match="queries of records"):
+            broker.sow("q", "SOW_KEY() = '1'")
+
+
+def test_a_queues_own_filter_is_no_clients() -> None:
+    with pytest.raises(ExpressionError, match="USER cannot be used here: .*who asks"):
+        Broker({"queue": [{"name": "q", "filter": "USER() = 'ann'"}]})

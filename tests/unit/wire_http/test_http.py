@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.wire.http import Metrics, QueueMetrics, create_app
 from penstock.wire.http.app import credentials
+from penstock.wire.http.facts import ActionMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
 
 
 class Facts:
@@ -21,6 +22,15 @@ class Facts:
         self.open = True
         self.scrapes = 0
         self.logins: list[tuple[str, str, str]] = []
+        common: dict[str, object] = {"ack_required": True, "exclusive": False, "prefetch": 0, "active": True}
+        self.consuming: list[dict[str, object]] = [
+            {**common, "kind": "queue", "vhost": "/", "queue": "to-ship", "tag": "a", "client": "10.0.0.1:5000/2",
+             "user": "guest", "unacknowledged": 2},
+            {**common, "kind": "replay", "vhost": "/", "queue": "to-ship", "tag": "b", "client": "[::1]:5001/1",
+             "user": "guest", "unacknowledged": 0, "state": "behind", "bookmark": "9|7|", "lag": 12},
+            {**common, "kind": "queue", "vhost": "shop", "queue": "jobs", "tag": "c", "client": "worker-7", "user": "",
+             "unacknowledged": 1},
+        ]  # fmt: skip
         self.present: list[dict[str, object]] = [
             {"name": "to-ship", "vhost": "/", "ready": 3, "leased": 2, "delayed": 1, "ready_bytes": 30, "consumers": 1},
             {"name": "a/b", "vhost": "/", "durable": False, "ready": 9},
@@ -42,6 +52,13 @@ class Facts:
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         return next((one for one in self.present if (one["vhost"], one["name"]) == (vhost, name)), None)
 
+    def consumers(self, user: str, vhost: str | None, queue: str | None = None) -> Sequence[Mapping[str, object]]:
+        return [
+            one
+            for one in self.consuming
+            if (vhost is None or one["vhost"] == vhost) and (queue is None or one["queue"] == queue)
+        ]
+
     def vhosts(self) -> Sequence[str]:
         return ["/", "shop"]
 
@@ -57,6 +74,11 @@ class Facts:
             version="0.1.0",
             published=12,
             dead_lettered={"expired": 5},
+            actions={"bury": ActionMetrics(7, {"publish": 2, "waiting": 1})},
+            replays=ReplayMetrics(open=3, paused=1, live=1, sent=40, lag=9),
+            views=[ViewMetrics("/", "totals", 4, lag=5, rebuilds=1), ViewMetrics("/", "late", 2, lag=3, stopped=True)],
+            views_unnamed=6,
+            topics=[TopicMetrics("/", "", "orders", 10, 800), TopicMetrics("/", "x", "orders", 5, 400)],
             disk_free_bytes=1 << 30,
             broken=True,
         )
@@ -256,3 +278,52 @@ def test_what_is_kept_since_the_last_scrape_begins_anew_with_each(facts: Facts, 
     client.get("/metrics")
     client.get("/metrics/per-object")
     assert facts.scrapes == 2
+
+
+def test_metrics_of_parts_that_are_no_queues(client: Client) -> None:
+    summed, each = samples(client.get("/metrics").text), samples(client.get("/metrics/per-object").text)
+    for found in (summed, each):
+        assert found["penstock_replays", ()] == 3
+        assert found["penstock_replay_messages_total", ()] == 40
+        assert found["penstock_replay_lag_records", ()] == 9
+        assert found["penstock_views", ()] == 2
+        assert found["penstock_views_unnamed", ()] == 6
+        assert found["penstock_action_runs_total", (("action", "bury"),)] == 7
+        assert found["penstock_action_failures_total", (("action", "bury"), ("reason", "publish"))] == 2
+        assert found["penstock_action_failures_total", (("action", "bury"), ("reason", "rounds"))] == 0
+    assert summed["penstock_view_records", ()] == 6
+    assert summed["penstock_view_lag_records", ()] == 5, "the one that is furthest behind"
+    assert summed["penstock_view_errors", ()] == 1
+    assert summed["penstock_view_rebuilds_total", ()] == 1
+    assert summed["penstock_sow_records", ()] == 15
+    late = (("vhost", "/"), ("view", "late"))
+    assert (each["penstock_view_records", late], each["penstock_view_errors", late]) == (2, 1)
+    assert each["penstock_sow_records", (("exchange", "x"), ("topic", "orders"), ("vhost", "/"))] == 5
+
+
+def test_consumers_have_the_fields_that_tools_read(client: Client) -> None:
+    first, second, third = client.get("/api/consumers").json()
+    assert first["channel_details"] == {
+        "connection_name": "10.0.0.1:5000",
+        "name": "10.0.0.1:5000 (2)",
+        "node": "one",
+        "number": 2,
+        "peer_host": "10.0.0.1",
+        "peer_port": 5000,
+        "user": "guest",
+    }
+    assert first["queue"] == {"name": "to-ship", "vhost": "/"}
+    assert first["penstock"] == {"kind": "queue", "unacknowledged": 2}
+    assert second["penstock"] == {
+        "kind": "replay",
+        "unacknowledged": 0,
+        "state": "behind",
+        "bookmark": "9|7|",
+        "lag": 12,
+    }
+    assert second["channel_details"]["peer_host"] == "[::1]"
+    assert third["channel_details"]["connection_name"] == "worker-7"
+    assert [one["consumer_tag"] for one in client.get("/api/consumers/shop").json()] == ["c"]
+    assert client.get("/api/consumers/nowhere").status_code == 404
+    details = client.get("/api/queues/%2F/to-ship").json()["consumer_details"]
+    assert [one["consumer_tag"] for one in details] == ["a", "b"]

@@ -1,0 +1,186 @@
+"""Somebody who may read a part tries to see the rest: by views, aggregates, records, replays, settling, other names."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlparse
+
+import pika
+import pika.exceptions
+import pytest
+
+import penstock
+from penstock.errors import AccessRefused, ExpressionError, PenstockError
+from penstock.testing import Broker
+
+pytestmark = pytest.mark.conformance
+
+TOPICS = ("mine", "part", "secret")
+GROUPED = {"projection": ["/owner", "COUNT(/id) AS /n", "GROUP_CONCAT(/text) AS /all"], "grouping": ["/owner"]}
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    keyed = [{"name": name, "key": ["/id"]} for name in TOPICS]
+    config = {
+        "user": [
+            {"name": "root", "password": "root", "tags": ["administrator"]},
+            *({"name": name, "password": name} for name in ("ann", "bob")),
+        ],
+        "exchange": [{"name": "x", "type": "direct"}],
+        "topic": [*keyed, {"name": "secret", "exchange": "x", "key": ["/id"]}, {"name": "part", "exchange": "x"}],
+        "queue": [
+            {"name": "work", "underlying_topic": "^(mine|part|secret)$", "default_publish_target": "mine"},
+            {"name": "all", "underlying_topic": "secret"},
+            {"name": "part-of-all", "underlying_topic": "^part$", "default_publish_target": "part"},
+        ],
+        "view": [
+            {"name": "of-secret", "source": "secret", "select": "/owner, COUNT(/id) AS /n", "group_by": ["/owner"]},
+            {"name": "of-part", "source": "part", "select": "/owner, COUNT(/id) AS /n", "group_by": ["/owner"]},
+        ],
+        "action": [
+            {"name": "copy", "on": {"topic": "secret", "event": "publish"}, "do": {"publish": {"topic": "part"}}}
+        ],
+        "entitlement": [
+            {"tag": "administrator", "read": True, "write": True},
+            {"user": "ann", "topic": "^secret$|^of-secret$", "read": False},
+            {"user": "ann", "topic": "^part$", "read": "/owner = USER()", "write": "/owner = USER()"},
+            {"user": "ann", "topic": "^of-part$", "read": "/owner = USER()"},
+            {"user": "ann", "topic": ".*", "read": True},  # in the default exchange
+            {"user": "ann", "queue": "^work$", "read": "/owner = USER() AND TOPIC_NAME() != 'secret'"},
+            {"user": "ann", "queue": "^part-of-all$", "read": True},
+            {"user": "bob", "topic": "^mine$", "write": True},
+        ],
+    }
+    with Broker(config) as broker:
+        number = 0
+        for topic in (*TOPICS, "x/secret"):
+            for owner in ("ann", "bob"):
+                number += 1
+                broker.publish(topic, json.dumps({"id": number, "owner": owner, "text": f"{topic} of {owner}"}))
+        broker.advance(1)
+        yield broker
+
+
+def client(broker: Broker, user: str) -> penstock.Client:
+    return penstock.connect(f"penstock://{user}:{user}@{broker.flight_url.rpartition('@')[2]}")
+
+
+def owners(bodies: list[bytes]) -> list[str]:
+    return sorted(str(json.loads(body)["owner"]) for body in bodies)
+
+
+def refused(*acts: Callable[[], object]) -> None:
+    for act in acts:
+        with pytest.raises(AccessRefused, match="refused for user|may read a part|no entitlement"):
+            act()
+
+
+def test_records_and_what_is_gathered_of_them_are_narrowed(broker: Broker) -> None:
+    with client(broker, "ann") as ann:
+        assert owners([one.body for one in ann.sow("part")]) == ["ann", "ann"]  # one by the action that copies
+        assert [json.loads(row.body)["owner"] for row in ann.sow("part", **GROUPED)] == ["ann"]  # type: ignore[arg-type]
+        assert owners([one.body for one in ann.sow("part", filter="/owner = 'bob' OR 1 = 1")]) == ["ann", "ann"]
+        assert list(ann.sow("part", filter="/owner = 'bob'")) == []
+        assert [json.loads(row.body) for row in ann.sow("of-part")] == [{"owner": "ann", "n": 2}]
+        with pytest.raises(ExpressionError):  # no text of a filter gets out of its brackets
+            list(ann.sow("part", filter="1 = 1) OR (1 = 1"))
+        followed = ann.sow_and_subscribe("part", timeout=0.3)
+        assert owners([one.body for one in followed]) == ["ann", "ann"]
+        rows = ann.sow_and_subscribe("part", timeout=0.3, **GROUPED)  # type: ignore[arg-type]
+        assert [json.loads(row.body)["owner"] for row in rows] == ["ann"]
+
+
+def test_what_is_not_read_is_not_gathered_by_another_name_either(broker: Broker) -> None:
+    with client(broker, "ann") as ann:
+        refused(
+            lambda: list(ann.sow("secret")),
+            lambda: list(ann.sow("secret", **GROUPED)),  # type: ignore[arg-type]
+            lambda: list(ann.sow("of-secret")),
+            lambda: list(ann.sow("of-secret", **GROUPED)),  # type: ignore[arg-type]
+            lambda: list(ann.sow("x/secret", **GROUPED)),  # type: ignore[arg-type]  # exchange x, in one name
+            lambda: list(ann.sow("secret", exchange="x")),
+            lambda: list(ann.sow("secret", exchange="x", **GROUPED)),  # type: ignore[arg-type]
+            lambda: list(ann.sow("all")),
+            lambda: list(ann.sow("all", **GROUPED)),  # type: ignore[arg-type]
+            lambda: list(ann.sow_and_subscribe("secret", timeout=0.3)),
+            lambda: list(ann.sow_and_subscribe("of-secret", timeout=0.3)),
+            lambda: list(ann.sow_and_subscribe("x/secret", timeout=0.3, **GROUPED)),  # type: ignore[arg-type]
+            lambda: list(ann.sow_and_subscribe("all", timeout=0.3, **GROUPED)),  # type: ignore[arg-type]
+            lambda: list(ann.delta_subscribe("secret", timeout=0.3)),
+            lambda: list(ann.replay("secret", "EPOCH")),
+            lambda: list(ann.replay("secret", "EPOCH", exchange="x")),
+        )
+
+
+def test_a_queue_over_many_topics_shows_what_its_own_right_lets_through(broker: Broker) -> None:
+    with client(broker, "ann") as ann:
+        assert owners([one.body for one in ann.sow("work")]) == ["ann", "ann", "ann"]
+        grouped = ann.sow("work", **GROUPED)  # type: ignore[arg-type]
+        [row] = [json.loads(row.body) for row in grouped]
+        assert row["owner"] == "ann"
+        assert "secret" not in row["all"].replace("secret of ann", "", 1)  # the copy in `part` alone
+        with ann.consume("work", backlog=100, timeout=0.5) as consumer:
+            seen = [(message.topic, message.json()["owner"]) for message in consumer]
+        assert {owner for _, owner in seen} == {"ann"}
+        assert "secret" not in {topic for topic, _ in seen}
+        # the queue's name with a bookmark is its topics: each by its own right
+        bodies = [one.body for one in ann.replay("work", "EPOCH")]
+        assert not any(json.loads(body)["text"] == "secret of bob" for body in bodies)
+        assert b"mine of bob" in b"".join(bodies), "this topic may be read whole"
+        assert list(ann.replay("part-of-all", "EPOCH", filter="/owner = 'bob'")) == []
+
+
+def test_settling_reaches_no_further_than_reading(broker: Broker) -> None:
+    ready = broker.stats("work")["ready"]
+    held = broker.subscribe("work", filter="/owner = 'bob'", max_backlog=None, name="victim").take()
+    with client(broker, "ann") as ann, client(broker, "bob") as bob:
+        refused(
+            lambda: ann.ack("work", [held[0].bookmark]),
+            lambda: bob.ack_filter("work", "1 = 1"),
+            lambda: bob.ack_filter("all", "1 = 1"),
+            lambda: ann.purge("work"),
+        )
+        assert ann.ack_filter("work", "/owner = 'bob'") == 0
+        assert ann.ack_filter("work", "/owner = 'bob' OR 1 = 1", by="victim") == 3
+    assert broker.stats("work")["leased"] == len(held)
+    assert broker.stats("work")["ready"] == int(str(ready)) - len(held) - 3
+    assert all(message.ack() for message in held)
+
+
+def test_records_are_written_and_removed_by_who_may_write_them(broker: Broker) -> None:
+    with client(broker, "ann") as ann, client(broker, "bob") as bob:
+        refused(
+            lambda: ann.sow_delete("part", filter="1 = 1"),
+            lambda: ann.sow_delete("secret", filter="1 = 1"),
+            lambda: bob.sow_delete("part", filter="1 = 1"),
+            lambda: bob.publish("x/secret", {"id": 1}),
+        )
+        for body in ({"id": 3, "owner": "bob"}, {"id": 3}):
+            with pytest.raises(PenstockError, match="may write|refused"):
+                ann.publish("part", body)
+            with pytest.raises(PenstockError, match="may write|refused"):
+                ann.delta_publish("part", body)
+        assert ann.publish("part", {"id": 90, "owner": "ann"}).bookmark
+
+
+def test_amqp_narrows_by_the_user_and_refuses_the_rest(broker: Broker) -> None:
+    address = urlparse(broker.amqp_url)
+    login = pika.PlainCredentials("ann", "ann")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(address.hostname, address.port, credentials=login))
+    for queue, arguments in (("all", {}), ("all", {"x-bookmark": "EPOCH"}), ("secret", {"x-bookmark": "EPOCH"})):
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+            connection.channel().basic_consume(queue, lambda *_: None, arguments=arguments)
+        assert closed.value.reply_code == 403
+    channel = connection.channel()
+    seen: list[bytes] = []
+    channel.basic_consume("^(work|all)$", lambda c, m, p, body: seen.append(body), arguments={"x-filter": "/id > 0"})
+    until = time.monotonic() + 20
+    while len(seen) < 3:
+        assert time.monotonic() < until
+        connection.process_data_events(0.05)
+    channel.basic_cancel(next(iter(channel.consumer_tags)))  # what was granted before comes before the answer
+    assert owners(seen) == ["ann", "ann", "ann"]
+    connection.close()

@@ -1,0 +1,107 @@
+"""The walks of the queue models with all state that may leave the heap in an arena, after each command.
+
+Every array counts, however small, some arenas are full soon, and a view that somebody changed in place would raise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from penstock.core.arena import Move
+from penstock.core.queue.paging import page
+from penstock.core.queue.timed import steps
+from penstock.memory import arena as arenas
+from penstock.memory.arena import Arena
+from penstock.testing.scratch import NoFile
+from property import queue_walk, test_ordered_queue_walks
+from property.queue_walk import Walk
+from property.test_ordered_queue_model import OrderedMachine
+from property.test_ordered_queue_walks import walk
+from property.whole_machine import WholeMachine
+
+PARTS = 4
+WALKS = 60
+ORDERED = 25
+
+CAPACITIES = (1 << 30, 1 << 30, 1 << 17, 0)
+"""Of the arenas of one walk after the other."""
+
+
+class Paged:
+    """What a machine has besides."""
+
+    kept = 0
+    capacity = 0
+
+    def _page(self) -> None:
+        queue = getattr(self, "queue", None)
+        if queue is None:
+            return
+        if not hasattr(self, "arena"):
+            self.arena = Arena(NoFile(self.capacity), least=1, extent=1 << 16)
+        self.arena.retry()
+        page(queue, Move(self.arena, 1 << 62, 1 << 30))
+        type(self).kept += self.arena.used
+
+
+class PagedWhole(Paged, WholeMachine):
+    def before(self) -> None:
+        self._page()
+        super().before()
+
+    def after(self) -> None:
+        super().after()
+        self._page()
+
+
+class PagedOrdered(Paged, OrderedMachine):
+    def before(self) -> None:
+        self._page()
+        super().before()
+
+    def after(self) -> None:
+        super().after()
+        self._page()
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arenas, "PAGE", 64)
+    monkeypatch.setattr(steps, "PIECE", 3)
+
+
+def named(error: BaseException, seed: Any) -> None:
+    error.add_note(f"seed {seed}")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_walks_agree_with_the_definition(part: int, effort: int) -> None:
+    PagedWhole.kept = 0
+    with patch.object(queue_walk, "WholeMachine", PagedWhole):
+        for number in range(WALKS * effort):
+            seed = 700_000 + number * PARTS + part
+            PagedWhole.capacity = CAPACITIES[number % len(CAPACITIES)]
+            try:
+                Walk(seed).run()
+            except Exception as error:
+                named(error, seed)
+                raise
+    assert PagedWhole.kept > 100_000
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_ordered_walks_agree_with_the_definition(part: int, effort: int) -> None:
+    PagedOrdered.kept = 0
+    with patch.object(test_ordered_queue_walks, "OrderedMachine", PagedOrdered):
+        for number in range(ORDERED * effort):
+            seed = 800_000 + number * PARTS + part
+            PagedOrdered.capacity = CAPACITIES[number % len(CAPACITIES)]
+            try:
+                walk(seed)
+            except Exception as error:
+                named(error, seed)
+                raise
+    assert PagedOrdered.kept > 100_000

@@ -1,0 +1,142 @@
+"""What the documents say of replication: read, checked, kept where it names a queue, and told; nothing acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.config.foreign import read_foreign
+from penstock.config.load import judged, load_file
+from penstock.errors import SettingsError
+from penstock.records.entries import Publishes
+from penstock.records.properties import EMPTY
+from penstock.testing import Broker
+from penstock.testing.instance import Instance
+
+CONFIG = """<AMPSConfig>
+    <Name>one</Name>
+    <Group>east</Group>
+    <SOW>
+        <Queue><Name>shared</Name><UnderlyingTopic>Work</UnderlyingTopic><MessageType>json</MessageType></Queue>
+        <LocalQueue><Name>here</Name><UnderlyingTopic>Work</UnderlyingTopic><MessageType>json</MessageType></LocalQueue>
+        <GroupLocalQueue><Name>some</Name><UnderlyingTopic>Work</UnderlyingTopic><MessageType>json</MessageType>
+            <InitialOwner>two</InitialOwner></GroupLocalQueue>
+        <GroupLocalQueue><Name>others</Name><UnderlyingTopic>Work</UnderlyingTopic><MessageType>json</MessageType>
+            <InitialOwner>one</InitialOwner><GroupLocalQueueDomain>west</GroupLocalQueueDomain></GroupLocalQueue>
+    </SOW>
+    <Replication>
+        <Destination>
+            <Topic><Name>Work</Name><MessageType>json</MessageType></Topic>
+            <Name>two</Name>
+            <Group>east</Group>
+            <SyncType>sync</SyncType>
+            <Transport><InetAddr>two:10005</InetAddr><Type>amps-replication</Type></Transport>
+        </Destination>
+    </Replication>
+</AMPSConfig>
+"""
+QUEUES = ("shared", "here", "some", "others")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "amps.xml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def broker(file: Path) -> Iterator[Broker]:
+    with Broker(str(file)) as broker:
+        yield broker
+
+
+def remarks(file: Path) -> list[str]:
+    found = judged(read_foreign(str(file), {}))
+    return [f"{one.verdict.value}: {one.place.told(one.text).removeprefix(f'{file}:')}" for one in found]
+
+
+def test_replication_is_told_to_have_no_meaning_and_is_not_in_the_settings(file: Path) -> None:
+    told = remarks(file)
+    assert "no meaning here: 12: <Replication>: nothing is replicated in this version" in told
+    assert "replication" not in str(read_foreign(str(file), {}).settings).lower()
+
+
+@pytest.mark.parametrize("element", ["SyncType", "Transport", "Topic"])
+def test_a_destination_without_what_it_needs_is_a_mistake(file: Path, element: str) -> None:
+    lines = [line for line in CONFIG.splitlines() if f"<{element}>" not in line or "<Destination>" in line]
+    file.write_text("\n".join(lines))
+    with pytest.raises(SettingsError, match=f"<Destination> of <Replication>: has no <{element}>"):
+        load_file(str(file), environ={})
+
+
+def test_each_kind_of_queue_is_kept_and_what_differs_is_told(file: Path) -> None:
+    kinds = {queue.name: queue.settings.kind for queue in load_file(str(file), environ={}).queue}
+    assert kinds == {"shared": "distributed", "here": "local", "some": "group-local", "others": "group-local"}
+    owning = [text for text in remarks(file) if "there is one instance, which owns all messages of the queue" in text]
+    assert [text.split(": ")[1] for text in owning] == ["6", "7", "9"]  # the lines
+
+
+def test_a_group_and_its_domain_are_kept_as_they_are_written(file: Path) -> None:
+    settings = load_file(str(file), environ={})
+    assert settings.server.group == "east", "the identity of `some`, which names no domain"
+    of = {queue.name: queue.settings for queue in settings.queue}
+    assert (of["some"].initial_owner, of["some"].group_local_queue_domain) == ("two", None)
+    assert (of["others"].initial_owner, of["others"].group_local_queue_domain) == ("one", "west")
+
+
+def test_one_instance_owns_all_whoever_is_named_and_transfers_nothing(broker: Broker) -> None:
+    for number in range(3):
+        broker.publish("Work", f'{{"n": {number}}}')
+    for name in QUEUES:
+        taken = broker.subscribe(name, max_backlog=1).take()
+        assert [message.json()["n"] for message in taken] == [0], "also where another instance is the first owner"
+        stats = broker.stats(name)
+        assert (stats["owned"], stats["transferred_in"], stats["transferred_out"]) == (3, 0, 0)
+        assert stats["proxied_transfer"] is False
+    broker.restart()
+    assert [broker.stats(name)["owned"] for name in QUEUES] == [3] * len(QUEUES)
+
+
+def thirteen_thousand(instance: Instance) -> None:
+    core, bodies = instance.core, [b"%d" % number for number in range(13_000)]
+    core.publish(instance.engine.now(), Publishes(core.topic("/", "", "q"), EMPTY, bodies, size=sum(map(len, bodies))))
+
+
+def test_some_seconds_of_traffic_are_active_and_the_rest_waits_behind_them() -> None:
+    queue = {"name": "q", "target_queue_depth": 12_500}
+    with Broker({"queue": [queue]}) as broker:
+        broker.command(thirteen_thousand)
+        stats = broker.stats("q")
+        assert (stats["queue_depth"], stats["inactive_message_count"]) == (12_500, 500)
+        for message in broker.subscribe("q", max_backlog=200).take():
+            message.ack()
+        stats = broker.stats("q")
+        assert (stats["queue_depth"], stats["inactive_message_count"]) == (12_500, 300)
+
+
+def test_a_lease_has_to_last_for_the_way_and_the_work_together() -> None:
+    with Broker({"queue": [{"name": "q", "lease_period": "10s"}]}) as broker:
+        broker.publish("q", "job")
+        worker = broker.subscribe("q")
+        [message] = worker.take()
+        broker.advance(9)
+        assert worker.take() == []
+        assert message.ack()
+        broker.publish("q", "longer")
+        [message] = worker.take()
+        broker.advance(11)
+        [again] = worker.take()
+        assert (again.body, again.attempt) == (b"longer", 2)
+
+
+def test_the_turn_of_round_robin_is_not_kept_over_a_start() -> None:
+    with Broker({"queue": [{"name": "q", "fairness_model": "round-robin"}]}) as broker:
+        for _ in range(2):
+            first, second = (broker.subscribe("q", max_backlog=None, name=name) for name in ("first", "second"))
+            broker.publish("q", "job")
+            assert (len(first.take()), len(second.take())) == (1, 0)
+            broker.ack_filter("q", "1 = 1", by="anybody")
+            broker.restart()

@@ -1,0 +1,32 @@
+"""What the server says of a queue that is there, and not as asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from penstock.core.queue.view import Queue
+from penstock.errors import PreconditionFailed
+from penstock.records.settings import QueueSettings
+from penstock.server.flight.actions.table import refuse_different
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (QueueSettings(lease_period=40_000_000), "is there with lease_period = 30s, not 40s"),
+        (QueueSettings(lease_period=0), "is there with lease_period = 30s, not 0s"),
+        (QueueSettings(lease_period=30_000_000, filter="/a"), "is there with filter = none, not '/a'"),
+        (QueueSettings(lease_period=30_000_000, expiration=86_400_000_000), "with expiration = none, not 1d"),
+        (QueueSettings(lease_period=30_000_000, max_backlog=5), "with max_backlog = 0, not 5"),
+    ],
+)
+def test_a_difference_is_told_as_people_write_settings(asked: QueueSettings, said: str) -> None:
+    there = SimpleNamespace(
+        name="q", vhost="/", durable=True, auto_delete=False, settings=QueueSettings(lease_period=30_000_000)
+    )
+    with pytest.raises(PreconditionFailed, match=said):
+        refuse_different(cast("Queue", there), asked, True, False)
+    refuse_different(cast("Queue", there), there.settings, True, False)

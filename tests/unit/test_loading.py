@@ -1,0 +1,114 @@
+"""What a process loads: an empty server and a replay in the bulk child do without what they do not need."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bulk_lab import Writer
+from penstock.server.bulk.reads import plain
+from penstock.server.bulk.view import listing
+from penstock.wire.flight.tickets import Replay
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+SERVER = """
+import asyncio, sys
+from penstock.cli.serving import read_settings
+from penstock.server.without_pandas import do_without_pandas
+
+do_without_pandas()
+listen = {f"listen.{door}": "127.0.0.1:0" for door in ("amqp", "flight")}
+settings = read_settings(None, {"server.data": sys.argv[1], "listen.http": "off", **listen})
+from penstock.server.app import Server
+
+async def run():
+    server = Server(settings, say=lambda text: None)
+    await server.start()
+    print(*sys.modules)
+    await server.stop()
+
+asyncio.run(run())
+"""
+
+NOT_IN_AN_EMPTY_SERVER = (
+    "duckdb", "lark", "pandas", "prometheus_client", "pyarrow.compute", "pyspark", "rich", "starlette", "uvicorn",
+    "penstock.client", "penstock.config.ampsconfig", "penstock.config.foreign.artemis",
+    "penstock.config.foreign.rabbitmq", "penstock.core.audit", "penstock.expr.scan", "penstock.log.simdisk",
+    "penstock.log.verify", "penstock.server.bulk.backup", "penstock.server.bulk.child", "penstock.server.http",
+    "penstock.spark", "penstock.testing", "penstock.wire.http",
+)  # fmt: skip
+
+CHILD = """
+import json, socket, sys
+from penstock.server.without_pandas import do_without_pandas
+
+do_without_pandas()
+from penstock.server.bulk import frames
+from penstock.server.bulk.child import Work
+
+ours, theirs = socket.socketpair()
+head, pieces = frames.pack(json.loads(sys.argv[2]))
+frames.send(ours, {"read": "replay", **head}, *pieces)
+Work(sys.argv[1]).serve(theirs)
+frames.receive(ours)  # taken
+while (answer := frames.receive(ours)[0]) is None or "end" not in answer:
+    assert answer is None or "error" not in answer, answer
+print(answer["end"]["values"]["rows"], *sys.modules)
+"""
+
+NOT_IN_A_REPLAY = (
+    "asyncio", "lark", "pandas", "pyarrow.compute", "pyarrow.flight", "pydantic", "typer",
+    "penstock.client", "penstock.config", "penstock.core", "penstock.expr.compiler", "penstock.expr.filter",
+    "penstock.expr.grammar", "penstock.log.log", "penstock.log.recover",
+    "penstock.log.writer", "penstock.memory", "penstock.server.app", "penstock.server.engine",
+    "penstock.server.flight.calls", "penstock.server.flight.door", "penstock.wire.amqp", "penstock.wire.http",
+)  # fmt: skip
+
+
+def said(code: str, *arguments: str) -> list[str]:
+    """The words that a new interpreter prints."""
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SOURCE)!r})\n{code}", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+
+def unwanted(loaded: list[str], names: tuple[str, ...]) -> list[str]:
+    return [one for one in loaded if any(f"{one}.".startswith(f"{name}.") for name in names)]
+
+
+def test_an_empty_server_is_ready_without_what_it_does_not_need(tmp_path: Path) -> None:
+    loaded = said(SERVER, str(tmp_path))
+    assert "penstock.server.flight.door" in loaded
+    assert unwanted(loaded, NOT_IN_AN_EMPTY_SERVER) == []
+
+
+def test_a_replay_in_the_child_loads_the_reader_of_the_log_and_no_more(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write(30)
+    values = {
+        "command": plain(Replay("t1", columns=("lsn", "topic", "time", "body"))),
+        "start": 0,
+        "end": writer.lsn,
+        "log": listing(writer.log).plain(),
+    }
+    writer.log.close()
+    rows, *loaded = said(CHILD, str(tmp_path), json.dumps(values))
+    assert int(rows) == 100
+    assert "penstock.log.reader" in loaded
+    assert unwanted(loaded, NOT_IN_A_REPLAY) == []
+
+
+def test_dataclasses_are_those_whose_methods_are_made_when_needed() -> None:
+    found = list[str]()
+    for file in sorted((SOURCE / "penstock").rglob("*.py")):
+        if file == SOURCE / "penstock" / "records" / "dataclass.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.module != "dataclasses":
+                continue
+            if any(one.name == "dataclass" for one in node.names):
+                found.append(f"{file.relative_to(SOURCE)}:{node.lineno}")
+    assert not found, f"import dataclass from penstock.records.dataclass: {found}"
