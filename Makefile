@@ -33,8 +33,8 @@ check: $(STAMP)
 # chose nothing of the first.
 ALONE := tests/soak tests/sim/test_interleavings.py
 test: check
-	@$(PYTHON_IN) -m pytest -m "not soak" $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	@$(PYTHON_IN) -m pytest -m "not soak" -n 2 --dist loadscope $(ALONE:%=--ignore=%) $(PYTEST_ARGS)
+	@$(PYTHON_IN) -m pytest $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@$(PYTHON_IN) -m pytest -n 2 --dist loadscope $(ALONE:%=--ignore=%) $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run.py $(BENCH_ARGS)

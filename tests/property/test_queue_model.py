@@ -256,12 +256,13 @@ class QueueMachine(RuleBasedStateMachine):
         look = self.queue.targets.asked[effect.token.serial]
         seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]  # an answer may be for a part
         found = [[lsn for lsn in seen if matches(one.text, self.bodies[lsn])] for one in effect.filters]
+        there = [lsn for lsn in seen if look.recheck or self.queue.main.has(lsn)]  # what left meanwhile counts nothing
         self.queue.scanned(self.now, effect.token, found, seen[-1], self.sink)
         for one in effect.filters:
             targets = self.queue.targets.lists.get(one.text)
             if targets is None:
                 continue
-            for lsn in seen:  # a full list stops before what it has no room for
+            for lsn in there:  # a full list stops before what it has no room for
                 if lsn in self.model.messages and (look.recheck or lsn <= targets.walked):
                     self.model.messages[lsn].known.add(one.text)
         self.model.dispatch(self.clock)

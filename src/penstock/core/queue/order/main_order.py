@@ -17,6 +17,8 @@ from penstock.records.chunks import Chunk, as_chunk
 
 HOLES_MOST = 4096
 """More holes than this are cut out of the segments."""
+FEW = 8
+"""So few messages taken from anywhere leave holes; more are cut out of the segments in one walk through all."""
 STRETCH = 65_536
 """Messages of several segments that `stretch` puts together: half a megabyte, and a few milliseconds."""
 
@@ -212,6 +214,8 @@ class Main:
         """Take those of the wanted that are here, wherever they stand."""
         if not self.count or wanted[-1] < self.head():
             return []
+        if len(wanted) <= FEW:
+            return [self.punch(lsn) for lsn in wanted if self.has(lsn)]
         self.compact()
         out = list[Run]()
         kept: deque[Segment] = deque()
