@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.filters.judging import Ask
     from penstock.server.flight.door import FlightDoor
-    from penstock.server.http import HttpDoor
+    from penstock.server.http.door import HttpDoor
     from penstock.server.upkeep.pacing import Pace
 
 TICK_LAG_S = 0.005
@@ -132,6 +132,7 @@ class Server:
         self.recovered_records = 0
         self.recovered_seconds = 0.0
         self.http: HttpDoor | None = None
+        self.addresses = dict[str, str]()  # of the open doors, by name
         self.progress = Progress(self.clock.mono)
         self._show = show or Lines(say)
         self._opened: Log | None = None
@@ -233,6 +234,8 @@ class Server:
             self.pools.abandon()
             raise
         self.http = starting.http
+        doors = {"amqp": amqp, "http": starting.http_address, "flight": flight}
+        self.addresses = {name: address for name, address in doors.items() if address is not None}
         self.serving = True
         self.progress.ready()
         starting.end()

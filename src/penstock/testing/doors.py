@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.ports import Disk
     from penstock.server.app import Server
     from penstock.server.flight.door import FlightDoor
-    from penstock.server.http import HttpDoor
+    from penstock.server.http.door import HttpDoor
     from penstock.testing.instance import Instance
 
 T = TypeVar("T")
@@ -109,6 +109,11 @@ class Doors:
 
     # -- opening
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Of the open doors, by name."""
+        return {name: f"{HOST}:{port}" for name, port in self.ports.items()}
+
     def open(self, name: str, port: int = 0) -> int:
         """The port of a door (amqp, flight, http), which is opened if it was not; 0: any free one."""
         if name not in self.ports:
@@ -132,7 +137,7 @@ class Doors:
         return door.listen(HOST, port)[1]
 
     def _open_http(self, port: int) -> int:
-        from penstock.server.http import HttpDoor
+        from penstock.server.http.door import HttpDoor
 
         door = self._http = HttpDoor(cast("Server", self), __version__)  # it reads the attributes above, no more
         return self._await(door.listen(HOST, port))[1]

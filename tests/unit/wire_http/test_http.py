@@ -90,6 +90,18 @@ class Facts:
     def tags(self, user: str) -> Sequence[str]:
         return ["administrator"]
 
+    def process(self) -> Mapping[str, object]:
+        return {"uptime": 5, "processors": 2}
+
+    def listeners(self) -> Sequence[Mapping[str, object]]:
+        return []
+
+    def exchange_types(self) -> Sequence[str]:
+        return ["direct"]
+
+    def exchange_count(self) -> int:
+        return 14
+
 
 class Client:
     """Asks the application without a socket."""

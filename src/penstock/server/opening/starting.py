@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.server.app import Server
     from penstock.server.flight.door import FlightDoor
     from penstock.server.flight.entrance import Entrance
-    from penstock.server.http import HttpDoor
+    from penstock.server.http.door import HttpDoor
     from penstock.server.opening.progress import Show
 
 SHOW_S = 0.1
@@ -64,7 +64,7 @@ class Starting:
         self._work = future  # type: ignore[assignment]  # of whatever it gives
         self._look(loop)
         if listen.http is not None:
-            from penstock.server.http import HttpDoor
+            from penstock.server.http.door import HttpDoor
 
             self.http = HttpDoor(self._server, __version__, self._server.progress)
             try:

@@ -210,3 +210,24 @@ class ServerFacts(Protocol):
     def tags(self, user: str) -> Sequence[str]:
         """What else a user may do, as RabbitMQ names it: `administrator`, `monitoring`."""
         ...
+
+    def process(self) -> Mapping[str, object]:
+        """Facts of the process for `/api/nodes`: `uptime` in milliseconds, `processors`, `os_pid`, descriptors."""
+        ...
+
+    def listeners(self) -> Sequence[Mapping[str, object]]:
+        """Open doors: `node protocol ip_address port`."""
+        ...
+
+    def exchange_types(self) -> Sequence[str]:
+        """Types that an exchange may have."""
+        ...
+
+    def exchange_count(self) -> int:
+        """Exchanges of all vhosts."""
+        ...
+
+
+def node_of(facts: ServerFacts) -> str:
+    """The name of the instance."""
+    return str(facts.health().get("name", ""))

@@ -1,24 +1,58 @@
-"""Queues as RabbitMQ's management API shows them: field names, sorting, paging and choosing of columns.
-
-Lists take `sort`, `sort_reverse`, `columns`, `name`, `use_regex`, `page` and `page_size`; with `page` the answer is
-wrapped and counted.
-"""
+"""Queues as RabbitMQ's management API shows them: `/api/queues`, and the fields of a queue."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
 
-from penstock.records.patterns import PatternError, compile_pattern
-from penstock.records.texts import to_bytes
+from starlette.responses import Response
 
-PAGE_SIZE = 100
-PAGE_SIZE_MAX = 500
-NAME_LIMIT = 256
+from penstock.wire.http.answers import gathered, json_response, not_found
+from penstock.wire.http.consumers import consumer_item
+from penstock.wire.http.facts import ServerFacts, node_of
+from penstock.wire.http.lists import listed, only_columns
+from penstock.wire.http.routes import Ask, Row
 
 
-class BadQuery(ValueError):
-    """A query parameter that cannot be used; the text says why."""
+def rows(facts: ServerFacts) -> Sequence[Row]:
+    """The paths."""
+    doors = _Queues(facts)
+    return (
+        Row("GET", "/api/queues", doors.every, "Every queue", many=True),
+        Row("GET", "/api/queues/{vhost}", doors.of_vhost, "Every queue of a vhost", many=True),
+        Row("GET", "/api/queues/{vhost}/{name}", doors.one, "One queue with its consumers"),
+    )
+
+
+class _Queues:
+    """The handlers."""
+
+    def __init__(self, facts: ServerFacts) -> None:
+        self._facts = facts
+
+    async def every(self, ask: Ask) -> Response:
+        """`/api/queues`."""
+        return await self._listed(ask, None)
+
+    async def of_vhost(self, ask: Ask) -> Response:
+        """`/api/queues/{vhost}`."""
+        vhost = ask.names["vhost"]
+        return await self._listed(ask, vhost) if vhost in self._facts.vhosts() else not_found()
+
+    async def one(self, ask: Ask) -> Response:
+        """`/api/queues/{vhost}/{name}`."""
+        vhost, name = ask.names["vhost"], ask.names["name"]
+        found = self._facts.queue(vhost, name, ask.user)
+        if found is None:
+            return not_found()
+        node = node_of(self._facts)
+        details = await gathered(consumer_item(one, node) for one in self._facts.consumers(ask.user, vhost, name))
+        item = {**queue_item(found, node), "consumer_details": details}
+        return json_response(only_columns(item, ask.query))
+
+    async def _listed(self, ask: Ask, vhost: str | None) -> Response:
+        node, queues = node_of(self._facts), self._facts.queues(ask.user)
+        items = (queue_item(queue, node) for queue in queues if vhost in {None, queue.get("vhost", "/")})
+        return await listed(items, ask.query)
 
 
 def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
@@ -71,112 +105,3 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
         item["message_bytes_ready"], item["message_bytes_unacknowledged"] = ready_bytes, leased_bytes
     item["penstock"] = {"delayed": delayed, **given}
     return item
-
-
-def name_search(pattern: str) -> Callable[[str], bool]:
-    """Whether a name holds a match of an RE2 pattern, linear in the name.  Raises BadQuery."""
-    try:
-        compiled = compile_pattern(pattern)
-    except PatternError as error:
-        raise BadQuery(f"name is no regular expression that RE2 reads: {error.why}") from None
-    return lambda name: compiled.search(to_bytes(name)) is not None
-
-
-def order(query: Mapping[str, str]) -> tuple[Callable[[Mapping[str, object]], tuple[int, float, str]], bool] | None:
-    """What a query sorts by, as a key, and whether backwards; None: by nothing."""
-    sort = query.get("sort")
-    if not sort:
-        return None
-    return (lambda item: _order(_at(item, sort))), query.get("sort_reverse", "").lower() == "true"
-
-
-def choose(items: Sequence[Mapping[str, object]], query: Mapping[str, str]) -> object:
-    """The list that a query asks for, of items that are in `order`.  Raises BadQuery."""
-    total = len(items)
-    chosen = _named(items, query)
-    page = query.get("page")
-    if page is None:
-        return _columns(chosen, query)
-    number = _count(page, "page", 1_000_000_000)
-    size = _count(query.get("page_size") or str(PAGE_SIZE), "page_size", PAGE_SIZE_MAX)
-    pages = max(1, -(-len(chosen) // size))
-    if number > pages:
-        raise BadQuery(f"page {number} is beyond the last one, {pages}")
-    shown = chosen[(number - 1) * size : number * size]
-    return {
-        "filtered_count": len(chosen),
-        "item_count": len(shown),
-        "items": _columns(shown, query),
-        "page": number,
-        "page_count": pages,
-        "page_size": size,
-        "total_count": total,
-    }
-
-
-def _named(items: Sequence[Mapping[str, object]], query: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
-    wanted = query.get("name", "")
-    if not wanted:
-        return items
-    if len(wanted) > NAME_LIMIT:
-        raise BadQuery(f"name is longer than {NAME_LIMIT} characters")
-    if query.get("use_regex", "").lower() == "true":
-        found = name_search(wanted)
-        return [item for item in items if found(str(item.get("name", "")))]
-    return [item for item in items if wanted.lower() in str(item.get("name", "")).lower()]
-
-
-def _columns(items: Iterable[Mapping[str, object]], query: Mapping[str, str]) -> list[Mapping[str, object]]:
-    columns = [column for column in query.get("columns", "").split(",") if column]
-    if not columns:
-        return list(items)
-    return [_only(item, columns) for item in items]
-
-
-def only_columns(item: Mapping[str, object], query: Mapping[str, str]) -> Mapping[str, object]:
-    """One item with the columns that the query asks for."""
-    return _columns([item], query)[0]
-
-
-def _only(item: Mapping[str, object], columns: Sequence[str]) -> dict[str, object]:
-    out: dict[str, object] = {}
-    for column in columns:
-        value = _at(item, column)
-        if value is None:
-            continue
-        *path, last = column.split(".")
-        place = out
-        for step in path:
-            inner = place.setdefault(step, {})
-            if not isinstance(inner, dict):
-                break
-            place = cast("dict[str, object]", inner)
-        else:
-            place[last] = value
-    return out
-
-
-def _at(item: Mapping[str, object], path: str) -> object:
-    """`message_stats.publish_details.rate` of an item; None where it has none."""
-    *steps, last = path.split(".")
-    for step in steps:
-        inner = item.get(step)
-        if not isinstance(inner, dict):
-            return None
-        item = cast("dict[str, object]", inner)
-    return item.get(last)
-
-
-def _order(value: object) -> tuple[int, float, str]:
-    """A key that sorts whatever comes: absent, then numbers, then text."""
-    if value is None:
-        return 0, 0.0, ""
-    if isinstance(value, (bool, int, float)):
-        return 1, float(value), ""
-    return 2, 0.0, str(value)
-
-
-def _count(text: str, what: str, highest: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= highest):
-        raise BadQuery(f"{what} is a whole number from 1 to {highest}")
-    return int(text)

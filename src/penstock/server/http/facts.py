@@ -1,20 +1,19 @@
-"""The HTTP door: uvicorn on the server's own loop, and the facts it shows."""
+"""The server as HTTP shows it: health, totals, queues, consumers, metrics; answers from counters, reads no file."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
+import os
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING
 
-import uvicorn
-
 from penstock.config.in_force import in_force
+from penstock.core.topology.topology import PREDECLARED, TYPES
 from penstock.errors import Unavailable
 from penstock.server.allocator import resident_bytes
+from penstock.server.clock import SystemClock
 from penstock.server.figures import (
     action_numbers,
     consumers,
@@ -24,7 +23,6 @@ from penstock.server.figures import (
     view_numbers,
 )
 from penstock.server.pulse import BOUNDS
-from penstock.wire.http.app import create_app
 from penstock.wire.http.facts import Metrics, QueueMetrics
 
 if TYPE_CHECKING:
@@ -45,13 +43,15 @@ class Facts:
         self._server = server
         self._version = version
         self._progress = progress
+        self._began = SystemClock().mono()
 
     def _recovering(self) -> Progress | None:
         if self._progress is not None and self._progress.done:
             self._progress = None
         return self._progress
 
-    def _refuse_early(self) -> None:
+    def refuse_early(self) -> None:
+        """Unavailable before the start is over."""
         if (progress := self._recovering()) is not None:
             raise Unavailable(f"the server is {progress.line()}")
 
@@ -88,7 +88,7 @@ class Facts:
 
     def overview(self) -> Mapping[str, object]:
         """The settings in force, with where they came from."""
-        self._refuse_early()
+        self.refuse_early()
         settings = self._server.settings
         return {
             "origin": str(self._server.log.origin),
@@ -98,7 +98,7 @@ class Facts:
 
     def queues(self, user: str) -> Iterator[Mapping[str, object]]:
         """Every queue that the user may see."""
-        self._refuse_early()
+        self.refuse_early()
         rights = self._server.users.rights(user)
         queues = self._server.engine.core.queues()
         return (self._queue(one) for one in queues if rights is None or rights.sees_queue(one.vhost, one.name))
@@ -112,7 +112,7 @@ class Facts:
 
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         """One queue; None also where the user may not see it."""
-        self._refuse_early()
+        self.refuse_early()
         rights = self._server.users.rights(user)
         if rights is not None and not rights.sees_queue(vhost, name):
             return None
@@ -123,7 +123,7 @@ class Facts:
 
     def consumers(self, user: str, vhost: str | None, queue: str | None = None) -> Iterator[Mapping[str, object]]:
         """Every consumer that the user may see."""
-        self._refuse_early()
+        self.refuse_early()
         return consumers(self._server.engine, self._server.users.rights(user), vhost, queue)
 
     def vhosts(self) -> Sequence[str]:
@@ -218,6 +218,35 @@ class Facts:
             pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
         )
 
+    def process(self) -> Mapping[str, object]:
+        """Facts of the process."""
+        self.refuse_early()
+        return {
+            "uptime": (SystemClock().mono() - self._began) // 1000,
+            "processors": os.cpu_count() or 1,
+            "os_pid": str(os.getpid()),
+            "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "sockets_used": len(self._server.amqp.sessions),
+        }
+
+    def listeners(self) -> Sequence[Mapping[str, object]]:
+        """Open doors."""
+        self.refuse_early()
+        node = self._server.settings.server.name
+        found = list[Mapping[str, object]]()
+        for name, address in self._server.addresses.items():
+            host, _, port = address.rpartition(":")
+            found.append({"node": node, "protocol": name, "ip_address": host, "port": int(port)})
+        return found
+
+    def exchange_types(self) -> Sequence[str]:
+        """Types that an exchange may have."""
+        return TYPES
+
+    def exchange_count(self) -> int:
+        """Exchanges of all vhosts."""
+        return len(PREDECLARED) * len(self.vhosts()) + len(self._server.engine.core.topology.exchanges)
+
     def scraped(self) -> None:
         """What is measured since the last scrape begins anew."""
         self._server.pulse.begin_anew()
@@ -232,40 +261,3 @@ class Facts:
             "arguments": queue.arguments,
             **self._server.engine.core.stats(queue, self._server.engine.now()),
         }
-
-
-class HttpDoor:
-    """uvicorn without its own signal handling, on our loop."""
-
-    def __init__(self, server: Server, version: str, progress: Progress | None = None) -> None:
-        config = uvicorn.Config(
-            create_app(Facts(server, version, progress)),
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
-        self._uvicorn = uvicorn.Server(config)
-        self._task: asyncio.Task[None] | None = None
-
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Bind and serve; returns the address that was bound."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=128)
-        bound = listener.getsockname()
-        self._task = asyncio.get_running_loop().create_task(self._serve(listener))
-        while not self._uvicorn.started:
-            if self._task.done():
-                raise Unavailable(f"the HTTP door did not open on {host}:{port}") from self._task.exception()
-            await asyncio.sleep(0)
-        return bound[0], bound[1]
-
-    async def _serve(self, listener: socket.socket) -> None:
-        with contextlib.closing(listener):
-            await self._uvicorn._serve([listener])  # pyright: ignore[reportPrivateUsage]  # `serve` takes over signals
-
-    async def close(self) -> None:
-        """Finish what is being answered, then stop."""
-        self._uvicorn.should_exit = True
-        if self._task is not None:
-            await self._task

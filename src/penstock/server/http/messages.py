@@ -1,0 +1,174 @@
+"""Publishing and getting over HTTP: one message is a batch of one, and a get is a consumer for as long as it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Deliver, Verb
+from penstock.errors import AccessRefused, InvalidArgument
+from penstock.records.chunks import Chunk
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes
+from penstock.records.properties import peeked
+from penstock.server.entitlements import narrowed
+from penstock.server.http.commands import Commands, resolve
+from penstock.units import format_size
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+    from penstock.memory import Piece
+
+GET_BYTES = 16 << 20
+"""Bytes of messages in one answer, beyond which no more are asked for; one message may be longer."""
+
+AT_ONCE = 64
+"""Messages that are asked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """One message that was delivered."""
+
+    exchange: str
+    key: str
+    header: bytes
+    body: bytes
+    redelivered: bool
+    left: int  # ready ones behind it
+
+
+class Messages(Commands):
+    """`wire.http.messages` over the core."""
+
+    async def publish(self, user: str, vhost: str, exchange: str, key: str, header: bytes, body: bytes) -> bool:
+        """Store a message; whether a queue or a topic took it."""
+        engine = self.engine
+        self.vhost(vhost)
+        most = self.server.settings.amqp.message_max
+        if len(body) > most:
+            raise InvalidArgument(f"payload has {len(body)} bytes, {format_size(most)} are allowed")
+        claimed = peeked(header).user_id
+        if claimed is not None and claimed != user:
+            raise InvalidArgument(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
+        self.refuse_full()
+        topic = engine.core.topic(vhost, exchange, key)
+        rights = self.rights(user)
+        right = None if rights is None else rights.publish(engine.core, vhost, exchange, key)
+        if right is not None and not right.matches([body], [header])[0]:
+            raise AccessRefused(f"this message to '{key}' in vhost '{vhost}' is not one that user '{user}' may write")
+        batch = Publishes(topic, header, [body])
+        while not await self._judged(batch):
+            batch.topics = engine.core.topic(vhost, exchange, key)
+        published = await self.decide(lambda: engine.core.publish(engine.now(), batch))
+        counters = self.server.counters
+        counters.published += 1
+        counters.routed += published.stored
+        if published.refused:
+            counters.refused += 1
+            raise published.refused[0][1]
+        if published.unroutable:
+            counters.unroutable_dropped += 1
+        return not published.unroutable
+
+    async def _judged(self, batch: Publishes) -> bool:
+        """Whether it may be published now; if not, its filters have been evaluated when this returns."""
+        judged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.engine.judges.ready([batch], partial(resolve, judged)):
+            return True
+        await judged
+        return False
+
+    async def get(self, user: str, vhost: str, name: str, count: int, mode: str) -> Sequence[Got]:
+        """Up to `count` messages of a queue, settled as the mode says; fewer when they are long."""
+        queue = self.queue(vhost, name)
+        rights = self.rights(user)
+        right = None if rights is None else rights.read_queue(vhost, name)
+        getter = Getter(self, queue)
+        consumer = self.core.subscribe(
+            self.now(),
+            queue,
+            tag="",
+            holder=getter,
+            client=f"http/{user}",
+            no_ack=mode == "ack_requeue_false",
+            filter=narrowed(None, right),
+            passive=True,
+        )
+        try:
+            while len(getter.got) < count and getter.bytes < GET_BYTES:
+                largest = max((len(one.body) for one in getter.got), default=GET_BYTES)
+                room = (GET_BYTES - getter.bytes) // (largest + 1) + 1
+                if not await getter.pull(consumer, min(count - len(getter.got), AT_ONCE, room)):
+                    break
+            verbs = {"reject_requeue_true": Verb.CANCEL, "reject_requeue_false": Verb.EXPIRE}
+            if mode in verbs and not consumer.closed:
+                chunks = getter.chunks
+                await self.decide(lambda: self.core.settle(self.now(), queue, chunks, verbs[mode], by=consumer))
+        finally:
+            self.core.unsubscribe(self.now(), consumer, requeue=True)
+            self.engine.arm()
+        return getter.got
+
+
+class Getter:
+    """Who takes the deliveries of one get."""
+
+    def __init__(self, commands: Messages, queue: Queue) -> None:
+        self._engine = commands.engine
+        self._counters = commands.server.counters
+        self._queue = queue
+        self.got = list[Got]()
+        self.chunks = list[Chunk]()
+        self.bytes = 0
+
+    @property
+    def gate(self) -> object:
+        """Its own."""
+        return self
+
+    @property
+    def full(self) -> bool:
+        """Never: what it takes was asked for."""
+        return False
+
+    async def pull(self, consumer: Consumer, count: int) -> bool:
+        """Ask for some messages, and wait until they are here; False when there are none."""
+        engine = self._engine
+        before = len(self.got)
+        while not consumer.closed and not engine.core.pull(engine.now(), consumer, count):
+            engine.arm()
+            if consumer.targets is None or not self._queue.targets.asked:
+                self._counters.get_empty += 1
+                return False
+            looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            engine.scans.after.append(partial(resolve, looked))
+            await looked
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        engine.after_deliveries(self, partial(resolve, arrived))
+        await arrived
+        return len(self.got) > before
+
+    def deliver(self, effect: Deliver, piece: Piece) -> None:
+        """Keep them."""
+        assert piece.bodies is not None
+        counters, left = self._counters, effect.queue.ready
+        if effect.consumer.no_ack:
+            counters.delivered_get_auto_ack += len(piece.bodies)
+        else:
+            counters.delivered_get_manual_ack += len(piece.bodies)
+        if effect.redelivered:
+            counters.redelivered += len(piece.bodies)
+        self.chunks.append(piece.chunk)
+        for row, body in enumerate(piece.bodies):
+            topic = piece.topics[row] if isinstance(piece.topics, list) else piece.topics
+            header = piece.properties[row] if isinstance(piece.properties, list) else piece.properties
+            behind = len(piece.bodies) - 1 - row
+            self.got.append(Got(topic.exchange, topic.name, header, body, effect.redelivered, left + behind))
+            self.bytes += len(body)
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """The queue went away; what it had delivered is answered."""

@@ -1,0 +1,26 @@
+"""All paths that command the server: each noun of `wire.http` with what carries it out here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.server.http.commands import Waits
+from penstock.server.http.messages import Messages
+from penstock.server.http.topology import Topology
+from penstock.wire.http import bindings, exchanges, messages
+
+if TYPE_CHECKING:
+    from penstock.server.app import Server
+    from penstock.server.http.facts import Facts
+    from penstock.wire.http.routes import Row
+
+
+def rows_of(server: Server, facts: Facts) -> list[Row]:
+    """The paths beside those that the facts answer."""
+    waits = Waits()
+    topology = Topology(server, facts, waits)
+    return [
+        *exchanges.rows(topology),
+        *bindings.rows(topology),
+        *messages.rows(Messages(server, facts, waits)),
+    ]

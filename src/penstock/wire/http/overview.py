@@ -1,0 +1,147 @@
+"""The server as a whole: `/api/overview`, `/api/nodes`, who asks, the names of cluster and features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from starlette.responses import Response
+
+from penstock.wire.http.answers import gathered, json_response, not_found
+from penstock.wire.http.facts import Metrics, ServerFacts
+from penstock.wire.http.lists import listed, only_columns
+from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, Ask, Row
+
+RABBITMQ_VERSION = "3.13.0"
+"""What tools that look at `rabbitmq_version` are told: the version whose behaviour they will meet."""
+
+
+async def all_metrics(facts: ServerFacts) -> Metrics:
+    """The numbers of the server with those of its queues."""
+    queues = await gathered(facts.queue_metrics())
+    return replace(facts.metrics(), queues=queues, consumers=sum([queue.consumers for queue in queues]))
+
+
+def rows(facts: ServerFacts) -> Sequence[Row]:
+    """The paths."""
+    doors = _Overview(facts)
+    return (
+        Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force"),
+        Row("GET", "/api/vhosts", doors.vhosts, "Every vhost", many=True),
+        Row("GET", "/api/whoami", doors.whoami, "The user that is asking"),
+        Row("GET", "/api/nodes", doors.nodes, "The one node", many=True),
+        Row("GET", "/api/nodes/{name}", doors.node, "The one node"),
+        Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance"),
+        Row("GET", "/api/feature-flags", doors.nothing, "No feature is behind a flag"),
+        Row("GET", "/api/deprecated-features", doors.nothing, "None"),
+        Row("GET", "/api/extensions", doors.nothing, "None", MANAGEMENT),
+        Row("GET", "/api/federation-links", doors.nothing, "None", ADMINISTRATOR),
+        Row("GET", "/api/auth", doors.auth, "How tools may log in"),
+    )
+
+
+class _Overview:
+    """The handlers."""
+
+    def __init__(self, facts: ServerFacts) -> None:
+        self._facts = facts
+
+    async def overview(self, ask: Ask) -> Response:
+        """Totals, and the settings in force."""
+        numbers = await all_metrics(self._facts)
+        ready = sum(queue.ready for queue in numbers.queues)
+        leased = sum(queue.leased for queue in numbers.queues)
+        delayed = sum(queue.delayed for queue in numbers.queues)
+        answer: Mapping[str, object] = {
+            "product_name": "Penstock",
+            "product_version": numbers.version,
+            "rabbitmq_version": RABBITMQ_VERSION,
+            "management_version": RABBITMQ_VERSION,
+            "rates_mode": "basic",
+            "cluster_name": numbers.node,
+            "node": numbers.node,
+            "exchange_types": self._exchange_types(),
+            "listeners": list(self._facts.listeners()),
+            "object_totals": {
+                "connections": numbers.connections,
+                "channels": numbers.channels,
+                "consumers": numbers.consumers,
+                "queues": len(numbers.queues),
+                "exchanges": self._facts.exchange_count(),
+            },
+            "queue_totals": {
+                "messages": ready + leased + delayed,
+                "messages_ready": ready,
+                "messages_unacknowledged": leased,
+            },
+            "message_stats": {
+                "publish": numbers.published,
+                "confirm": numbers.confirmed,
+                "deliver_get": numbers.delivered,
+                "redeliver": numbers.redelivered,
+                "ack": numbers.acknowledged,
+                "return_unroutable": numbers.unroutable_returned,
+                "drop_unroutable": numbers.unroutable_dropped,
+            },
+            "churn_rates": {
+                "connection_created": numbers.connections_opened,
+                "connection_closed": numbers.connections_closed,
+                "channel_created": numbers.channels_opened,
+                "channel_closed": numbers.channels_closed,
+            },
+            "penstock": dict(self._facts.overview()),
+        }
+        return json_response(only_columns(answer, ask.query))
+
+    def _exchange_types(self) -> list[dict[str, object]]:
+        return [{"name": name, "description": "", "enabled": True} for name in self._facts.exchange_types()]
+
+    async def vhosts(self, ask: Ask) -> Response:
+        """Names of the vhosts."""
+        return await listed(({"name": name} for name in self._facts.vhosts()), ask.query)
+
+    async def whoami(self, ask: Ask) -> Response:
+        """The user that is asking."""
+        return json_response({"name": ask.user, "tags": list(ask.tags)})
+
+    def _node(self) -> dict[str, object]:
+        numbers = self._facts.metrics()
+        return {
+            "name": numbers.node,
+            "type": "disc",
+            "running": True,
+            "being_drained": False,
+            "partitions": [],
+            "mem_used": numbers.resident_bytes,
+            "mem_limit": numbers.body_cache_limit_bytes,
+            "mem_alarm": False,
+            "disk_free": numbers.disk_free_bytes,
+            "disk_free_alarm": numbers.disk_alarm,
+            "exchange_types": self._exchange_types(),
+            "auth_mechanisms": [{"name": name, "enabled": True} for name in ("PLAIN", "AMQPLAIN")],
+            "applications": [{"name": "penstock", "description": "Penstock", "version": numbers.version}],
+            "contexts": [],
+            "rates_mode": "basic",
+            **self._facts.process(),
+        }
+
+    async def nodes(self, ask: Ask) -> Response:
+        """The one node."""
+        return json_response([only_columns(self._node(), ask.query)])
+
+    async def node(self, ask: Ask) -> Response:
+        """The same by its name."""
+        node = self._node()
+        return json_response(only_columns(node, ask.query)) if ask.names["name"] == node["name"] else not_found()
+
+    async def cluster_name(self, _: Ask) -> Response:
+        """The name of the instance."""
+        return json_response({"name": self._facts.metrics().node})
+
+    async def nothing(self, _: Ask) -> Response:
+        """An empty list."""
+        return json_response([])
+
+    async def auth(self, _: Ask) -> Response:
+        """Basic authentication alone."""
+        return json_response({"oauth_enabled": False})

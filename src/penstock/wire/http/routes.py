@@ -1,0 +1,133 @@
+"""Paths: a table of rows, found by the parts of the path as it was sent, so that `%2F` stays inside its part.
+
+Starlette would decode the path first, and then a vhost `/` is a slash like any other.  A row says what the path is for,
+who may use it and which fields its body has: the dispatcher asks for the tag, `/api/openapi.json` is written from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.records.dataclass import dataclass
+from penstock.wire.http.answers import not_found, refusal
+from penstock.wire.http.fields import BODY_MOST, Fields, read_body, read_object
+
+ANYBODY, MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR = (
+    "", "management", "policymaker", "monitoring", "administrator",
+)  # fmt: skip
+
+SUFFICES: Mapping[str, frozenset[str]] = {
+    MANAGEMENT: frozenset({MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR}),
+    POLICYMAKER: frozenset({POLICYMAKER, ADMINISTRATOR}),
+    MONITORING: frozenset({MONITORING, ADMINISTRATOR}),
+    ADMINISTRATOR: frozenset({ADMINISTRATOR}),
+}
+"""Which tags allow what asks for one: any of them management, the administrator's everything."""
+
+
+@dataclass(slots=True)
+class Ask:
+    """One request: who asks, for what."""
+
+    request: Request
+    user: str
+    tags: Sequence[str]
+    names: Mapping[str, str]  # variables of the path, decoded
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """What follows the question mark."""
+        return self.request.query_params
+
+    def may(self, tag: str) -> bool:
+        """Whether the user's tags allow what asks for this one."""
+        return not SUFFICES[tag].isdisjoint(self.tags)
+
+    async def fields(self, most: int = BODY_MOST) -> Fields:
+        """The body, a JSON object.  Raises InvalidArgument."""
+        return Fields(read_object(await read_body(self.request, most)))
+
+    def flag(self, name: str) -> bool:
+        """Whether the query has it as `true`."""
+        return self.query.get(name, "").lower() == "true"
+
+
+Handler: TypeAlias = "Callable[[Ask], Awaitable[Response]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method of one path."""
+
+    method: str
+    path: str  # "/api/queues/{vhost}/{name}"
+    handler: Handler
+    summary: str
+    tag: str = ANYBODY  # that the user needs
+    body: str = ""  # fields of the body, with spaces between
+    many: bool = False  # a list, with the query of lists
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Of the path."""
+        return tuple(self.path.strip("/").split("/"))
+
+
+class Table:
+    """All rows."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        """ValueError for two rows of one path and method."""
+        self.rows = list[Row]()
+        self._by_length: dict[int, dict[tuple[str, ...], dict[str, Row]]] = {}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """One more; a literal part of a path comes before a variable in the same place."""
+        paths = self._by_length.setdefault(len(row.parts), {})
+        methods = paths.setdefault(row.parts, {})
+        if row.method in methods:
+            raise ValueError(f"{row.method} {row.path} has two rows")
+        methods[row.method] = row
+        self.rows.append(row)
+        ordered = sorted(paths.items(), key=lambda item: [part.startswith("{") for part in item[0]])
+        paths.clear()
+        paths.update(ordered)
+
+    def find(self, parts: Sequence[str]) -> tuple[Mapping[str, Row], Mapping[str, str]] | None:
+        """The rows of a path by their method, and its variables; None for an unknown path."""
+        for pattern, methods in self._by_length.get(len(parts), {}).items():
+            if all(part if want.startswith("{") else want == part for want, part in zip(pattern, parts, strict=True)):
+                names = {w[1:-1]: part for w, part in zip(pattern, parts, strict=True) if w.startswith("{")}
+                return methods, names
+        return None
+
+    async def answer(self, request: Request, user: str, tags: Sequence[str]) -> Response:
+        """Find the row, ask for its tag, and carry it out."""
+        found = self.find(raw_parts(request))
+        if found is None:
+            return not_found()
+        methods, names = found
+        row = methods.get("GET" if request.method == "HEAD" else request.method)
+        if row is None:
+            allowed = {"allow": ", ".join([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"])}
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers=allowed)
+            return refusal(405, "method_not_allowed", "Method Not Allowed", allowed)
+        ask = Ask(request, user, tags, names)
+        if row.tag and not ask.may(row.tag):
+            return refusal(401, "not_authorized", f"{row.summary}: for users with the tag {row.tag!r}")
+        return await row.handler(ask)
+
+
+def raw_parts(request: Request) -> list[str]:
+    """Parts of the path as it was sent, each decoded by itself."""
+    raw: bytes | None = request.scope.get("raw_path")
+    path = raw.decode("ascii", "replace") if raw is not None else request.url.path
+    return [unquote(part) for part in path.partition("?")[0].removeprefix("/").split("/")]

@@ -1,0 +1,147 @@
+"""Publishing and getting over HTTP."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from http_lab import Http
+
+PROPERTIES: dict[str, Any] = {
+    "content_type": "text/plain",
+    "headers": {"a": [1, {"b": None}], "t": True},
+    "delivery_mode": 2,
+    "priority": 3,
+    "correlation_id": "c",
+    "expiration": "60000",
+    "timestamp": 1700000000,
+    "user_id": "guest",
+}
+
+
+def test_a_message_keeps_its_properties(http: Http) -> None:
+    assert http.publish("q", "häl", **PROPERTIES)
+    [message] = http.take("q")
+    assert message == {
+        "payload_bytes": 4,
+        "redelivered": False,
+        "exchange": "",
+        "routing_key": "q",
+        "message_count": 0,
+        "properties": PROPERTIES,
+        "payload": "häl",
+        "payload_encoding": "string",
+    }
+
+
+def test_what_no_queue_takes_is_not_routed(http: Http) -> None:
+    assert not http.publish("nobody", "x", exchange="amq.topic")
+    body = {"routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    assert http.refused("POST", "exchanges/%2F/none/publish", body, 404) == "no exchange 'none' in vhost '/'"
+    http.do("POST", "exchanges/nowhere/amq.topic/publish", body, 404)
+
+
+def test_bytes_go_as_base64(http: Http) -> None:
+    body = {"routing_key": "q", "payload": "/w==", "payload_encoding": "base64"}
+    http.do("POST", "exchanges/%2F/amq.default/publish", body, 200)
+    [message] = http.take("q", mode="reject_requeue_true")
+    assert (message["payload"], message["payload_encoding"], message["payload_bytes"]) == ("/w==", "base64", 1)
+    http.publish("q", "text")
+    forced = http.take("q", encoding="base64")
+    assert [base64.b64decode(one["payload"]) for one in forced] == [b"\xff", b"text"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"payload": None}, "payload is missing"),
+        ({"payload_encoding": "hex"}, "payload_encoding is 'hex', not one of string, base64"),
+        ({"payload": "!", "payload_encoding": "base64"}, "payload is '!', not base64"),
+        ({"properties": {"priority": 300}}, "properties: priority is 300, not a whole number from 0 to 255"),
+        ({"properties": {"color": "red"}}, "properties: 'color' is no property of a message"),
+        ({"properties": {"user_id": "eve"}}, "user_id property set to 'eve' but authenticated user was 'guest'"),
+        ({"properties": {"expiration": "soon"}}, "expiration"),
+        ({"routing_key": "k" * 256}, "255"),
+    ],
+)
+def test_what_cannot_be_published_is_400(http: Http, change: dict[str, object], reason: str) -> None:
+    body: dict[str, object] = {"routing_key": "q", "payload": "x", "payload_encoding": "string", **change}
+    assert reason in http.refused("POST", "exchanges/%2F/amq.default/publish", body)
+    assert http.get("queues/%2F/q")["messages"] == 0
+
+
+def test_each_way_to_settle(http: Http) -> None:
+    http.do("PUT", "queues/%2F/dead", {}, 201)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    http.do("PUT", "queues/%2F/work", {"arguments": arguments}, 201)
+    for text in ("a", "b", "c"):
+        http.publish("work", text)
+    looked = http.take("work", 2, "ack_requeue_true")
+    assert [(one["payload"], one["message_count"], one["redelivered"]) for one in looked] == [
+        ("a", 2, False),
+        ("b", 1, False),
+    ]
+    again = http.take("work", 3, "reject_requeue_true")
+    assert [(one["payload"], one["redelivered"]) for one in again] == [("a", True), ("b", True), ("c", False)]
+    assert [one["payload"] for one in http.take("work", 1, "reject_requeue_false")] == ["a"]
+    [letter] = http.take("dead")
+    assert letter["properties"]["headers"]["x-death"][0]["reason"] == "rejected"
+    assert [one["payload"] for one in http.take("work", 10, "ack_requeue_false")] == ["b", "c"]
+    assert http.take("work") == []
+    counts = http.get("queues/%2F/work")
+    assert (counts["messages"], counts["consumers"]) == (0, 0)
+
+
+def test_a_payload_is_cut_and_its_length_told(http: Http) -> None:
+    http.publish("q", "0123456789")
+    [message] = http.take("q", truncate="4")
+    assert (message["payload"], message["payload_bytes"]) == ("0123", 10)
+
+
+def test_an_auto_delete_queue_stays_after_a_get(http: Http) -> None:
+    http.do("PUT", "queues/%2F/soon", {"auto_delete": True}, 201)
+    http.publish("soon", "x")
+    assert len(http.take("soon")) == 1
+    assert http.get("queues/%2F/soon")["auto_delete"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"ackmode": "maybe"}, "ackmode is 'maybe', not one of ack_requeue_true"),
+        ({"count": -1}, "count is -1, not a whole number from 0 to 10000"),
+        ({"count": None}, "count is missing"),
+        ({"encoding": "hex"}, "encoding is 'hex', not one of auto, base64"),
+    ],
+)
+def test_a_get_that_cannot_be(http: Http, change: dict[str, object], reason: str) -> None:
+    body: dict[str, object] = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto", **change}
+    assert reason in http.refused("POST", "queues/%2F/q/get", body)
+
+
+def test_messages_of_one_answer_have_a_bound(http: Http) -> None:
+    for _ in range(6):
+        http.publish("q", "x" * (4 << 20))
+    assert len(http.take("q", 100, "ack_requeue_true", truncate=1)) == 4
+    assert http.get("queues/%2F/q")["messages_ready"] == 6
+
+
+def test_filters_of_queues_hold(http: Http) -> None:
+    http.do("PUT", "queues/%2F/paid", {"arguments": {"x-underlying-topic": "orders", "x-filter": "/paid = 1"}}, 201)
+    assert http.publish("orders", '{"paid": 1}')
+    assert not http.publish("orders", '{"paid": 0}')
+    assert [one["payload"] for one in http.take("paid")] == ['{"paid": 1}']
+
+
+def test_an_exclusive_queue_is_somebody_elses(http: Http) -> None:
+    import pika
+
+    connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
+    connection.channel().queue_declare("mine", exclusive=True)
+    body = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    assert "exclusive access to locked queue 'mine'" in http.refused("POST", "queues/%2F/mine/get", body)
+    assert "locked" in http.refused("DELETE", "queues/%2F/mine")
+    assert http.get("queues/%2F/mine")["exclusive"] is True
+    connection.close()
