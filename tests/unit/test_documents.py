@@ -18,6 +18,7 @@ DOCUMENTS = (
     "docs/durability.md",
     "docs/expressions.md",
     "docs/backup.md",
+    "docs/limits-and-rings.md",
     "docs/massive-queues.md",
     "docs/replay.md",
     "docs/settling.md",

@@ -169,9 +169,9 @@ def read_setting(text: str) -> tuple[str, object]:
         read = value
     name = key.strip().replace("-", "_")
     from penstock.config.queue_values import Kind
-    from penstock.config.queues import QUEUE_KEYS
+    from penstock.config.queues import KEY_ALIASES, QUEUE_KEYS
 
-    known = QUEUE_KEYS.get(name)
+    known = QUEUE_KEYS.get(KEY_ALIASES.get(name, name))
     if known is not None and known.kind is Kind.DURATION and isinstance(read, int | float):
         raise InvalidArgument(f"--set {text!r}: a duration needs a unit: write {name}={read}s if seconds are meant")
     return name, read

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from penstock.config.hints import known_name
 from penstock.config.message_types import MESSAGE_TYPE, NATIVE_TYPE, wrong_type
 from penstock.config.queue_values import BadValue, argument_name
-from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
+from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.settings import QueueSettings
 
-_BY_ARGUMENT = {key.argument: name for name, key in QUEUE_KEYS.items()}
+_BY_ARGUMENT = {
+    **{key.argument: name for name, key in QUEUE_KEYS.items()},
+    **{argument_name(alias): name for alias, name in KEY_ALIASES.items()},
+}
 
 _LATER_ARGUMENTS = frozenset(argument_name(name) for name in LATER_QUEUE_KEYS) | {
     "x-dead-letter-strategy",
@@ -31,7 +34,6 @@ HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
     "x-queue-version": (1, 2),
     "x-queue-leader-locator": ("client-local", "balanced"),
     "x-overflow": ("drop-head",),
-    "x-single-active-consumer": (False,),
 }
 """Values of RabbitMQ's arguments that ask for nothing that a queue here does not do anyway.
 
@@ -50,10 +52,12 @@ def queue_settings(
     """
     where = f" for queue '{queue}' in vhost '{vhost}'"
     known: dict[str, object] = {}
+    spelled: dict[str, str] = {}
     for argument, value in arguments.items():
         name = _BY_ARGUMENT.get(argument)
         if name is not None:
             known[name] = value
+            spelled[name] = argument
             continue
         plain = value.decode(errors="replace") if isinstance(value, bytes) else value
         harmless = HARMLESS_ARGUMENTS.get(argument)
@@ -67,7 +71,7 @@ def queue_settings(
     if over_amqp and "fairness_model" not in known:
         known["fairness_model"] = "round-robin"
     try:
-        return read_queue_settings(known, "amqp", argument_name)
+        return read_queue_settings(known, "amqp", lambda name: spelled.get(name) or argument_name(name))
     except BadValue as bad:
         raise PreconditionFailed(f"invalid arg '{bad.key}'{where}: {bad}") from None
 
@@ -80,6 +84,7 @@ def queue_settings_from_mapping(
     None stands for the default of a key.  `base` gives what is not named (altering a queue).  Raises InvalidArgument
     for an unknown key, with the nearest known one, and for a value that its key does not take.
     """
+    values = {KEY_ALIASES.get(name, name): value for name, value in values.items()}
     for name, value in values.items():
         if name != MESSAGE_TYPE:
             refuse_unknown(name, queue)

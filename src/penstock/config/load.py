@@ -20,7 +20,7 @@ from penstock.config.overrides import overrides
 from penstock.config.patterns import topic_pattern
 from penstock.config.places import Path_
 from penstock.config.queue_values import BadValue, read_value
-from penstock.config.queues import QUEUE_KEYS, read_queue_settings
+from penstock.config.queues import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.settings import Settings
 from penstock.config.telling import Problem, lines_of, place_at, told, told_at
 from penstock.config.wording import NOT_YET, in_our_words, unknown
@@ -244,6 +244,7 @@ def _read_queues(data: dict[str, object]) -> list[Problem]:
         values: dict[str, object] = {}
         for key in [key for key in queue if key not in _QUEUE_OWN]:
             value = queue.pop(key)
+            key = KEY_ALIASES.get(key, key)
             if key == MESSAGE_TYPE:
                 if why := wrong_type(value):
                     problems.append(Problem(("queue", index, key), why))

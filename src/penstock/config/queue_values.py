@@ -34,6 +34,7 @@ class Kind(Enum):
     DURATION = "duration"
     RETRY = "table"
     FILE = "true, false or a path"
+    FLAG = "true or false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,10 @@ def read_value(key: QueueKey, value: object, style: Style, spelled: str) -> obje
             return _retry(value, style, spelled)
         case Kind.FILE:
             return _file(value, style, spelled)
+        case Kind.FLAG:
+            if not isinstance(value, bool):
+                raise BadValue(spelled, f"{_shown(value)} is not true or false")
+            return value
 
 
 def _text(value: object, spelled: str) -> str:

@@ -123,6 +123,19 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "older first on ties; NULL, negative and no number last.  Worked out once, as the message enters.",
         ),
         QueueKey(
+            "max_priority",
+            Kind.COUNT,
+            "Levels of the property `priority`: higher is served first, older first within one; what is above counts "
+            "as this, what has none as 0.  0: the property orders nothing.",
+            high=255,
+            rabbitmq=True,
+        ),
+        _duration(
+            "priority_ageing",
+            "How much longer a message must have waited than another to make up for one level of priority; 0: it "
+            "never does.  Needs max_priority.",
+        ),
+        QueueKey(
             "target_queue_depth",
             Kind.COUNT,
             "Active messages: what arrives beyond them is not delivered, queried or filtered until others are done.",
@@ -139,6 +152,39 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             Kind.TEXT,
             "From where a new queue takes what the log still has of its topics: epoch, now, creation (as now), "
             "a bookmark or a timestamp such as 20260131T235959Z.",
+        ),
+        QueueKey(
+            "single_active_consumer",
+            Kind.FLAG,
+            "Whether one consumer gets everything, and the next in order of arrival takes over when it goes.",
+            rabbitmq=True,
+        ),
+        QueueKey("max_consumers", Kind.COUNT, "Consumers at once; -1 means no limit.", low=-1),
+        QueueKey(
+            "consumers_before_dispatch",
+            Kind.COUNT,
+            "Consumers that must be there before the first of them gets anything, anew when all have left.",
+        ),
+        _duration(
+            "delay_before_dispatch",
+            "How long after the first consumer it begins without the others.  Needs consumers_before_dispatch.",
+        ),
+        QueueKey(
+            "purge_on_no_consumers",
+            Kind.FLAG,
+            "Whether what is ready is removed when the last consumer goes, and what comes while there is none.",
+        ),
+        _duration(
+            "queue_expires",
+            "The queue is deleted when for so long nobody consumed, got or declared; also known as `expires`.",
+            1000,
+            rabbitmq=True,
+        ),
+        _duration(
+            "consumer_timeout",
+            "How long a delivery may stay unsettled: then it goes back, and an AMQP client's channel is closed; 0: any "
+            "time.",
+            rabbitmq=True,
         ),
         _choice(
             "kind",
@@ -168,16 +214,11 @@ LATER_QUEUE_KEYS = frozenset(
         "max_length_bytes",
         "overflow",
         "ring_size",
-        "queue_expires",
-        "expires",
-        "max_priority",
-        "single_active_consumer",
         "group_key",
         "fairness_key",
         "weights",
         "dedup_key",
         "dedup_window",
-        "consumer_timeout",
         "rate_limit",
         "max_leased",
     }
@@ -185,7 +226,10 @@ LATER_QUEUE_KEYS = frozenset(
 """Names that are taken and refused for now, so that nobody believes in a limit that is not there."""
 
 
-ONE_ORDER = ("priority_expression", "barrier_expression", "target_queue_depth")
+KEY_ALIASES: Mapping[str, str] = {"expires": "queue_expires"}
+"""Other names of settings, in the file, in Python and (in kebab case) as AMQP arguments."""
+
+ONE_ORDER = ("priority_expression", "max_priority", "barrier_expression", "target_queue_depth")
 """Each says in its own way what may be delivered next, so a queue has one of them at most."""
 
 
@@ -234,6 +278,17 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
             )
         if settings.retry is not None:
             raise BadValue(spell("retry"), "an at-most-once message is delivered once, so there is nothing to retry")
+    if settings.priority_ageing and not settings.max_priority:
+        raise BadValue(spell("priority_ageing"), f"it needs {spell('max_priority')} beside it")
+    if settings.delay_before_dispatch is not None and not settings.consumers_before_dispatch:
+        raise BadValue(spell("delay_before_dispatch"), f"it needs {spell('consumers_before_dispatch')} beside it")
+    if settings.single_active_consumer and settings.consumers_before_dispatch:
+        raise BadValue(
+            spell("single_active_consumer"),
+            f"it cannot be set beside {spell('consumers_before_dispatch')}: one consumer gets all, whoever else comes",
+        )
+    if -1 < settings.max_consumers < settings.consumers_before_dispatch:
+        raise BadValue(spell("consumers_before_dispatch"), f"so many never come with {spell('max_consumers')} below it")
     grouped = settings.kind == "group-local"
     if grouped and settings.initial_owner is None:
         raise BadValue(spell("kind"), f"a group-local queue needs {spell('initial_owner')} beside it")

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from penstock.core.actions.templates import Happening
     from penstock.core.publishing.judging import Question
     from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.priority.levels import Ranking
     from penstock.core.queue.view import Queue
-    from penstock.expr import Matcher, Value
+    from penstock.expr import Matcher
     from penstock.records.entries import Publishes
 
 
@@ -129,7 +130,7 @@ class Rate:
     """
 
     token: Token
-    value: Value
+    value: Ranking
     chunk: Chunk
 
 
@@ -146,6 +147,14 @@ class Cancelled:
 
 
 @dataclass(slots=True, eq=False)
+class Overdue:
+    """A delivery stayed unsettled for longer than its consumer may keep it: tell whoever holds it, who ends it."""
+
+    tell: Callable[[int], None]
+    timeout: int  # microseconds
+
+
+@dataclass(slots=True, eq=False)
 class Swept:
     """A settlement by filter has gone through the queue: tell whoever asked how many messages it affected."""
 
@@ -153,7 +162,7 @@ class Swept:
     affected: int
 
 
-Effect: TypeAlias = "Rate | Swept | Deliver | Fetch | Scan | Judge | Cancelled | Act | Gone | Recover"
+Effect: TypeAlias = "Rate | Swept | Overdue | Deliver | Fetch | Scan | Judge | Cancelled | Act | Gone | Recover"
 
 
 class Sink(Protocol):

@@ -57,9 +57,34 @@ class QueueSettings:
     barrier_expression: str | None = None  # what matches it waits for all before it, and holds back all after it
     barrier_without_subscribers: WithoutSubscribers = "hold"
     priority_expression: str | None = None  # its value, unsigned 64 bits: higher is served first, older first on ties
+    max_priority: int = 0  # 0..255, RabbitMQ's x-max-priority: the property `priority`, up to this; 0: no order by it
+    priority_ageing: int = 0  # microseconds of age that count as much as one level of it; 0: none
     target_queue_depth: int = 0  # active messages; what arrives beyond them is inactive.  0: no bound
     file_backed_metadata: bool | str = False  # its state may leave memory for a file; text: the path of one of its own
     recovery_point: str = "now"  # from where a new queue takes what the log has; a bookmark or a time, too
+    single_active_consumer: bool = False  # one consumer gets all; the others wait in order of arrival
+    max_consumers: int = -1  # -1: any number
+    consumers_before_dispatch: int = 0  # so many must be there before the first gets anything; 0: none
+    delay_before_dispatch: int | None = None  # microseconds after the first of them; None: wait for all
+    purge_on_no_consumers: bool = False  # it keeps messages only while somebody consumes
+    queue_expires: int | None = None  # microseconds without consumer, get or declare, then it is deleted; None: never
+    consumer_timeout: int = 0  # microseconds that a delivery may stay unsettled; 0: any time
     kind: Sharing = "distributed"  # which instances share it; kept, there is one instance
     initial_owner: str | None = None  # of a group-local queue: the instance that owns its messages at first
     group_local_queue_domain: str | None = None  # what it is known by beside its name; None: the instance's group
+
+    @property
+    def rank_text(self) -> str | None:
+        """What orders its messages, if not their arrival: an expression, or `LEVELS` and its two numbers."""
+        if self.max_priority:
+            return f"{LEVELS}{self.max_priority},{self.priority_ageing}"
+        return self.priority_expression
+
+    @property
+    def attended(self) -> bool:
+        """Whether it matters to the queue who consumes from it, and when nobody does."""
+        return self.single_active_consumer or self.consumers_before_dispatch > 0 or self.queue_expires is not None
+
+
+LEVELS = "\0levels:"
+"""How a `rank_text` begins that is no expression."""

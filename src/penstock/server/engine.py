@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Act, Deliver, Effect, Fetch, Gone, Judge, Rate, Recover, Scan, Swept
+from penstock.core.effects import Act, Deliver, Effect, Fetch, Gone, Judge, Overdue, Rate, Recover, Scan, Swept
 from penstock.core.queue.upcoming import Upcoming
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
@@ -247,6 +247,8 @@ class Engine:
                 self.acts.gone(effect)
             elif isinstance(effect, Swept):
                 effect.answer(effect.affected)
+            elif isinstance(effect, Overdue):
+                effect.tell(effect.timeout)
             else:
                 receiver_of(effect.consumer).cancelled(effect.consumer)
 

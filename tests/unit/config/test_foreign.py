@@ -214,13 +214,12 @@ def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) 
     text = json.dumps({"queues": [queue], "policies": [policy], "exchanges": [delayed], "permissions": [right]})
     converted = read_foreign(file(tmp_path, text))
     assert converted.settings["queue"] == [
-        {"name": "q", "fairness_model": "round-robin", "max_length": 5, "expires": "1s"}
+        {"name": "q", "fairness_model": "round-robin", "max_length": 5, "queue_expires": "1s"}
     ]
     assert remarks(converted) == {
         (Verdict.LATER, 'policies[0] "p"'),
         (Verdict.LATER, "permissions[0]"),
         (Verdict.LATER, 'queues[0] "q" x-max-length'),
-        (Verdict.LATER, 'queues[0] "q" x-expires'),
         (Verdict.REFUSED, 'queues[0] "q" x-queue-type'),
         (Verdict.REFUSED, 'exchanges[0] "later"'),
     }

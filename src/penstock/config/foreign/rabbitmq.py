@@ -16,12 +16,13 @@ from penstock.config.arguments import HARMLESS_ARGUMENTS
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.places import Path_, Place
 from penstock.config.queue_values import Kind, argument_name
-from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS
+from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import SettingsError
 from penstock.units import format_duration
 
-_OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)}
-_LATER_MILLISECONDS = frozenset({"expires", "queue_expires", "consumer_timeout"})
+_OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)} | {
+    argument_name(alias): name for alias, name in KEY_ALIASES.items()
+}
 _HALF = re.compile("[\ud800-\udfff]")
 DEPTH_MAX = 16
 _EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
@@ -240,8 +241,13 @@ def _argument(
         book.remark(verdict, place, f"{value!r} is {'not known' if harmless is None else 'another kind of queue'}")
         return
     row = QUEUE_KEYS.get(key)
-    milliseconds = key in _LATER_MILLISECONDS if row is None else row.kind is Kind.DURATION
-    if milliseconds and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if (
+        row is not None
+        and row.kind is Kind.DURATION
+        and isinstance(value, int)
+        and not isinstance(value, bool)
+        and value >= 0
+    ):
         value = format_duration(value * 1000)
     table[key] = value
     places[key,] = place

@@ -11,6 +11,7 @@ from typing import Unpack
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Judge, Token, Verb
 from penstock.core.publishing.dead_letters import Buried
+from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.settling.letters import portions
 from penstock.core.queue.view import Queue
@@ -97,9 +98,13 @@ class DeliveryCommands(QueueCommands):
         now = self._at(now)
         for number in self._timers.due(now):
             queue = self._admin.by_id.get(number)
-            if queue is not None:
-                queue.tick(now, self._out)
-                self._touch(queue)
+            if queue is None:
+                continue
+            if queue.attendance.expires <= now.mono and unused(queue, now) and not self.streams.reads(number):
+                self.delete_queue(now, queue)
+                continue
+            queue.tick(now, self._out)
+            self._touch(queue)
         if self._publisher.keyed is not None:
             self._keyed.tick(now)
         self._publisher.publishers.tick(now)

@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.core.actions.acted import OWN
 from penstock.core.commands.recovering import RecoveryCommands
+from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.queue.view import Queue
@@ -124,6 +125,7 @@ class Life(RecoveryCommands):
         for queue in self._admin.by_id.values():
             if queue.id in self._passes:
                 self._go_on_passing(queue)
+            note_use(queue, now)
             queue.tick(now, self._out)
             self._timers.touched.add(queue)
 

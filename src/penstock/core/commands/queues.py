@@ -11,6 +11,7 @@ from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import RecoveryCommands
 from penstock.core.commands.statistics import statistics
 from penstock.core.queue import aside
+from penstock.core.queue.dispatching.attendance import active_tag, note_use
 from penstock.core.queue.priority.ranking import priorities
 from penstock.core.queue.view import Queue
 from penstock.errors import PreconditionFailed
@@ -71,6 +72,9 @@ class QueueCommands(RecoveryCommands):
                 now, vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
                 arguments=arguments, passive=passive, by=by, server_named=server_named,
             )  # fmt: skip
+            if queue.settings.queue_expires is not None:
+                note_use(queue, now)
+                self._touch(queue)
             if fresh:
                 self._paging.wanted |= bool(settings.file_backed_metadata)
                 self._begin_pass(queue)
@@ -140,6 +144,7 @@ class QueueCommands(RecoveryCommands):
             "dying": queue.dying,
             "damaged": aside.count(queue),
             "consumers": len(queue.consumers),
+            "single_active_consumer_tag": active_tag(queue),
             "published": queue.arrived,
             "delivered": queue.delivered,
             "acked": queue.acked,

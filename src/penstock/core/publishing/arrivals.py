@@ -108,8 +108,8 @@ class Arrivals:
         queue.arrived += len(rows)
         self._touched.add(queue)
         ranks = None
-        if queue.settings.priority_expression is not None:
-            ranks = ranks_of(queue.settings.priority_expression, batch, rows, chunk, now.wall)
+        if queue.ranks is not None and (text := queue.settings.rank_text) is not None:
+            ranks = ranks_of(text, batch, rows, chunk, now.wall)
         queue.arrive(
             now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before,
             priority=priority, barriers=None if marked is None else _within(chunk, marked, batch.first),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.core.publishing.judging import LOOP_US, Question
+from penstock.core.queue.priority.levels import Levels, compile_ranking
 from penstock.core.queue.priority.ranks import rank_of
-from penstock.expr import compile_value
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk
@@ -28,8 +28,8 @@ def unrated(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) 
     """
     out = dict[str, Question]()
     for text, rows in expressions:
-        value = compile_value(text)
-        if not value.needs_body or not value.needs.isdisjoint(("lsn", "time")):
+        value = compile_ranking(text)
+        if isinstance(value, Levels) or not value.needs_body or not value.needs.isdisjoint(("lsn", "time")):
             continue  # nothing to read, or something that nobody knows before the rows are written
         known = {} if batch.judged is None else batch.judged.get(answer_name(text), {})
         bodies = batch.bodies
@@ -44,9 +44,12 @@ def ranks_of(expression: str, batch: Publishes, rows: Sequence[int], chunk: Chun
     known = None if batch.judged is None else batch.judged.get(answer_name(expression))
     if known is not None and all(row in known for row in rows):
         return [known[row] for row in rows]
-    value = compile_value(expression)
+    value = compile_ranking(expression)
     properties, topics = batch.properties, batch.topics
     whole = len(rows) == len(batch.bodies)
+    if isinstance(value, Levels):
+        some = properties if whole or isinstance(properties, bytes) else [properties[row] for row in rows]
+        return value.ranks(some, len(rows), time)
     if value.needs_body:
         batch.bodies = bodies = listed(batch.bodies)  # for good: the next queue asks again
         bodies = bodies if whole else [bodies[row] for row in rows]

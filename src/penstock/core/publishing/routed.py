@@ -111,7 +111,7 @@ class RowRouter:
         asked = list[tuple[str, Sequence[int]]]()
         whole = range(skip, len(batch.bodies))
         for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
-            texts = {one.settings.priority_expression for one in self.plan(topic).queues}
+            texts = {one.settings.rank_text for one in self.plan(topic).queues}
             for text in [text for text in texts if text is not None]:
                 rows = [row for row in whole if batch.topics[row] is topic] if isinstance(batch.topics, list) else whole
                 asked.append((text, rows))

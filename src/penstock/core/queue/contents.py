@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.queue import lasting
 from penstock.core.queue.barriers.barriers import Barriers, hold_back, join_front
+from penstock.core.queue.dispatching.attendance import Attendance
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
 from penstock.core.queue.dispatching.dispatch import DISPATCH_MOST
 from penstock.core.queue.dispatching.filtering import Targets
@@ -43,6 +44,7 @@ _EXPIRY = Expiry()
 _LETTERS = Letters(0)
 _TARGETS = Targets(0)
 _ROSTER = Roster()
+_ATTENDANCE = Attendance()
 _BARRIERS = Barriers()
 _TAIL = Main()
 _CONSUMERS: dict[Consumer, None] = {}
@@ -54,7 +56,8 @@ class Contents:
     """The messages of one queue by state and place, and its consumers.  Parts are made when they are first needed."""
 
     __slots__ = (
-        "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "auto_delete", "barriers",
+        "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "attendance",
+        "auto_delete", "barriers",
         "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
         "figures", "hungry", "id", "lease_due", "leased", "leases_in_order", "leaving", "letters", "main", "name",
         "older", "outstanding", "overspent", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster",
@@ -95,6 +98,7 @@ class Contents:
         self.barriers = _BARRIERS
         self.older: Older | None = None  # a pass over the log finds messages, and they wait for its end
         # consumers
+        self.attendance = _ATTENDANCE
         self.roster = _ROSTER  # open ones that are pushed to
         self._consumers = _CONSUMERS  # open ones, and closed ones that still hold something
         self.targets = _TARGETS
@@ -118,7 +122,7 @@ class Contents:
         self.stale = 0
         self.expired_leases = 0
         self.figures: Figures | None = None  # what else it counts, from its first delivery on
-        if settings.priority_expression is not None:
+        if settings.rank_text is not None:
             begin_ranks(self)
 
     def __repr__(self) -> str:
@@ -162,6 +166,12 @@ class Contents:
         if self.barriers is _BARRIERS:
             self.barriers = Barriers()
         return self.barriers
+
+    def attended(self) -> Attendance:
+        """Who attends to it, and since when nobody does."""
+        if self.attendance is _ATTENDANCE:
+            self.attendance = Attendance()
+        return self.attendance
 
     def sieved(self) -> Targets:
         """Target lists of filters."""

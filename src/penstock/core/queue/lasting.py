@@ -31,7 +31,7 @@ def capture(queue: Contents) -> Contained:
     out = Contained([] if loose else list(main.chunks()), loose=loose)
     if queue.tail.count:
         out.inactive = list(queue.tail.chunks())
-    if queue.ranks is not None and queue.settings.priority_expression is not None:
+    if queue.ranks is not None and queue.settings.rank_text is not None:
         out.ranks = queue.ranks.copy()
         out.unranked = queue.ranking.pieces(queue) if queue.ranking is not None else []
     out.retries = [_copy(run) for run in queue.delays.retries.runs()]

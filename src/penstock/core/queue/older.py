@@ -69,7 +69,7 @@ class Older:
 def waits(queue: Contents) -> bool:
     """Whether the queue has to be put in order before it may go on."""
     settings = queue.settings
-    ordered = settings.barrier_expression is not None or settings.priority_expression is not None
+    ordered = settings.barrier_expression is not None or settings.rank_text is not None
     return ordered or bool(settings.target_queue_depth) or queue.held > 0 or queue.ranks is not None
 
 

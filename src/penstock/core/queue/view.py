@@ -24,6 +24,7 @@ from penstock.core.queue.barriers.barriers import dissolve
 from penstock.core.queue.barriers.release import looked, release
 from penstock.core.queue.contents import NO_CREDIT, Contents
 from penstock.core.queue.depth import activate, arrive_behind_depth
+from penstock.core.queue.dispatching.attendance import altered, look, muster, note_use
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.dispatching.dispatch import dispatch, grant
 from penstock.core.queue.figures import Figures
@@ -108,8 +109,11 @@ class Queue(Contents):
             append_rest(self, chunk, batch, rows, [part for part in (elsewhere, dead) if part is not None])
             if dead is not None:
                 self.expire([Run(dead, False)], "time_limit", sink)
-        if self.ready and self.roster.all:
-            dispatch(self, now, sink)
+        if self.ready:
+            if self.roster.all:
+                dispatch(self, now, sink)
+            elif self.settings.purge_on_no_consumers:
+                self._purge(sink)
         if self.tail.count:
             activate(self, now, sink)
         if self.barriers.held:
@@ -131,8 +135,8 @@ class Queue(Contents):
         Errors: AccessRefused when this or another consumer wants the queue for itself.
         """
         passive, exclusive = terms.get("passive", False), terms.get("exclusive", False)
-        if not passive and any(c.exclusive or exclusive for c in self.roster.all):
-            raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
+        if not passive:
+            self._admit(exclusive=exclusive)
         if self.is_due(now):
             self.tick(now, sink)
         self._serial += 1
@@ -142,10 +146,28 @@ class Queue(Contents):
         if consumer.filter is not None:
             consumer.targets = self.sieved().join(consumer, consumer.filter, self.main, self.returned)
         self.enlist(consumer)
+        if not passive and self.settings.attended:
+            muster(self, now)
         if not passive and consumer.targets is not None:
             consumer.targets.wake(consumer)
         self._go_on(now, sink)
         return consumer
+
+    def _admit(self, *, exclusive: bool) -> None:
+        """Refuse one consumer too many."""
+        settings = self.settings
+        if any(c.exclusive or exclusive for c in self.roster.all):
+            raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
+        if exclusive and settings.single_active_consumer:
+            raise AccessRefused(
+                f"queue '{self.name}' in vhost '{self.vhost}' has a single active consumer: none of its consumers can "
+                "be exclusive"
+            )
+        if 0 <= settings.max_consumers <= len(self.roster.all):
+            raise AccessRefused(
+                f"queue '{self.name}' in vhost '{self.vhost}' has {len(self.roster.all)} consumers, "
+                f"max_consumers is {settings.max_consumers}"
+            )
 
     def unsubscribe(self, now: Now, consumer: Consumer, sink: Sink, *, requeue: bool, lost: bool = False) -> None:
         """No more deliveries to the consumer; with `requeue` what it holds goes back to its places.
@@ -156,7 +178,10 @@ class Queue(Contents):
         """
         if self.is_due(now):
             self.tick(now, sink)
+        was_open = not consumer.closed
         self._close(consumer)
+        if was_open and not consumer.passive and self.settings.attended:
+            muster(self, now)
         if requeue and consumer.leases.count and not consumer.leaving:
             oldest = consumer.leases.oldest() if lost else range(0)
             if len(oldest):
@@ -212,6 +237,7 @@ class Queue(Contents):
         """Grant up to `count` of the oldest messages that the consumer wants; returns how many."""
         if self.is_due(now):
             self.tick(now, sink)
+        note_use(self, now)
         if min(self.room, consumer.room) <= 0 or not self.ready or self.expiry.busy:
             return 0
         if self.ranking is not None or self.older is not None:
@@ -282,6 +308,7 @@ class Queue(Contents):
             self.lease_due <= now.mono
             or self.delays.due <= now.wall
             or self.expiry.due <= now.wall
+            or self.attendance.due <= now.mono
             or self.hungry
             or self.overspent
             or self.leaving
@@ -298,7 +325,7 @@ class Queue(Contents):
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
         wall = min(self.delays.due, self.expiry.due)
         at_once = self.hungry or self.overspent or self.leaving or (self.ranks is not None and self._reranks)
-        mono = 0 if at_once else self.lease_due
+        mono = 0 if at_once else min(self.lease_due, self.attendance.due, self.attendance.expires)
         return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 
     def tick(self, now: Now, sink: Sink) -> None:
@@ -309,6 +336,8 @@ class Queue(Contents):
             self._leave(now, sink)
         if self.ranks is not None and self.ranks.forgetting:
             self.ranks.forget_some()
+        if self.attendance.due <= now.mono:
+            look(self, now, sink)
         if self.lease_due <= now.mono:
             end_leases(self, now, sink)
         if self.delays.due <= now.wall:
@@ -333,8 +362,11 @@ class Queue(Contents):
         self.hungry = False
         if self.ranking is not None:
             go_on(self, sink)
-        if self.ready and self.roster.all:
-            dispatch(self, now, sink)
+        if self.ready:
+            if self.roster.all:
+                dispatch(self, now, sink)
+            elif self.settings.purge_on_no_consumers:
+                self._purge(sink)
         if self.tail.count:
             activate(self, now, sink)
         if self.barriers.held:
@@ -353,26 +385,31 @@ class Queue(Contents):
         before, self.settings = self.settings, settings
         if settings.barrier_expression is None and (len(self.barriers) or self.barriers.dormant):
             dissolve(self)
-        if settings.priority_expression != before.priority_expression:
+        if settings.rank_text != before.rank_text:
             change_ranks(self)
         for consumer in self._consumers:
             consumer.set_limit()
             if consumer.targets is not None:
                 consumer.targets.wake(consumer)
+        altered(self, now)
         self._go_on(now, sink)
 
     def purge(self, now: Now, sink: Sink) -> int:
         """Drop everything that is ready or held back; returns how much that was."""
         if self.is_due(now):
             self.tick(now, sink)
+        count = self._purge(sink)
+        self.hungry = False
+        if self.targets.lists:
+            self.targets.ask(self.main, self.returned, sink)
+        return count
+
+    def _purge(self, sink: Sink) -> int:
         count = self.ready + self.held + self.tail.count
         if count:
             sink.record(Kind.PURGE, self.name, None, pack_pairs(self.id, ready_pairs(self)))
             self._drop_ready()
         self.targets.forget()
-        self.hungry = False
-        if self.targets.lists:
-            self.targets.ask(self.main, self.returned, sink)
         return count
 
     def delete(self, now: Now, sink: Sink) -> int:

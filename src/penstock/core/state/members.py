@@ -47,7 +47,7 @@ class FoldedQueue:
 
     def alter(self, lsn: int, settings: QueueSettings) -> None:
         """Other settings, from this LSN on."""
-        if settings.priority_expression != self.state.settings.priority_expression:
+        if settings.rank_text != self.state.settings.rank_text:
             for part in self.parts:
                 part.pop("rank", None)
         self.state.settings = settings

@@ -97,18 +97,33 @@ def as_table(value: object) -> dict[str, object]:
     return cast("dict[str, object]", table) if isinstance(table, dict) else {}
 
 
-_KNOWN = frozenset(asdict(QueueSettings()))
+_AT_REST = asdict(QueueSettings())
+
+_ALWAYS_TOLD = frozenset(
+    {
+        "underlying_topic", "exchange", "default_publish_target", "filter", "semantics", "lease_period", "leasing",
+        "max_backlog", "max_per_subscription_backlog", "fairness_model", "max_deliveries", "max_cancels",
+        "delivery_limit", "retry", "expiration", "expiration_model", "message_ttl", "dead_letter_exchange",
+        "dead_letter_routing_key", "deliver", "deferred_ack_expiration", "barrier_expression",
+        "barrier_without_subscribers", "priority_expression", "target_queue_depth", "file_backed_metadata",
+        "recovery_point", "kind", "initial_owner", "group_local_queue_domain",
+    }
+)  # fmt: skip
+"""Settings of the first versions.  Their defaults may change, and must not change what an old log says."""
 
 
 def dump_settings(settings: QueueSettings) -> dict[str, object]:
-    """Settings as JSON holds them: all of them, so that a changed default never changes what an old log says."""
-    return asdict(settings)
+    """Settings as JSON holds them.  Those that came later are left out at rest, which is off for ever: they are many,
+    and every queue is in every checkpoint.
+    """
+    told = asdict(settings)
+    return {key: value for key, value in told.items() if key in _ALWAYS_TOLD or value != _AT_REST[key]}
 
 
 def load_settings(value: object) -> QueueSettings:
     """The inverse of `dump_settings`.  Raises ValueError for keys that this version does not know."""
     table = dict(cast("dict[str, object]", value)) if isinstance(value, dict) else {}
-    unknown = table.keys() - _KNOWN
+    unknown = table.keys() - _AT_REST.keys()
     if unknown:
         raise ValueError(f"queue settings in the log have the unknown keys {', '.join(sorted(unknown))}")
     retry = table.pop("retry", None)

@@ -62,6 +62,10 @@ class Streams:
         self.states: dict[str, StreamState] = {}
         self._readers: dict[str, str] = {}  # who opened it last; of this process alone
 
+    def reads(self, queue: int) -> bool:
+        """Whether some stream reads the queue of this id."""
+        return any(state.queue == queue for state in self.states.values())
+
     def open(self, now: Now, name: str, queue: Queue | None, instance: str = "", mode: str = "queue") -> Opened:
         """A reader starts: a new epoch, older ones are refused from now on.  `queue` is None in log mode.
 

@@ -206,7 +206,7 @@ class Router:
             self._filters[queue.id] = compile_filter(settings.filter)
         if settings.barrier_expression:
             self._barriers[queue.id] = compile_filter(settings.barrier_expression)
-        if settings.priority_expression is not None:
+        if settings.rank_text is not None:
             self.rating.add(queue.id)
 
     def remove(self, queue: Queue) -> None:

@@ -6,13 +6,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver
-from penstock.errors import NotFound
+from penstock.errors import NotFound, PreconditionFailed
 from penstock.memory import Piece
 from penstock.records.chunks import Now
 from penstock.server.amqp.answers import Answer, Answers
 from penstock.server.amqp.getting import answer_get
 from penstock.server.amqp.subscribing import encoder_of, informed
 from penstock.server.amqp.tags import Tags
+from penstock.wire.amqp import methods
 from penstock.wire.amqp.deliver import DeliveryEncoder
 
 if TYPE_CHECKING:
@@ -124,6 +125,15 @@ class Channel:
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             self.session.notify_cancel(self, consumer.tag)
+
+    def overdue(self, timeout: int) -> None:
+        """A delivery was not settled within so many microseconds: the channel ends, and all it holds goes back."""
+        if self.open:
+            text = (
+                f"delivery acknowledgement on channel {self.number} timed out. "
+                f"Timeout value used: {timeout // 1000} ms. It can be configured, see x-consumer-timeout"
+            )
+            self.session.fail_channel(self.number, PreconditionFailed(text), methods.Method, lost=True)
 
     # -- all of its consumers
 

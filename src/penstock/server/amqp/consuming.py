@@ -78,6 +78,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     if backlog is None and channel.prefetch:
         backlog = channel.prefetch
     priority = count_of(arguments, "x-priority", None) or 0
+    timeout = count_of(arguments, "x-consumer-timeout", 0)
     if is_pattern(session, name):
         consume_from_several(session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority)
         return
@@ -96,6 +97,8 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         shared=channel.shared,
         priority=priority,
         paused=session.outgoing.blocked,
+        timeout=None if timeout is None else timeout * 1000,
+        on_overdue=channel.overdue,
     )
     channel.consumers[tag] = consumer
     if text is not None:

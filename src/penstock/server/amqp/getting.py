@@ -36,6 +36,7 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
             no_ack=method.no_ack,
             filter=consuming(session, queue, None),
             passive=True,
+            on_overdue=channel.overdue,
         )
         channel.getters[(queue.id, method.no_ack)] = getter
     stopped = session.engine.broken is not None and queue.settings.semantics == "at-most-once"

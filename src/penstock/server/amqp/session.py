@@ -237,15 +237,20 @@ class Session:
         if "consumer_cancel_notify" in self.machine.client_capabilities:
             self.send(channel.number, methods.BasicCancel(tag, True))
 
-    def fail_channel(self, number: int, error: PenstockError, method: type[methods.Method]) -> None:
-        """Close one channel for a refusal, or the connection where the code asks for that."""
+    def fail_channel(
+        self, number: int, error: PenstockError, method: type[methods.Method], *, lost: bool = False
+    ) -> None:
+        """Close one channel for a refusal, or the connection where the code asks for that.
+
+        lost: of each consumer the oldest delivery counts as failed.
+        """
         code, text, whole = reply_code(error)
         if whole:
             self.machine.fail_connection(code, text, method)
             self._close_all(lost=False)
         else:
             self.machine.fail_channel(number, code, text, method)
-            self._channel_over(number)
+            self._channel_over(number, lost=lost)
         self.outgoing.mark_dirty()
 
     # -- life
@@ -272,10 +277,10 @@ class Session:
             case _:
                 pass
 
-    def _channel_over(self, number: int) -> None:
+    def _channel_over(self, number: int, *, lost: bool = False) -> None:
         channel = self.channels.get(number)
         if channel is not None:
-            self.close_channel(channel)
+            self.close_channel(channel, lost=lost)
 
     def close_channel(self, channel: Channel, *, lost: bool = False) -> None:
         """What the channel held goes back to its queues, each message to its own place."""

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Rate
+from penstock.core.queue.priority.levels import Levels, Ranking
 from penstock.core.queue.priority.ranks import LOWEST, rank_of
-from penstock.expr import Value
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
 from penstock.server.filters.judging import Off, breathe, slices
@@ -46,9 +46,12 @@ class Rates:
             self.off(work, tell)
 
 
-def ranks_of(value: Value, chunk: Chunk, rows: Rows) -> list[int]:
+def ranks_of(value: Ranking, chunk: Chunk, rows: Rows) -> list[int]:
     """The rank of each message of a chunk; those without a row have the lowest.  Any thread."""
     found = dict.fromkeys(chunk, LOWEST)
+    if isinstance(value, Levels):
+        found.update(zip(rows.lsns, value.ranks(rows.properties, len(rows), rows.times), strict=True))
+        return [found[lsn] for lsn in chunk]
     for part in slices(range(len(rows.lsns)), list(map(len, rows.bodies))):
         some = slice(part[0], part[-1] + 1)
         values = value.values(

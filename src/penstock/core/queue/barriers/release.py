@@ -31,8 +31,7 @@ def release(queue: Queue, now: Now, sink: Sink) -> None:
         first = barriers.first
         if first is None or not _free(queue, first):
             return
-        wanting = queue.roster.all
-        if wanting:
+        if any(not one.standby for one in queue.roster.all):
             if not _answered(queue, barriers, first, sink):
                 return
         elif queue.settings.barrier_without_subscribers == "hold":
@@ -60,7 +59,11 @@ def _answered(queue: Queue, barriers: Barriers, first: Barrier, sink: Sink) -> b
     """Whether all filters have looked at it; if not they are asked, unless they are at it."""
     if not queue.targets.lists:
         return True
-    filters = {one.targets.filter.text: one.targets.filter for one in queue.roster.all if one.targets is not None}
+    filters = {
+        one.targets.filter.text: one.targets.filter
+        for one in queue.roster.all
+        if one.targets is not None and not one.standby
+    }
     unknown = [one for text, one in filters.items() if text not in barriers.answers]
     if unknown and not barriers.asked:
         barriers.serial += 1
@@ -86,7 +89,8 @@ def looked(queue: Queue, token: Token, found: Sequence[Sequence[int]], upto: int
 def _let_go(queue: Queue, first: Barrier, sink: Sink) -> None:
     barriers = queue.barriers
     answers = barriers.answers
-    takers = [one for one in queue.roster.all if one.targets is None or answers[one.targets.filter.text]]
+    takers = [one for one in queue.roster.all if not one.standby]
+    takers = [one for one in takers if one.targets is None or answers[one.targets.filter.text]]
     barriers.pop()
     lsn = first.lsn
     removed = sink.record(Kind.SETTLE, queue.name, {"barrier": len(takers)}, pack_pairs(queue.id, (lsn, lsn + 1)))

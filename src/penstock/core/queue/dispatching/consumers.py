@@ -6,6 +6,7 @@ shares with others, and whether its connection takes bytes at all.  The queue-wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Required, TypedDict
 
 from penstock.core.queue.settling.leases import Leases
@@ -59,14 +60,17 @@ class Terms(TypedDict, total=False):
     priority: int  # higher is served first
     passive: bool  # it gets only what it asks for by `pull`
     paused: bool  # its connection takes nothing now, until `resume`
+    timeout: int | None  # microseconds that a delivery may stay unsettled; None: as the queue says; 0: any time
+    on_overdue: Callable[[int], None] | None  # told that time when it is over, ends it; None: what is overdue goes back
 
 
 class Consumer:
     """One subscription to one queue."""
 
     __slots__ = (
-        "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "leaving", "limit", "max_backlog",
-        "no_ack", "passive", "paused", "priority", "queue", "serial", "shared", "tag", "targets",
+        "_timeout", "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "leaving", "limit",
+        "max_backlog", "no_ack", "on_overdue", "passive", "paused", "priority", "queue", "reported", "serial",
+        "shared", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +89,8 @@ class Consumer:
         priority: int = 0,
         passive: bool = False,
         paused: bool = False,
+        timeout: int | None = None,
+        on_overdue: Callable[[int], None] | None = None,
     ) -> None:
         self.queue = queue
         self.serial = serial  # order of subscription
@@ -99,6 +105,11 @@ class Consumer:
         self.priority = priority
         self.passive = passive
         self.paused = paused  # its connection takes no bytes now
+        self._timeout = timeout
+        self.timeout = 0  # microseconds
+        self.on_overdue = on_overdue
+        self.reported = False  # its holder was told
+        self.standby = False  # it waits for others to go, or to come (`attendance`)
         self.closed = False
         self.leaving = ""  # why it gives back what it holds, a step at a time; empty: it does not
         self.fenced = False  # nobody else may settle what it holds, whatever `leasing` says: a stream
@@ -115,7 +126,9 @@ class Consumer:
         of_queue = self.queue.settings.max_per_subscription_backlog or UNLIMITED
         if self.no_ack and own:
             own = of_queue = UNLIMITED  # nothing is ever outstanding
-        self.limit = min(own, of_queue)
+        self.limit = 0 if self.standby else min(own, of_queue)
+        self.timeout = self.queue.settings.consumer_timeout if self._timeout is None else self._timeout
+        self.leases.timed = self.timeout > 0
 
     @property
     def outstanding(self) -> int:

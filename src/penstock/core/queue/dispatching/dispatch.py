@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Sink
+from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.dispatching.fairness import deal, pick
 from penstock.core.queue.dispatching.matched import dispatch_matched
 from penstock.core.queue.figures import Figures
@@ -227,6 +228,8 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
                 run.deadline = deadline
                 run.granted = now.mono
             consumer.leases.add(run)
+        if consumer.timeout:
+            watch(queue, now.mono + consumer.timeout)
         again = len(chunk) if tally.deliveries else 0
         if not again and chunk[0] < queue.redelivered_below:
             again = bisect_left(chunk, queue.redelivered_below)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.attendance import muster
 from penstock.core.queue.dispatching.filtering import Matcher
 from penstock.records.chunks import Now
 
@@ -46,6 +47,8 @@ def reopen(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, filter: Ma
     if filter is not None:
         consumer.targets = queue.sieved().join(consumer, filter, queue.main, queue.returned)
     queue.enlist(consumer)
+    if queue.settings.attended:
+        muster(queue, now)
     _serve(queue, now, consumer, sink)
 
 

@@ -16,10 +16,10 @@ from penstock.core.effects import Purpose, Rate, Sink, Token
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Pool
 from penstock.core.queue.order.runs import Run, packed, tidy
+from penstock.core.queue.priority.levels import compile_ranking
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import LOWEST, UNKNOWN, Ints, Ranks, priority_of
 from penstock.core.state.durable import flat, to_array
-from penstock.expr import compile_value
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
 
     What costs more with many that wait is done by `go_on`.
     """
-    expression = queue.settings.priority_expression
+    expression = queue.settings.rank_text
     back = [Run(run.chunk, run.solid, run.tally, run.place) for run in queue.returned.runs()]
     others = list(queue.beside_main())
     before = queue.main
@@ -120,7 +120,7 @@ def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
 
 
 def _wait_for(queue: Contents, order: PriorityOrder, pieces: Iterable[Chunk]) -> None:
-    expression = queue.settings.priority_expression
+    expression = queue.settings.rank_text
     assert queue.ranks is not None
     lsns = Pool(queue.ranks.firsts)
     for piece in pieces:
@@ -148,7 +148,9 @@ def go_on(queue: Contents, sink: Sink) -> None:
         if len(living):
             ranking.asked = living
             ranking.serial = next(_serials)
-            sink.effect(Rate(Token(queue.id, ranking.serial, Purpose.RANK), compile_value(ranking.expression), living))
+            sink.effect(
+                Rate(Token(queue.id, ranking.serial, Purpose.RANK), compile_ranking(ranking.expression), living)
+            )
             return
         ranking.lsns.take_upto(chunk[-1])
     queue.ranking = None
@@ -226,7 +228,8 @@ def priorities(queue: Contents) -> dict[str, object]:
     """
     if not isinstance(queue.main, PriorityOrder):
         return {}
-    told = queue.main.priorities(PRIORITIES_MOST) if queue.main.count else []
+    aged = queue.settings.priority_ageing > 0  # ranks are times then, and tell nothing
+    told = queue.main.priorities(PRIORITIES_MOST) if queue.main.count and not aged else []
     return {
         "priorities": {str(priority_of(rank)) if rank != LOWEST else "lowest": count for rank, count in told},
         "unranked": queue.ranking.left(queue) if queue.ranking is not None else 0,

@@ -32,6 +32,9 @@ GATHERED_MOST = 2048
 STEP_MOST = 65_536
 """Messages that leave their consumers in one step, about, when very many go back at once."""
 
+GRAIN_US = 1_000_000
+"""Small grants are gathered over so much time at most, where it matters when they were given."""
+
 STEP_RUNS = 1024
 """Runs in such a step."""
 
@@ -39,11 +42,12 @@ STEP_RUNS = 1024
 class Leases:
     """The runs that one consumer holds."""
 
-    __slots__ = ("_dead", "_gathering", "_lanes", "count", "runs")
+    __slots__ = ("_dead", "_gathering", "_lanes", "count", "runs", "timed")
 
     def __init__(self) -> None:
         self.runs: deque[Run] = deque()  # in order of grant; shells of which nothing is left may stand among them
         self.count = 0
+        self.timed = False  # when each was granted matters, to a second
         self._gathering: array[int] | None = None  # the chunk of the last run, if it was made here
         self._lanes: Lanes | None = None  # the runs by LSN, all of them `Lease`s then
         self._dead = 0  # empty shells in `runs`
@@ -70,6 +74,10 @@ class Leases:
             or len(held) >= GATHERED_MOST
         ):
             return False
+        if self.timed:
+            if last.granted // GRAIN_US != run.granted // GRAIN_US:
+                return False
+            last.granted = run.granted  # of some too late, of none too early
         if isinstance(held, range) and isinstance(chunk, range) and held.stop == chunk.start:
             last.chunk = range(held.start, chunk.stop)
             return True
@@ -261,6 +269,30 @@ class Leases:
                 kept.append(runs.popleft())
         if kept:
             runs.extendleft(reversed(kept))
+        self._removed(out)
+        return out
+
+    def oldest_grant(self) -> int:
+        """When the oldest of what is held was granted, on the monotonic clock; 0: nothing is, or nobody knows."""
+        for run in self.runs:
+            if not isinstance(run, Lease) or run.left:
+                return run.granted
+        return 0
+
+    def granted_until(self, mono: int) -> list[Run]:
+        """Remove what was granted up to then, oldest first: about `STEP_MOST` messages, at least a run."""
+        out = list[Run]()
+        most = STEP_MOST
+        runs = self.runs
+        while runs and most > 0 and len(out) < STEP_RUNS:
+            run = runs[0]
+            if isinstance(run, Lease) and not run.left:
+                runs.popleft()
+            elif run.granted <= mono:
+                out.append(self._ended_run(runs.popleft()))
+                most -= len(out[-1].chunk)
+            else:
+                break
         self._removed(out)
         return out
 

@@ -1,0 +1,154 @@
+"""Who attends to a queue: which of its consumers may be given something, how long deliveries stay unsettled, and since
+when nobody consumes, gets or declares.
+
+It knows consumers and the monotonic clock; it takes no message away.  Deleting a queue is not a queue's own to do: the
+commands ask `unused` (`core.commands.deliveries`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Overdue, Sink
+from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.settling.settle import give_back
+from penstock.records.chunks import Now
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+
+class Attendance:
+    """What a queue remembers of that; nothing of it lasts beyond the process."""
+
+    __slots__ = ("began", "expires", "opens", "overdue", "used")
+
+    def __init__(self) -> None:
+        self.began = False  # enough consumers came, or the wait for them is over
+        self.opens = NEVER  # mono: it begins without the others
+        self.overdue = NEVER  # mono: no delivery has been out for too long before this
+        self.used = 0  # mono: when a consumer, get or declare was last there
+        self.expires = NEVER  # mono: look then whether the queue has been unused for long enough
+
+    @property
+    def due(self) -> int:
+        """When the queue has something to do here."""
+        return min(self.opens, self.overdue)
+
+
+def muster(queue: Queue, now: Now) -> None:
+    """Somebody came or went, or a setting changed: say who may be given something."""
+    settings, consumers = queue.settings, queue.roster.all
+    held_back = False
+    if settings.consumers_before_dispatch:
+        here = queue.attended()
+        if not consumers:
+            here.began, here.opens = False, NEVER
+        elif not here.began:
+            if len(consumers) >= settings.consumers_before_dispatch:
+                here.began, here.opens = True, NEVER
+            elif here.opens == NEVER and settings.delay_before_dispatch is not None:
+                here.opens = now.mono + settings.delay_before_dispatch
+        held_back = not here.began
+    for place, consumer in enumerate(consumers):
+        standby = held_back or (settings.single_active_consumer and place > 0)
+        if consumer.standby != standby:
+            consumer.standby = standby
+            consumer.set_limit()
+            if not standby and consumer.targets is not None:
+                consumer.targets.wake(consumer)
+    note_use(queue, now)
+
+
+def note_use(queue: Queue, now: Now) -> None:
+    """Somebody consumes, gets, declares, or did until now."""
+    expires = queue.settings.queue_expires
+    if expires is None:
+        return
+    here = queue.attended()
+    here.used = now.mono
+    if queue.roster.all:
+        here.expires = NEVER
+    elif here.expires == NEVER:  # else it is looked at then, and once more
+        here.expires = now.mono + expires
+
+
+def unused(queue: Queue, now: Now) -> bool:
+    """Whether the queue's time without use is over; if not, when to look again is set."""
+    expires = queue.settings.queue_expires
+    here = queue.attendance
+    if here.expires > now.mono:
+        return False
+    if expires is None or queue.roster.all:
+        here.expires = NEVER
+        return False
+    here.expires = here.used + expires
+    return here.expires <= now.mono
+
+
+def altered(queue: Queue, now: Now) -> None:
+    """Other settings."""
+    here = queue.attendance
+    if not (queue.settings.attended or here.began or any(one.standby for one in queue.roster.all)):
+        if here.expires != NEVER:
+            here.expires = NEVER
+        watch_again(queue)
+        return
+    here = queue.attended()
+    here.opens = here.expires = NEVER
+    if not queue.settings.consumers_before_dispatch:
+        here.began = False
+    muster(queue, now)
+    watch_again(queue)
+
+
+def active_tag(queue: Queue) -> str | None:
+    """Who gets everything, where one consumer alone does."""
+    consumers = queue.roster.all
+    return consumers[0].tag if queue.settings.single_active_consumer and consumers else None
+
+
+# -- deliveries that nobody settles
+
+
+def watch(queue: Queue, due: int) -> None:
+    """A delivery went out that may stay unsettled until then."""
+    if due < queue.attendance.overdue:
+        queue.attended().overdue = due
+
+
+def watch_again(queue: Queue) -> None:
+    """Look through what is held for when the first of it is out for too long."""
+    due = NEVER
+    for consumer in queue.holders():
+        if consumer.timeout and not consumer.reported and (granted := consumer.leases.oldest_grant()):
+            due = min(due, granted + consumer.timeout)
+    if due < NEVER or queue.attendance.overdue < NEVER:
+        queue.attended().overdue = due
+
+
+def look(queue: Queue, now: Now, sink: Sink) -> None:
+    """What is due: dispatch begins, deliveries that stayed out for too long go back."""
+    here = queue.attendance
+    if here.opens <= now.mono:
+        here.began, here.opens = True, NEVER
+        muster(queue, now)
+    if here.overdue > now.mono:
+        return
+    for consumer in list(queue.holders()):
+        timeout = consumer.timeout
+        if not timeout or consumer.leaving or consumer.reported:
+            continue
+        granted = consumer.leases.oldest_grant()
+        if not granted or granted + timeout > now.mono:
+            continue
+        if consumer.on_overdue is not None:
+            consumer.reported = consumer.paused = True  # what it holds goes back with its channel
+            sink.effect(Overdue(consumer.on_overdue, timeout))
+            continue
+        runs = consumer.leases.granted_until(now.mono - timeout)
+        queue.expired_leases += sum(len(run.chunk) for run in runs)
+        queue.freed(consumer, runs)
+        give_back(queue, now, [run for run in runs if run.place != SLOT], sink, cause="timeout", failed=True)
+    watch_again(queue)
