@@ -16,6 +16,7 @@ from penstock.core.commands.paging import PagingCommands
 from penstock.core.commands.sinks import SinkCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import TopologyCommands
+from penstock.core.commands.transactions import TransactionCommands
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
@@ -26,7 +27,7 @@ from penstock.records.entries import Publishes, Topic
 from penstock.records.schema import GROUP_BYTES_MAX
 
 
-class Core(Life, TopologyCommands, SubscriptionCommands, SinkCommands, PagingCommands):
+class Core(Life, TopologyCommands, SubscriptionCommands, SinkCommands, TransactionCommands, PagingCommands):
     """The rules of one instance."""
 
     @property
@@ -98,17 +99,3 @@ class Core(Life, TopologyCommands, SubscriptionCommands, SinkCommands, PagingCom
         if publisher is not None and sequence is not None and publisher in self.publishers:
             skip = min(max(self.publishers[publisher] - sequence + 1, 0), len(batch.bodies))
         return self._publisher.unjudged(batch, skip=skip)
-
-    def judge(self, batch: Publishes) -> list[tuple[int, Refusal]]:
-        """The rows that `publish` would refuse, without publishing: a transaction asks before it begins."""
-        memo, keyed = self._publisher.traits, self._publisher.keyed
-        if isinstance(batch.properties, bytes):
-            refusal = memo[batch.properties].refusal
-            refused = [] if refusal is None else [(row, refusal) for row in range(len(batch))]
-        else:
-            refused = [
-                (row, refusal)
-                for row, data in enumerate(batch.properties)
-                if (refusal := memo[data].refusal) is not None
-            ]
-        return refused if keyed is None else sorted({**dict(keyed.judge(batch)), **dict(refused)}.items())

@@ -88,6 +88,11 @@ class Kind(IntEnum):
     )
     #   now; lsns: of the records they had, where an action wants to know
 
+    TRANSACTION = (
+        66  # header {"first", "rows", "ended", "by"?}: the last record of a group that one client committed as
+    )
+    #   a whole: messages (`rows` of them) and ends of deliveries (`ended`), from the LSN `first` on
+
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})
 """Kinds that carry a message."""

@@ -12,6 +12,9 @@ LOG_VERSION = 1
 GROUP_BYTES_MAX = 1 << 30
 """Bytes that a group may have, for it lies in one record batch, whose columns reach 2 GiB; and that a message may."""
 
+TRANSACTION_BYTES_MAX = 64 << 20
+"""Bytes of messages and dead letters that a transaction may have: until it ends they are in memory."""
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 _FIELDS: list[pa.Field[Any]] = [

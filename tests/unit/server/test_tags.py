@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.records.chunks import as_chunk
 from penstock.server.amqp import tags as tags_module
 from penstock.server.amqp.tags import Settled, Tags, UnknownTag
 
@@ -132,3 +133,57 @@ def test_skipped_tags_are_settled_without_effect_and_without_mistake() -> None:
             tags.settle(low, high)
     assert plain(tags.settle(0, 0)) == [(B, 21)]
     assert tags.settle(0, 0) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=8),
+    st.lists(st.tuples(st.sampled_from(("one", "up to", "all", "give", "settle")), st.integers(0, 60)), max_size=25),
+)
+def test_what_is_taken_back_is_outstanding_as_if_it_had_never_been_lent(
+    given_out: list[tuple[int, bool]], steps: list[tuple[str, int]]
+) -> None:
+    with patch.object(tags_module, "SMALL", 4):
+        tags, model = Tags(), dict[int, tuple[Any, int]]()
+        lsn = 0
+        kept = list[Any]()
+
+        def give(count: int, whose: bool) -> None:
+            nonlocal lsn
+            chunk = range(lsn, lsn + count) if whose else [lsn + 2 * n for n in range(count)]
+            first = tags.give(A if whose else B, as_chunk(chunk), True)
+            model.update({first + i: (A if whose else B, at) for i, at in enumerate(chunk)})
+            lsn += 2 * count + 1
+
+        for count, whose in given_out:
+            give(count, whose)
+        settled = dict[int, tuple[Any, int]]()
+        for what, number in steps:
+            if what == "give":
+                give(number % 7 + 1, bool(number % 2))
+                continue
+            low, high = (number, number) if what in ("one", "settle") else (0, 0 if what == "all" else number)
+            left = [tag for tag in model if tag not in settled]
+            wanted = [tag for tag in left if low <= tag <= (high or max(left, default=0))]
+            fine = number in left if what != "all" else True
+            if not fine or (what != "all" and number == 0):
+                if number:
+                    with pytest.raises(UnknownTag):
+                        tags.lend(low, high)
+                continue
+            if what == "settle":  # something else of the channel that is not to be undone
+                assert plain(tags.settle(low, high)) == [model[tag] for tag in wanted]
+                for tag in wanted:
+                    del model[tag]
+                continue
+            lent = tags.lend(low, high)
+            assert [tag for some, _, _ in lent for tag in some] == wanted
+            assert [(who, at) for _, who, chunk in lent for at in chunk] == [model[tag] for tag in wanted]
+            settled.update({tag: model[tag] for tag in wanted})
+            kept.append(lent)
+        assert tags.count == len(model) - len(settled)
+        for lent in kept:
+            tags.take_back(lent)
+        assert tags.count == len(model)
+        for tag in sorted(model, key=lambda tag: (tag % 3, tag)):
+            assert plain(tags.settle(tag, tag)) == [model[tag]]
+        assert tags.count == 0

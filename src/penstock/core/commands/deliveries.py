@@ -14,7 +14,7 @@ from penstock.core.publishing.dead_letters import Buried
 from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.settling.letters import portions
-from penstock.core.queue.view import Queue
+from penstock.core.queue.view import Letter, Queue
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.entries import Rows
 
@@ -70,12 +70,16 @@ class DeliveryCommands(QueueCommands):
         client: str = "",
         delay: int | None = None,
         reason: str | None = None,
+        dying: list[Letter] | None = None,
     ) -> int:
-        """End deliveries; returns how many it affected.  Stale ones are counted, never an error."""
+        """End deliveries; returns how many it affected.  Stale ones are counted, never an error.
+
+        dying: takes what EXPIRE ends that wants a dead letter; the caller writes it (`Queue.settle`).
+        """
         if self._admin.by_id.get(queue.id) is not queue:
             return 0
         affected = queue.settle(
-            self._at(now), chunks, verb, self._out, by=by, client=client, delay=delay, reason=reason
+            self._at(now), chunks, verb, self._out, by=by, client=client, delay=delay, reason=reason, dying=dying
         )
         if verb is Verb.CANCEL:
             self._cancelled[queue.id] = self._cancelled.get(queue.id, 0) + affected

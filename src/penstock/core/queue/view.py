@@ -278,16 +278,18 @@ class Queue(Contents):
         client: str = "",
         delay: int | None = None,
         reason: str | None = None,
+        dying: list[Letter] | None = None,
     ) -> int:
         """End deliveries of these messages (each chunk ascending) as `verb` says; returns how many it affected.
 
         by        whose deliveries they are; None: whoever holds them, as the queue's `leasing` allows to `client`
         delay     microseconds that CANCEL or RELEASE keeps them away, instead of the queue's back-off
         reason    of EXPIRE, instead of `forced_expire`
+        dying     takes what EXPIRE ends that wants a dead letter: the caller writes letter and record at once
         """
         if self.is_due(now):
             self.tick(now, sink)
-        affected = settle(self, now, chunks, verb, sink, by, client, delay, reason)
+        affected = settle(self, now, chunks, verb, sink, by, client, delay, reason, dying)
         if self.ready or self._free_credit or self.targets.lists or self.barriers.held or self.tail.count:
             self._go_on(now, sink)
         return affected
@@ -470,15 +472,23 @@ class Queue(Contents):
         reasons = reason.split(",")
         return wants(self.actions, reasons)
 
-    def expire(self, runs: Sequence[Run], reason: str, sink: Sink, by: str = "") -> None:
-        """Let messages leave without success; they are counted in no state any more when this is called."""
+    def expire(
+        self, runs: Sequence[Run], reason: str, sink: Sink, by: str = "", dying: list[Letter] | None = None
+    ) -> None:
+        """Let messages leave without success; they are counted in no state any more when this is called.
+
+        dying: takes those that want a letter, instead of the queue's own.
+        """
         if not runs:
             return
         if self.figures is None:
             self.figures = Figures()
         self.figures.expired(reason, sum(len(run.chunk) for run in runs))
         if self.wants_letter(reason):
-            self.mourned().add(runs, reason, by, sink)
+            if dying is not None:
+                dying.append(Letter(list(runs), reason, by))
+            else:
+                self.mourned().add(runs, reason, by, sink)
             return
         header: dict[str, object] = {"reason": reason}
         if by:

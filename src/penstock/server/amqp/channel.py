@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.expr import Filter
     from penstock.server.amqp.following import Following
     from penstock.server.amqp.session import Session
+    from penstock.server.amqp.transacting import Open
 
 
 class Channel:
@@ -44,6 +45,7 @@ class Channel:
         self.last_queue = ""  # what an empty queue name means
         self.prefetch = 0  # of consumers started from now on; 0: no limit
         self.shared: Credit | None = None  # qos global
+        self.tx: Open | None = None  # after tx.select
         self.confirming = False
         self.published = 0  # sequence number of the last publish
         self.unconfirmed = 0
@@ -161,6 +163,8 @@ class Channel:
 
     def give_back(self, now: Now, *, lost: bool) -> None:
         """It is over: what its consumers hold goes back to the queues.  lost: the connection broke."""
+        if self.tx is not None:
+            self.tx.forget()
         self.silence()  # what one gives back must not be granted to the next one that goes
         core = self.session.core
         for consumer in [*self.consumers.values(), *self.cancelled_consumers, *self.getters.values()]:

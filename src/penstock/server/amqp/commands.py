@@ -7,11 +7,11 @@ the session turns that into the close code of the smallest scope.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.core.effects import Verb
 from penstock.errors import PreconditionFailed, ProtocolError
-from penstock.server.amqp import consuming, declaring, getting
+from penstock.server.amqp import consuming, declaring, getting, transacting
 from penstock.server.amqp.channel import Channel
 from penstock.wire.amqp import methods as m
 
@@ -31,17 +31,25 @@ def run(session: Session, channel: Channel, method: m.Method) -> None:
 
 def _nack(session: Session, channel: Channel, method: m.BasicNack) -> None:
     low = 0 if method.multiple else method.delivery_tag
-    settled = channel.tags.settle(low, method.delivery_tag) if method.multiple or low else _no_tag(0)
-    session.settle(settled, Verb.CANCEL if method.requeue else Verb.EXPIRE)
+    if not (method.multiple or low):
+        _no_tag(0)
+    _end(session, channel, low, method.delivery_tag, requeue=method.requeue)
 
 
 def _reject(session: Session, channel: Channel, method: m.BasicReject) -> None:
-    tag = method.delivery_tag
-    settled = channel.tags.settle(tag, tag) if tag else _no_tag(0)
-    session.settle(settled, Verb.CANCEL if method.requeue else Verb.EXPIRE)
+    tag = method.delivery_tag or _no_tag(0)
+    _end(session, channel, tag, tag, requeue=method.requeue)
 
 
-def _no_tag(tag: int) -> list[tuple[Any, Any]]:
+def _end(session: Session, channel: Channel, low: int, high: int, *, requeue: bool) -> None:
+    verb = Verb.CANCEL if requeue else Verb.EXPIRE
+    if channel.tx is not None:
+        channel.tx.settle(low, high, verb)
+    else:
+        session.settle(channel.tags.settle(low, high), verb)
+
+
+def _no_tag(tag: int) -> NoReturn:
     raise PreconditionFailed(f"unknown delivery tag {tag}")
 
 
@@ -55,6 +63,8 @@ def _recover_async(session: Session, channel: Channel, method: m.BasicRecoverAsy
 
 
 def _confirm_select(session: Session, channel: Channel, method: m.ConfirmSelect) -> None:
+    if channel.tx is not None:
+        raise PreconditionFailed("cannot switch from tx to confirm mode")
     channel.confirming = True
     if not method.nowait:
         session.reply(channel, m.ConfirmSelectOk())
@@ -79,4 +89,7 @@ _HANDLERS: dict[type[Any], Handler] = {
     m.BasicRecover: _recover,
     m.BasicRecoverAsync: _recover_async,
     m.ConfirmSelect: _confirm_select,
+    m.TxSelect: transacting.select,
+    m.TxCommit: transacting.commit,
+    m.TxRollback: transacting.rollback,
 }

@@ -132,6 +132,12 @@ class Intake:
     def _store(
         self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic], judged: Judged | None
     ) -> None:
+        if channel.tx is not None:
+            try:
+                channel.tx.publish(run, topics)
+            except (Refused, ProtocolError) as error:
+                self.session.fail_channel(channel.number, error, methods.BasicPublish)
+            return
         refuse = self.door.refusal()
         alarm = self.door.alarm
         if (refuse is not None or alarm.raised) and alarm.holds(self.session, channel, run):
@@ -147,10 +153,7 @@ class Intake:
         self.counters.published += count
         self.counters.routed += published.stored
         if published.unroutable:
-            before = self.counters.unroutable_returned
-            self._return_unroutable(channel, run, published.unroutable)
-            returned_now = self.counters.unroutable_returned - before
-            self.counters.unroutable_dropped += len(published.unroutable) - returned_now
+            self.send_back(channel, [(run, row) for row in published.unroutable])
         if published.refused and isinstance(published.refused[0][1], CLOSING if channel.confirming else UNHEARD):
             self.session.fail_channel(channel.number, published.refused[0][1], methods.BasicPublish)
             return
@@ -168,23 +171,26 @@ class Intake:
         """Its rows are judged now; the topology may have changed meanwhile."""
         self.session.incoming.go_on(partial(self.take, run, batch.judged))
 
-    def _return_unroutable(self, channel: Channel, run: events.PublishRun, rows: Sequence[int]) -> None:
-        for row in rows:
+    def send_back(self, channel: Channel, unroutable: Sequence[tuple[events.PublishRun, int]]) -> None:
+        """Return what nobody wanted and whose publisher asked to be told; count all of it."""
+        for run, row in unroutable:
             target = run.target_of(row)
-            if target.mandatory:
-                self.counters.unroutable_returned += 1
-                self.machine.send_pieces(
+            if not target.mandatory:
+                self.counters.unroutable_dropped += 1
+                continue
+            self.counters.unroutable_returned += 1
+            self.machine.send_pieces(
+                channel.number,
+                returned(
                     channel.number,
-                    returned(
-                        channel.number,
-                        312,
-                        target.exchange,
-                        target.key,
-                        run.properties_of(row),
-                        run.bodies[row],
-                        self.machine.frame_max,
-                    ),
-                )
+                    312,
+                    target.exchange,
+                    target.key,
+                    run.properties_of(row),
+                    run.bodies[row],
+                    self.machine.frame_max,
+                ),
+            )
         self.session.outgoing.take_machine_output()
 
     def confirm(self, channel: Channel, first: int, last: int, refused: list[int] | None) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.errors import DiskFull, LogBroken, PenstockError
+from penstock.errors import DiskFull, LogBroken, PenstockError, Refused
 from penstock.server.amqp import commands
 from penstock.server.amqp.alarm import HELD_MOST
 from penstock.server.amqp.channel import Channel
@@ -154,11 +154,18 @@ class Session:
             return
         settled: Settled = []
         try:
+            if channel.tx is not None:
+                for low, high in run.spans:
+                    channel.tx.settle(low, high, Verb.ACK)
+                return
             for low, high in run.spans:
                 settled += channel.tags.settle(low, high)
         except UnknownTag as unknown:
             self.settle(settled, Verb.ACK)
             self.unknown_tag(channel, unknown.tag, methods.BasicAck)
+            return
+        except Refused as error:  # a transaction has no room for more
+            self.fail_channel(channel.number, error, methods.BasicAck)
             return
         self.settle(settled, Verb.ACK)
 

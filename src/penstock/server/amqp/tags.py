@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Settled = list["tuple[Consumer, Chunk]"]
 
+Lent = list["tuple[Chunk, Consumer, Chunk]"]
+"""Tags (ascending) that were settled and can be taken back, whose they are, and their messages."""
+
 SMALL = 64
 """Deliveries smaller than this are joined with the one before."""
 BLOCK_MOST = 2048
@@ -53,6 +56,11 @@ class _Block:
     def holds(self, low: int, high: int) -> bool:
         """Whether all these places are outstanding (high exclusive, within the block)."""
         return self.gone is None or self.gone.find(1, low, high) < 0
+
+    def tags(self, low: int, high: int) -> Chunk:
+        """The tags that are outstanding from place `low` to before `high`."""
+        every = range(self.first + low, self.first + high)
+        return every if self.gone is None else _living(every, self.gone[low:high])
 
     def take(self, low: int, high: int) -> Chunk:
         """Settle what is outstanding from place `low` to before `high`; its messages."""
@@ -170,21 +178,66 @@ class Tags:
             self._let_go(at)
         return [(block.consumer, chunk)]
 
+    def lend(self, low: int, high: int) -> Lent:
+        """As `settle`, in a way that `take_back` can undo."""
+        if self._skipped:
+            if high >= self.next:
+                raise UnknownTag(high)
+            at, high = max(bisect_right(self._firsts, low, self._start) - 1, self._start), high or self.next - 1
+        elif low == 0:
+            high, at = self._upper(high), self._start
+        else:
+            at = bisect_right(self._firsts, low, self._start) - 1
+            if at < self._start:
+                raise UnknownTag(low)
+            self._must_hold(at, low, high)
+        lent: Lent = []
+        self._take(at, low, high, lent)
+        return lent
+
+    def take_back(self, lent: Lent) -> None:
+        """What was lent is outstanding again, under its old tags."""
+        fresh = list[_Block]()
+        for tags, consumer, chunk in lent:
+            start = 0
+            for stop in range(1, len(tags) + 1):
+                if stop < len(tags) and tags[stop] == tags[stop - 1] + 1:
+                    continue
+                first, n = tags[start], stop - start
+                self.count += n
+                at = bisect_right(self._firsts, first, self._start) - 1
+                block = self._blocks[at] if at >= self._start else None
+                if block is not None and block.gone is not None and first < block.first + len(block.chunk):
+                    place = first - block.first
+                    block.gone[place : place + n] = bytes(n)
+                    block.left += n
+                else:
+                    fresh.append(_Block(first, consumer, chunk[start:stop]))
+                start = stop
+        if fresh:
+            living = [block for block in self._blocks[self._start :] if block.left]
+            self._blocks = sorted([*living, *fresh], key=_first_of)
+            self._firsts = [block.first for block in self._blocks]
+            self._start, self._idle, self._joined = 0, 0, None
+
     def all(self) -> Settled:
         """Everything outstanding, oldest first; nothing is outstanding afterwards."""
         return self._settle_up_to(0)
 
     def _settle_up_to(self, high: int) -> Settled:
+        return self._take(self._start, 0, self._upper(high))
+
+    def _upper(self, high: int) -> int:
+        """The last tag of all up to `high` (0: of all), which is outstanding; raises UnknownTag."""
         if high == 0:
-            high = self.next - 1
-        elif high >= self.next:
+            return self.next - 1
+        if high >= self.next:
             raise UnknownTag(high)
-        else:
-            at = bisect_right(self._firsts, high, self._start) - 1
-            if at < self._start:
-                raise UnknownTag(high)
-            self._must_hold(at, high, high)
-        return self._take(self._start, 0, high)
+        at = bisect_right(self._firsts, high, self._start) - 1
+        if at < self._start:
+            raise UnknownTag(high)
+        self._must_hold(at, high, high)
+        return high
 
     def _must_hold(self, at: int, low: int, high: int) -> None:
         """Raise UnknownTag unless all tags from low to high are outstanding; `low` is not before block `at`."""
@@ -202,13 +255,16 @@ class Tags:
                 raise UnknownTag(tag)
             at += 1
 
-    def _take(self, at: int, low: int, high: int) -> Settled:
+    def _take(self, at: int, low: int, high: int, lent: Lent | None = None) -> Settled:
         out: Settled = []
         while at < len(self._blocks) and (block := self._blocks[at]).first <= high:
             if block.left:
                 start, end = max(low - block.first, 0), min(high + 1 - block.first, len(block.chunk))
+                tags = block.tags(start, end) if lent is not None and start < end else range(0)
                 if start < end and len(chunk := block.take(start, end)):
                     self.count -= len(chunk)
+                    if lent is not None:
+                        lent.append((tags, block.consumer, chunk))
                     out.append((block.consumer, chunk))
                     self._firsts[at] = block.first
                     self._idle += not block.left
@@ -236,3 +292,7 @@ class Tags:
             self._blocks = [block for block in blocks[self._start :] if block.left]
             self._firsts = [block.first for block in self._blocks]
             self._start = self._idle = 0
+
+
+def _first_of(block: _Block) -> int:
+    return block.first

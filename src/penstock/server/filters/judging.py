@@ -91,12 +91,12 @@ class Judges:
         ]
         if not asked:
             return True
-        self._judge(asked, then)
+        self.ask_about(asked, then)
         return False
 
     def evaluate(self, batch: Publishes, questions: Sequence[Question], then: Callable[[], None]) -> None:
         """Put the answers of some filters on a batch, then call `then`; perhaps before this returns."""
-        self._judge([(batch, questions)], then)
+        self.ask_about([(batch, questions)], then)
 
     def start(self, effect: Judge) -> None:
         """Judge what the core has asked about; it is told."""
@@ -105,9 +105,10 @@ class Judges:
             self.engine.core.judged(self.engine.now(), effect.token)
             self.engine.arm()
 
-        self._judge(effect.asked, tell)
+        self.ask_about(effect.asked, tell)
 
-    def _judge(self, asked: Sequence[tuple[Publishes, Sequence[Question]]], then: Callable[[], None]) -> None:
+    def ask_about(self, asked: Sequence[tuple[Publishes, Sequence[Question]]], then: Callable[[], None]) -> None:
+        """Put the answers on these batches, then call `then`; at once where nothing runs off the loop."""
         size = sum(len(batch.bodies[row]) for batch, questions in asked for q in questions for row in q.rows)
         waiting = self.engine.bodies.partial
         waiting.add(size)

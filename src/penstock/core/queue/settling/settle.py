@@ -20,6 +20,7 @@ from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.settling.letters import Letter
     from penstock.core.queue.view import Queue
 
 
@@ -40,6 +41,7 @@ def settle(
     client: str,
     delay: int | None,
     reason: str | None,
+    dying: list[Letter] | None = None,
 ) -> int:
     """End deliveries as `verb` says; returns how many messages it affected.
 
@@ -88,7 +90,7 @@ def settle(
             if figures.unsampled >= figures.step:
                 figures.sample(now.mono, runs[0])
     elif verb is Verb.EXPIRE:
-        queue.expire(runs, reason or "forced_expire", sink, by=named)
+        queue.expire(runs, reason or "forced_expire", sink, by=named, dying=dying)
     else:
         cancelled = verb is Verb.CANCEL
         give_back(

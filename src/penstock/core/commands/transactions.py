@@ -1,0 +1,237 @@
+"""Transactions: messages that are published and deliveries that end in one group of the log, or not at all.
+
+What could be refused is looked at before the first record is written, so a refusal leaves nothing.  Deliveries that end
+for good take their dead letters with them: whoever commits has their bodies read first (`mourned`, `lay_out`).
+
+    publishes first, in their order; then the deliveries end, in the order they were ended; a TRANSACTION record last
+
+It knows neither who waits for the answer nor how a transaction is opened: that is the doors' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from penstock.core.commands.deliveries import DeliveryCommands
+from penstock.core.effects import Verb
+from penstock.core.publishing.dead_letters import Prepared
+from penstock.core.publishing.judging import Question
+from penstock.core.publishing.published import Published
+from penstock.core.publishing.traits import Refusal
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.order.runs import Run, sorted_chunk
+from penstock.core.queue.view import Letter, Queue
+from penstock.errors import Fenced, PreconditionFailed
+from penstock.records.chunks import Chunk, Now
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes, Rows
+from penstock.records.kinds import Kind
+from penstock.records.schema import TRANSACTION_BYTES_MAX
+
+NAMED_MOST = 5
+"""Stale messages that a refusal names."""
+
+FORCED = "forced_expire"
+
+
+@dataclass(slots=True, eq=False)
+class Ending:
+    """Deliveries of one queue that end together.
+
+    attempt: the delivery they were held since; the whole transaction is refused unless `by` still holds them all since
+    then.  None: who no longer holds a message has no say, as always, and the others go on.
+    """
+
+    queue: Queue
+    chunks: Sequence[Chunk]  # each ascending
+    verb: Verb
+    by: Consumer | None = None
+    client: str = ""
+    delay: int | None = None
+    reason: str | None = None
+    attempt: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Grave:
+    """What deliveries that end for good become."""
+
+    letter: Letter  # all of the ending; some may turn out to be settled by somebody else
+    rows: Rows
+    prepared: list[Prepared]
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """What is to be done as a whole."""
+
+    batch: Publishes | None
+    endings: Sequence[Ending]
+    by: str = ""  # who commits it, for the log
+    graves: dict[int, Grave] = field(default_factory=dict[int, Grave])  # by index of the ending: its dead letters
+
+
+@dataclass(frozen=True, slots=True)
+class Transacted:
+    """What a transaction came to.  It holds once `lsn` is durable."""
+
+    lsn: int  # 0: there was nothing to write
+    published: Published | None
+    ended: int  # deliveries
+
+
+class TransactionCommands(DeliveryCommands):
+    """Committing."""
+
+    def refused_headers(self, batch: Publishes) -> list[tuple[int, Refusal]]:
+        """The rows that nothing could make acceptable, for what their headers ask."""
+        memo = self._publisher.traits
+        if isinstance(batch.properties, bytes):
+            refusal = memo[batch.properties].refusal
+            return [] if refusal is None else [(row, refusal) for row in range(len(batch))]
+        return [
+            (row, refusal) for row, data in enumerate(batch.properties) if (refusal := memo[data].refusal) is not None
+        ]
+
+    def judge(self, batch: Publishes) -> list[tuple[int, Refusal]]:
+        """The rows that `publish` would refuse, without publishing: a transaction asks before it begins."""
+        refused, keyed = self.refused_headers(batch), self._publisher.keyed
+        return refused if keyed is None else sorted({**dict(keyed.judge(batch)), **dict(refused)}.items())
+
+    def mourned(self, transaction: Transaction) -> list[tuple[Queue, Chunk]]:
+        """The messages, by queue, whose bodies `lay_out` needs: their dead letters belong to the transaction."""
+        found: dict[Queue, list[Chunk]] = {}
+        for ending in transaction.endings:
+            if self._has_letters(ending):
+                found.setdefault(ending.queue, []).extend(chunk for chunk in ending.chunks if len(chunk))
+        return [(queue, sorted_chunk(chunks)) for queue, chunks in found.items() if chunks]
+
+    def lay_out(self, now: Now, transaction: Transaction, rows: Mapping[Queue, Rows]) -> None:
+        """Prepare the dead letters from what was read."""
+        now = self._at(now)
+        transaction.graves.clear()
+        for i, ending in enumerate(transaction.endings):
+            if self._has_letters(ending) and ending.queue in rows:
+                letter = Letter([Run(chunk, False) for chunk in ending.chunks if len(chunk)], ending.reason or FORCED)
+                prepared = self._letters.prepare(now, ending.queue, rows[ending.queue], letter)
+                transaction.graves[i] = Grave(letter, rows[ending.queue], prepared)
+
+    def unjudged_letters(self, transaction: Transaction) -> list[tuple[Publishes, list[Question]]]:
+        """What content filters have to judge of the dead letters off the loop, before `transact`."""
+        return [one for grave in transaction.graves.values() for one in self._letters.unjudged(grave.prepared)]
+
+    def transact(self, now: Now, transaction: Transaction) -> Transacted:
+        """Do all of it, as one group.
+
+        Errors, after which nothing of it is done: PreconditionFailed for a message that would be refused, with its
+        reason, and for more bytes than a transaction may have; Fenced for deliveries with an attempt that are no longer
+        held, naming them.
+        """
+        now = self._at(now)
+        batch, endings = transaction.batch, transaction.endings
+        for queue in {ending.queue: None for ending in endings}:
+            if self._lives(queue) and queue.is_due(now):
+                queue.tick(now, self._out)
+                self._touch(queue)
+        self._refuse_stale(endings)
+        self._refuse_rows(transaction)
+        out = self._out
+        first = out.next_lsn
+        published: Published | None = None
+        ended = 0
+        out.begin()
+        if batch is not None and len(batch):
+            published = self._publisher.publish(now, batch)
+        for i, ending in enumerate(endings):
+            ended += self._end(now, ending, transaction.graves.get(i))
+        lsn = 0
+        if out.next_lsn > first:
+            header: dict[str, object] = {"first": first, "rows": published.stored if published else 0, "ended": ended}
+            if transaction.by:
+                header["by"] = transaction.by
+            lsn = out.record(Kind.TRANSACTION, "", header)
+        out.end()
+        return Transacted(lsn, published, ended)
+
+    # -- before anything is written
+
+    def _has_letters(self, ending: Ending) -> bool:
+        return (
+            ending.verb is Verb.EXPIRE
+            and self._lives(ending.queue)
+            and ending.queue.wants_letter(ending.reason or FORCED)
+        )
+
+    def _lives(self, queue: Queue) -> bool:
+        return self._admin.by_id.get(queue.id) is queue
+
+    def _refuse_stale(self, endings: Sequence[Ending]) -> None:
+        """Fenced for deliveries that were to be held and are not."""
+        stale = list[str]()
+        count = 0
+        for ending in endings:
+            if ending.attempt is None:
+                continue
+            for chunk in ending.chunks:
+                held: Chunk = range(0)
+                if ending.by is not None and self._lives(ending.queue) and len(chunk):
+                    held = ending.by.leases.holding(chunk, ending.attempt)
+                if len(held) < len(chunk):
+                    there = set(held)
+                    gone = [lsn for lsn in chunk if lsn not in there]
+                    count += len(gone)
+                    stale += [
+                        f"{self.origin}|{lsn}| of queue '{ending.queue.name}' (delivery {ending.attempt})"
+                        for lsn in gone[:NAMED_MOST]
+                    ]
+        if stale:
+            more = f" and {count - NAMED_MOST} more" if count > NAMED_MOST else ""
+            raise Fenced(
+                f"nothing of the transaction is done: {', '.join(stale[:NAMED_MOST])}{more} "
+                f"{'is' if count == 1 else 'are'} no longer held by this consumer"
+            )
+
+    def _refuse_rows(self, transaction: Transaction) -> None:
+        """PreconditionFailed for what would be refused when it is written."""
+        batch = transaction.batch
+        size = 0
+        if batch is not None:
+            size = batch.size
+            refused = self.judge(batch)
+            if refused:
+                row, why = refused[0]
+                others = f" ({len(refused) - 1} more are refused)" if len(refused) > 1 else ""
+                raise PreconditionFailed(
+                    f"nothing of the transaction is done: message {row + 1} of {len(batch)} is refused: {why}{others}",
+                    reason=why.reason if isinstance(why, PreconditionFailed) else why.code,
+                )
+        size += sum(one.batch.size for grave in transaction.graves.values() for one in grave.prepared)
+        if size > TRANSACTION_BYTES_MAX:
+            raise PreconditionFailed(
+                f"nothing of the transaction is done: it has {size} bytes with its dead letters, and one may have "
+                f"{TRANSACTION_BYTES_MAX}"
+            )
+
+    # -- inside the group
+
+    def _end(self, now: Now, ending: Ending, grave: Grave | None) -> int:
+        """End deliveries, dead letters and all; how many that affected."""
+        if not self._lives(ending.queue):
+            return 0
+        dying: list[Letter] | None = None if grave is None else []
+        affected = self.settle(
+            now, ending.queue, ending.chunks, ending.verb,
+            by=ending.by, client=ending.client, delay=ending.delay, reason=ending.reason, dying=dying,
+        )  # fmt: skip
+        if grave is not None:
+            for letter in dying or ():
+                prepared = grave.prepared
+                if _lsns(letter) != _lsns(grave.letter):  # the others are somebody else's by now
+                    prepared = self._letters.prepare(now, ending.queue, grave.rows, letter)
+                self._letters.write(now, ending.queue, prepared, letter)
+        return affected
+
+
+def _lsns(letter: Letter) -> list[int]:
+    return [lsn for run in letter.runs for lsn in run.chunk]

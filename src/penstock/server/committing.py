@@ -1,0 +1,142 @@
+"""A transaction on its way to the core: bodies are read, large ones judged by content filters, then it is decided.
+
+Dead letters of what is rejected belong to the transaction, so the bodies are read first, in portions, and count against
+the budget like its messages.  Whoever commits calls `step` until it answers, each time after `again` was called; what
+happened meanwhile (a lease that ended, a queue that was deleted) is judged when it is decided, not before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.core.commands.transactions import Transacted, Transaction
+from penstock.errors import DiskFull, LogBroken, PreconditionFailed
+from penstock.memory.rows import first_of, merged
+from penstock.records.chunks import as_chunk
+from penstock.records.entries import Rows
+from penstock.records.schema import TRANSACTION_BYTES_MAX
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.records.chunks import Chunk
+    from penstock.server.engine import Engine
+
+READ_MOST = 1000
+"""Messages whose bodies are read at once."""
+
+SHARE = 4
+"""Open transactions together may have the budget's share of one in so many."""
+
+
+class Charge:
+    """What one open transaction has in memory, as the budget knows it."""
+
+    __slots__ = ("_engine", "bytes")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.bytes = 0
+
+    def add(self, size: int) -> None:
+        """So many bytes more.  Raises DiskFull when open transactions have too many."""
+        budget = self._engine.bodies.budget
+        account, most = budget.account("transactions"), budget.limit // SHARE
+        if account.bytes + size > most:
+            raise DiskFull(
+                f"open transactions may have {most} bytes of memory together, and have {account.bytes}: "
+                f"there is no room for {size} more, and this one is rolled back"
+            )
+        account.add(size)
+        self.bytes += size
+
+    def end(self) -> None:
+        """It is over, in whatever way."""
+        self._engine.bodies.budget.account("transactions").add(-self.bytes)
+        self.bytes = 0
+
+
+class Committing:
+    """One commit.  All methods belong to the loop's thread."""
+
+    def __init__(self, engine: Engine, transaction: Transaction, charge: Charge, again: Callable[[], None]) -> None:
+        """again: called when what a `step` waits for has come, never before that step has returned."""
+        self._engine = engine
+        self._transaction = transaction
+        self._charge = charge
+        self._again = again
+        self._unread = engine.core.mourned(transaction)
+        self._came: list[tuple[Queue, Rows]] = []  # from the log, since the last step
+        self._read: dict[Queue, Rows] = {}
+        self._size = 0  # bytes of what was read
+        self._asked = False  # filters have judged the dead letters
+
+    def step(self) -> Transacted | None:
+        """What it came to; None: wait for `again`, then call once more.
+
+        Errors, after which nothing is done: LogBroken, DiskFull, and as `Core.transact`.
+        """
+        engine, core, transaction = self._engine, self._engine.core, self._transaction
+        if engine.broken is not None:
+            raise LogBroken(f"{engine.broken}; nothing of the transaction is done")
+        if transaction.batch is not None and engine.log.full:
+            raise DiskFull("the log has no room; nothing of the transaction is done")
+        came, self._came = self._came, []
+        for queue, rows in came:
+            self._take(queue, rows)
+        while self._unread:
+            if not self._fetch(*self._unread.pop()):
+                return None
+        if self._read:
+            core.lay_out(engine.now(), transaction, self._read)
+            self._read = {}
+        if transaction.batch is not None and not engine.judges.ready([transaction.batch], self._again):
+            return None
+        if not self._asked and (asked := core.unjudged_letters(transaction)) and engine.judges.off is not None:
+            self._asked = True
+            engine.judges.ask_about(asked, self._again)
+            return None
+        return core.transact(engine.now(), transaction)
+
+    def _fetch(self, queue: Queue, chunk: Chunk) -> bool:
+        """Have the bodies of some messages read; whether they are there."""
+        if len(chunk) > READ_MOST:
+            self._unread.append((queue, chunk[READ_MOST:]))
+            chunk = chunk[:READ_MOST]
+        bodies = self._engine.bodies
+        present, absent = bodies.rows(chunk, queue.id)
+        if not absent:
+            self._take(queue, present)
+            return True
+        most = self._engine.fetches.portion
+        bodies.shrink(most - bodies.budget.kept_back)
+        bodies.loading.add(most)
+
+        def done(rows: Rows) -> None:
+            bodies.loading.add(-most)
+            upto = rows.lsns[-1] if len(rows) and rows.lsns[-1] < absent[-1] else chunk[-1]
+            both = merged(present, rows) if len(present) else rows
+            came = bisect_right(chunk, upto)
+            if came < len(chunk):
+                self._unread.append((queue, chunk[came:]))
+            self._came.append((queue, first_of(both, bisect_right(both.lsns, upto))))
+            self._again()
+
+        self._engine.read_cold(as_chunk(absent), done, most)
+        return False
+
+    def _take(self, queue: Queue, rows: Rows) -> None:
+        """Bodies are there.  Raises DiskFull and PreconditionFailed for too many bytes."""
+        size = sum(map(len, rows.bodies))
+        self._size += size
+        batch = self._transaction.batch
+        whole = self._size + (batch.size if batch is not None else 0)
+        if whole > TRANSACTION_BYTES_MAX:
+            raise PreconditionFailed(
+                f"nothing of the transaction is done: with its dead letters it has more than {TRANSACTION_BYTES_MAX} "
+                "bytes"
+            )
+        self._charge.add(size)
+        before = self._read.get(queue)
+        self._read[queue] = rows if before is None else merged(before, rows)
