@@ -17,7 +17,7 @@ app = typer.Typer(help="List, show, declare, change and look into queues.", no_a
 Name = Annotated[str, typer.Argument(help="The queue.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
-COLUMNS = ("queue", "ready", "leased", "delayed", "consumers")
+COLUMNS = ("queue", "ready", "leased", "delayed", "bytes", "consumers")
 LONG = frozenset(("bookmark", "deliverable"))
 """What JSON has of a message and a table has no room for: `lsn` and `state` say it too."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behind
 from penstock.core.queue.dispatching.consumers import UNLIMITED
+from penstock.core.queue.weighing import held_bytes, total_bytes
 from penstock.server.amqp.channel import Channel
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.facts import ActionMetrics, QueueMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
@@ -33,6 +34,8 @@ def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
         queue.ready + queue.held,
         queue.leased,
         queue.delayed,
+        ready_bytes=queue.ready_bytes + held_bytes(queue),
+        bytes=total_bytes(queue),
         consumers=len(queue.consumers),
         inactive=queue.tail.count,
         barriers=len(queue.barriers),

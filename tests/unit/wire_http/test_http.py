@@ -63,7 +63,7 @@ class Facts:
         return ["/", "shop"]
 
     def queue_metrics(self) -> Sequence[QueueMetrics]:
-        return [QueueMetrics("/", "to-ship", 3, 2, 1, 1), QueueMetrics("shop", 'odd "name"\n', 4)]
+        return [QueueMetrics("/", "to-ship", 3, 2, 1, consumers=1), QueueMetrics("shop", 'odd "name"\n', 4)]
 
     def scraped(self) -> None:
         self.scrapes += 1

@@ -24,6 +24,7 @@ from penstock.core.queue.dispatching.consumers import Credit
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.queue.settling.sweep import Sweep
 from penstock.core.queue.view import Queue
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.keyed import Keyed
 from penstock.core.stamps import Stamps
 from penstock.core.state.passing import Passing, Spans
@@ -67,6 +68,7 @@ class Parts:
         self.acted = Acted()  # what they have done; `acting` writes it
         self.hops = Hops()
         self.stamps = Stamps()
+        self.sizes = Sizes()  # of the messages of all queues
         self._paging = Paging()
         self._out: Outbox[Effect] = Outbox(next_lsn)
         self._topology = Topology()
@@ -74,11 +76,13 @@ class Parts:
         self._interning = Interning(self._out)
         self._floors = Floors()
         self._timers = Timers(self._floors.moved)
-        self._publisher = Publisher(self._router, self._interning, self._out, self._timers.touched)
+        self._publisher = Publisher(self._router, self._interning, self._out, self._timers.touched, self.sizes)
         self._keyed = Keyed(self._out, self._publisher.traits)
         self._holdings = Holdings(self._out, self._timers.touched)
         self.streams = Streams(self._out, self._holdings, self._by_id)
-        self._admin = Admin(self._out, self._topology, self._router, self._interning, self._ending, self.rules)
+        self._admin = Admin(
+            self._out, self._topology, self._router, self._interning, self._ending, self.rules, self.sizes
+        )
         self._letters = DeadLetters(
             self._out, self._publisher, self.rules, self.hops, self._letter_topic, origin, instance
         )

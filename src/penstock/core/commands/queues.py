@@ -14,6 +14,7 @@ from penstock.core.queue import aside
 from penstock.core.queue.dispatching.attendance import active_tag, note_use
 from penstock.core.queue.priority.ranking import priorities
 from penstock.core.queue.view import Queue
+from penstock.core.queue.weighing import leased_bytes, total_bytes
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.settings import QueueSettings
@@ -140,6 +141,9 @@ class QueueCommands(RecoveryCommands):
             "inactive": queue.tail.count,
             "barriers_waiting": len(queue.barriers),
             "leased": queue.leased,
+            "ready_bytes": queue.ready_bytes,
+            "leased_bytes": leased_bytes(queue),
+            "bytes": total_bytes(queue),
             "delayed": queue.delayed,
             "dying": queue.dying,
             "damaged": aside.count(queue),

@@ -15,6 +15,7 @@ from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.rating import ranks_of
 from penstock.core.publishing.shared_credit import Share, share_out
 from penstock.core.queue.view import Queue
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.topology.interning import Interning
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.entries import Publishes
@@ -26,11 +27,12 @@ NO_BARRIERS: Mapping[Queue, Sequence[int]] = {}
 class Arrivals:
     """Stores batches and lets them arrive."""
 
-    def __init__(self, outbox: Outbox[Effect], interning: Interning, touched: set[Queue]) -> None:
-        """touched: where queues that took something are noted."""
+    def __init__(self, outbox: Outbox[Effect], interning: Interning, touched: set[Queue], sizes: Sizes) -> None:
+        """touched: where queues that took something are noted.  sizes: told of what is stored."""
         self._outbox = outbox
         self._interning = interning
         self._touched = touched
+        self._sizes = sizes
         self.transient = Marks()  # stored rows that a restart does not keep
 
     def store(
@@ -58,6 +60,7 @@ class Arrivals:
                 pairs = pairs_of(as_chunk([first + row for row in marked]), False)
                 self._outbox.record(Kind.BARRIER, queue.name, body=pack_pairs(queue.id, pairs))
             self._outbox.end()
+        self._sizes.add(first, batch)
         if batch.transient is True:
             self.transient.add(first, first + len(batch.bodies))
         elif batch.transient is False:

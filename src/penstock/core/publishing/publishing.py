@@ -21,6 +21,7 @@ from penstock.core.publishing.publishers import Publishers
 from penstock.core.publishing.routed import Banned, RowRouter
 from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
 from penstock.core.queue.view import Queue
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.bodies import size_of
@@ -38,8 +39,10 @@ QUIET_BYTES = 8_192
 class Publisher:
     """Decides batches."""
 
-    def __init__(self, router: Router, interning: Interning, outbox: Outbox[Effect], touched: set[Queue]) -> None:
-        """touched: where queues that took something are noted."""
+    def __init__(
+        self, router: Router, interning: Interning, outbox: Outbox[Effect], touched: set[Queue], sizes: Sizes
+    ) -> None:
+        """touched: where queues that took something are noted.  sizes: told of what is stored."""
         self._router = router
         self._interning = interning
         self._outbox = outbox
@@ -47,7 +50,7 @@ class Publisher:
         self.publishers = Publishers(outbox)
         self.keyed: Keyed | None = None  # once there are SOW topics
         self._rows = RowRouter(router, interning, self.traits)
-        self._arrivals = Arrivals(outbox, interning, touched)
+        self._arrivals = Arrivals(outbox, interning, touched, sizes)
 
     @property
     def transient(self) -> Marks:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.queue import lasting
+from penstock.core.queue import lasting, weighing
 from penstock.core.queue.barriers.barriers import Barriers, hold_back, join_front
 from penstock.core.queue.dispatching.attendance import Attendance
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
@@ -29,6 +29,7 @@ from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.letters import Letters
 from penstock.core.queue.timed.delays import Delays
 from penstock.core.queue.timed.expiry import Expiry
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.capture import Contained
 from penstock.records.actions import OnDelete, OnExpire
 from penstock.records.chunks import Chunk
@@ -48,6 +49,7 @@ _ATTENDANCE = Attendance()
 _BARRIERS = Barriers()
 _TAIL = Main()
 _CONSUMERS: dict[Consumer, None] = {}
+_SIZES = Sizes()
 NO_CREDIT = list[Credit]()
 """Empty parts that all queues share until they have something to put there; nobody adds to these."""
 
@@ -61,7 +63,7 @@ class Contents:
         "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
         "figures", "hungry", "id", "lease_due", "leased", "leases_in_order", "leaving", "letters", "main", "name",
         "older", "outstanding", "overspent", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster",
-        "settings", "sharing", "stale", "tail", "targets", "vhost",
+        "settings", "sharing", "sizes", "stale", "tail", "targets", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +77,9 @@ class Contents:
         auto_delete: bool = False,
         arguments: Mapping[str, object] | None = None,
         actions: Sequence[OnExpire | OnDelete] = (),
+        sizes: Sizes = _SIZES,
     ) -> None:
+        """sizes: bytes of all messages of the core; without, nothing weighs anything."""
         self.id = id
         self.vhost = vhost
         self.name = name
@@ -85,6 +89,7 @@ class Contents:
         self.auto_delete = auto_delete
         self.arguments: dict[str, object] = dict(arguments) if arguments else _NO_ARGUMENTS
         self.actions = tuple(actions)  # what actions want to know of its messages
+        self.sizes = sizes
         self.redelivered_below = 0  # what is older may have been seen before an unclean stop
         # positions
         self.ranks: Ranks | None = None  # priorities; with them main order, what came back and target lists are others
@@ -231,6 +236,11 @@ class Contents:
     def held(self) -> int:
         """Messages that nobody may be given yet: barriers that wait, what they hold back, what a pass has found."""
         return self.barriers.held + (self.older.count if self.older is not None else 0)
+
+    @property
+    def ready_bytes(self) -> int:
+        """Bytes of the bodies of what is ready; counted at each call (`core.queue.weighing`)."""
+        return weighing.ready_bytes(self)
 
     @property
     def room(self) -> int:

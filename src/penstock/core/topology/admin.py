@@ -11,6 +11,7 @@ from penstock.core.actions.rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.plain import as_table, dump_settings, wrap
 from penstock.core.topology.interning import Interning
@@ -47,6 +48,7 @@ class Admin:
         interning: Interning,
         on_delete: Callable[[Now, Queue], int],
         rules: Rules,
+        sizes: Sizes,
     ) -> None:
         self._outbox = outbox
         self._topology = topology
@@ -54,6 +56,7 @@ class Admin:
         self._interning = interning
         self._on_delete = on_delete  # ends its consumers, streams and timers; returns how much was ready
         self._rules = rules
+        self._sizes = sizes
         self.queues = router.queues  # the one register by (vhost, name)
         self.by_id: dict[int, Queue] = {}  # ascending
         self.exclusive: dict[object, dict[int, Queue]] = {}  # by connection
@@ -68,7 +71,7 @@ class Admin:
             self._settings.clear()
         queue = Queue(
             state.id, state.vhost, state.name, self._settings.setdefault(state.settings, state.settings), state.durable,
-            exclusive_to, state.auto_delete, state.arguments, actions,
+            exclusive_to, state.auto_delete, state.arguments, actions, self._sizes,
         )  # fmt: skip
         self.by_id[queue.id] = queue
         if exclusive_to is not None:

@@ -22,6 +22,8 @@ class QueueMetrics:
     ready: int = 0
     leased: int = 0
     delayed: int = 0
+    ready_bytes: int = 0  # bodies of what is ready
+    bytes: int = 0  # bodies of all it holds
     consumers: int = 0
     inactive: int = 0  # beyond the target depth
     barriers: int = 0  # that wait

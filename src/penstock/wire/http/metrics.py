@@ -24,6 +24,8 @@ _QUEUE_GAUGES = (
     ("rabbitmq_queue_messages_unacked", "Messages delivered and not settled"),
     ("rabbitmq_queue_consumers", "Consumers of queues"),
     ("penstock_queue_messages_delayed", "Messages that wait for a time"),
+    ("rabbitmq_queue_messages_bytes", "Bytes of the bodies of all messages in queues"),
+    ("rabbitmq_queue_messages_ready_bytes", "Bytes of the bodies of messages ready to be delivered"),
 )
 
 _GAUGES: Mapping[str, tuple[str, str]] = {
@@ -168,6 +170,8 @@ def _queue_families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
                 queue.leased,
                 queue.consumers,
                 queue.delayed,
+                queue.bytes,
+                queue.ready_bytes,
             ),
         )
         for queue in metrics.queues

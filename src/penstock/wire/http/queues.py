@@ -59,7 +59,7 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     """One queue with RabbitMQ's field names.
 
     Reads `name vhost durable auto_delete exclusive arguments ready leased delayed consumers` and, where present,
-    `ready_bytes leased_bytes consumer_details idle_since head_message_timestamp memory message_stats settings
+    `ready_bytes leased_bytes bytes consumer_details idle_since head_message_timestamp memory message_stats settings
     single_active_consumer_tag state`; whatever else there is comes under `penstock`.
     """
     given = dict(facts)
@@ -101,7 +101,7 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
             item[optional] = given.pop(optional)
     if "ready_bytes" in given:  # what is not measured is not told, least of all as nothing
         ready_bytes, leased_bytes = number("ready_bytes"), number("leased_bytes")
-        item["message_bytes"] = ready_bytes + leased_bytes
+        item["message_bytes"] = number("bytes") if "bytes" in given else ready_bytes + leased_bytes
         item["message_bytes_ready"], item["message_bytes_unacknowledged"] = ready_bytes, leased_bytes
     item["penstock"] = {"delayed": delayed, **given}
     return item

@@ -1,0 +1,1 @@
+"""How many bytes messages have, without their bodies."""
