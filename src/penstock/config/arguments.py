@@ -33,7 +33,6 @@ HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
     "x-queue-mode": ("default", "lazy"),
     "x-queue-version": (1, 2),
     "x-queue-leader-locator": ("client-local", "balanced"),
-    "x-overflow": ("drop-head",),
 }
 """Values of RabbitMQ's arguments that ask for nothing that a queue here does not do anyway.
 

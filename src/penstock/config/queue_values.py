@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, cast
 from penstock.config.hints import known_name
 from penstock.records.dataclass import dataclass
 from penstock.records.settings import QueueSettings, Retry
-from penstock.units import parse_duration, to_micros
+from penstock.units import parse_duration, parse_size, to_micros
 
 Style: TypeAlias = Literal["amqp", "file", "python"]
 """Who wrote a value: durations are milliseconds, text with a unit, or seconds."""
@@ -32,6 +32,7 @@ class Kind(Enum):
     CHOICE = "one of"
     COUNT = "whole number"
     DURATION = "duration"
+    SIZE = "size"
     RETRY = "table"
     FILE = "true, false or a path"
     FLAG = "true or false"
@@ -86,6 +87,8 @@ def read_value(key: QueueKey, value: object, style: Style, spelled: str) -> obje
             return _count(value, key.low, key.high, spelled)
         case Kind.DURATION:
             return _micros(value, key.low, style, spelled, text_too=not key.rabbitmq)
+        case Kind.SIZE:
+            return _bytes(value, key.low, style, spelled)
         case Kind.RETRY:
             return _retry(value, style, spelled)
         case Kind.FILE:
@@ -124,6 +127,19 @@ def _count(value: object, low: int, high: int, spelled: str) -> int:
     if not low <= value <= high:
         raise BadValue(spelled, f"{value} is not in {low}..{high}")
     return value
+
+
+def _bytes(value: object, low: int, style: Style, spelled: str) -> int:
+    """Bytes: a number over AMQP, text with a unit in the settings file, either in Python."""
+    if style == "amqp" or (style == "python" and not isinstance(value, str)):
+        return _count(value, low, COUNT_MAX, spelled)
+    if not isinstance(value, str):
+        hint = f": write {str(value) + 'B'!r} if bytes are meant" if _is_number(value) else ""
+        raise BadValue(spelled, f"{_shown(value)} is not a size with a unit{hint}")
+    try:
+        return _count(parse_size(value), low, COUNT_MAX, spelled)
+    except ValueError as error:
+        raise BadValue(spelled, str(error)) from None
 
 
 def _micros(value: object, low: int, style: Style, spelled: str, *, text_too: bool = True) -> int:

@@ -203,6 +203,19 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             Kind.TEXT,
             "What a group-local queue is known by beside its name; without it the group of the instance.",
         ),
+        QueueKey(
+            "max_length",
+            Kind.COUNT,
+            "Ready messages at most; leased and delayed ones do not count.  `overflow` says what gives way.",
+            rabbitmq=True,
+        ),
+        _choice(
+            "overflow",
+            "What gives way at a limit: the oldest ready messages, the newcomer, or the newcomer as a dead letter.",
+            "drop-head",
+            "reject-publish",
+            "reject-publish-dlx",
+        ),
     )
 }
 """Every setting that has an effect in this version, in the order of `records.settings.QueueSettings`."""
@@ -210,9 +223,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
 LATER_QUEUE_KEYS = frozenset(
     {
         "message_type",
-        "max_length",
         "max_length_bytes",
-        "overflow",
         "ring_size",
         "group_key",
         "fairness_key",
@@ -231,6 +242,10 @@ KEY_ALIASES: Mapping[str, str] = {"expires": "queue_expires"}
 
 ONE_ORDER = ("priority_expression", "max_priority", "barrier_expression", "target_queue_depth")
 """Each says in its own way what may be delivered next, so a queue has one of them at most."""
+
+
+LIMITS = ("max_length",)
+"""Limits of what is ready; `overflow` says what they mean."""
 
 
 def read_queue_settings(
@@ -298,6 +313,13 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
     orders = [key for key in ONE_ORDER if getattr(settings, key)]
     if len(orders) > 1:
         raise BadValue(spell(orders[0]), f"it cannot be set beside {spell(orders[1])}: a queue has one of them at most")
+    limits = [key for key in LIMITS if getattr(settings, key) is not None]
+    if limits and (held := [key for key in ("barrier_expression", "target_queue_depth") if getattr(settings, key)]):
+        raise BadValue(
+            spell(limits[0]),
+            f"it cannot be set beside {spell(held[0])}, which keeps messages that are neither ready nor delivered: "
+            "no limit would count them",
+        )
     try:
         parse_recovery_point(settings.recovery_point)
     except ValueError as error:

@@ -16,6 +16,7 @@ ExpirationModel = Literal["default", "queue", "latest", "earliest"]
 Deliver = Literal["early", "durable"]
 WithoutSubscribers = Literal["hold", "drop"]
 Sharing = Literal["distributed", "local", "group-local"]
+Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class QueueSettings:
     kind: Sharing = "distributed"  # which instances share it; kept, there is one instance
     initial_owner: str | None = None  # of a group-local queue: the instance that owns its messages at first
     group_local_queue_domain: str | None = None  # what it is known by beside its name; None: the instance's group
+    max_length: int | None = None  # ready messages; None: no limit
+    overflow: Overflow = "drop-head"  # what gives way where a limit is met
 
     @property
     def rank_text(self) -> str | None:

@@ -102,9 +102,9 @@ class Publishing(Running):
             while not engine.records.ready([batch], lambda: None):
                 instance.run_turns()
             published = core.publish(now, batch, publisher=publisher, sequence=sequence)
+            instance.make_durable()
             for _, refusal in published.refused:
                 raise refusal
-            instance.make_durable()
             return format_bookmark(instance.log.origin, published.first) if published.stored else ""
 
         return self.command(work)

@@ -219,11 +219,10 @@ def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) 
     assert remarks(converted) == {
         (Verdict.LATER, 'policies[0] "p"'),
         (Verdict.LATER, "permissions[0]"),
-        (Verdict.LATER, 'queues[0] "q" x-max-length'),
         (Verdict.REFUSED, 'queues[0] "q" x-queue-type'),
         (Verdict.REFUSED, 'exchanges[0] "later"'),
     }
-    with pytest.raises(SettingsError, match=r'queues\[0\] "q" x-max-length: is not supported in this version'):
+    with pytest.raises(SettingsError, match=r"permissions\[0\]: the section is not supported in this version"):
         load_file(converted.source)
 
 

@@ -249,6 +249,8 @@ def _argument(
         and value >= 0
     ):
         value = format_duration(value * 1000)
+    if row is not None and row.kind is Kind.SIZE and isinstance(value, int) and not isinstance(value, bool):
+        value = f"{value}B"
     table[key] = value
     places[key,] = place
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import RecoveryCommands
-from penstock.core.commands.statistics import statistics
+from penstock.core.commands.statistics import given_way, statistics
 from penstock.core.queue import aside
 from penstock.core.queue.dispatching.attendance import active_tag, note_use
 from penstock.core.queue.priority.ranking import priorities
@@ -147,6 +147,7 @@ class QueueCommands(RecoveryCommands):
             "delayed": queue.delayed,
             "dying": queue.dying,
             "damaged": aside.count(queue),
+            **given_way(queue),
             "consumers": len(queue.consumers),
             "single_active_consumer_tag": active_tag(queue),
             "published": queue.arrived,

@@ -43,6 +43,14 @@ def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
     }
 
 
+def given_way(queue: Queue) -> dict[str, object]:
+    """What its limits did since the start: dropped at the head, replaced in a ring, refused."""
+    figures = queue.figures
+    if figures is None:
+        return {"dropped": 0, "replaced": 0, "refused": 0}
+    return {"dropped": figures.dropped, "replaced": figures.replaced, "refused": figures.refused}
+
+
 def told(quantiles: Mapping[float, float]) -> dict[str, float]:
     """`p50`, `p99`, `p99.9`: seconds."""
     return {f"p{100 * share:g}": seconds for share, seconds in quantiles.items()}

@@ -183,12 +183,13 @@ class DeadLetters:
         published = self._publisher.publish(now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned)
         if not published.stored:
             return []
-        unwanted = {*published.unroutable, *(row for row, _ in published.refused)}
+        unwanted = published.lost()
         causes = [cause for row, cause in enumerate(one.causes) if row not in unwanted]
-        first = published.first
+        lsns = published.positions
         if one.hops:
-            for i, cause in enumerate(causes):
-                self._hops.add(first + i, first + i + 1, self._hops.of(cause) + 1)
+            for lsn, cause in zip(lsns, causes, strict=True):
+                self._hops.add(lsn, lsn + 1, self._hops.of(cause) + 1)
         self.letters.part()
-        self.letters.add(first, first + len(causes))
-        return [(cause, first + i) for i, cause in enumerate(causes)]
+        for part in (lsns,) if isinstance(lsns, range) else (range(lsn, lsn + 1) for lsn in lsns):
+            self.letters.add(part.start, part.stop)
+        return list(zip(causes, lsns, strict=True))

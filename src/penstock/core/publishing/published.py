@@ -18,3 +18,14 @@ class Published:
     refused: Sequence[tuple[int, Refusal]] = ()
     duplicates: int = 0  # leading rows whose sequence this publisher had used before: confirmed, not stored again
     stored: int = 0  # rows written
+    kept: Sequence[int] = ()  # of the refused ones those that are stored all the same, for other queues took them
+    lsns: Sequence[int] | None = None  # of the stored rows, where they are not `first` and those that follow it
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """The LSNs of the stored rows, ascending."""
+        return range(self.first, self.first + self.stored) if self.lsns is None else self.lsns
+
+    def lost(self) -> set[int]:
+        """The rows that are not stored, but for duplicates."""
+        return {*self.unroutable, *(row for row, _ in self.refused)}.difference(self.kept)

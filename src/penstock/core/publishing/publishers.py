@@ -67,6 +67,7 @@ class Publishers:
             published,
             unroutable=[fresh[row] for row in published.unroutable],
             refused=[(fresh[row], why) for row, why in published.refused],
+            kept=[fresh[row] for row in published.kept],
             duplicates=len(traits) - len(fresh),
         )
 

@@ -9,10 +9,12 @@ is worked out elsewhere (`routed`).
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
+from penstock.core.publishing.admission import Admission
 from penstock.core.publishing.arrivals import Arrivals
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
@@ -28,9 +30,16 @@ from penstock.records.bodies import size_of
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
+from penstock.records.schema import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
     from penstock.core.sow.keyed import Keyed
+
+
+def rejects(queue: Queue) -> bool:
+    """Whether a queue refuses what is over its limits."""
+    return queue.limits is not None and queue.limits.rejects
+
 
 QUIET_BYTES = 8_192
 """A batch of no more bytes than this is evaluated as it is published: it cannot take long."""
@@ -50,6 +59,7 @@ class Publisher:
         self.publishers = Publishers(outbox)
         self.keyed: Keyed | None = None  # once there are SOW topics
         self._rows = RowRouter(router, interning, self.traits)
+        self._admission = Admission(outbox)
         self._arrivals = Arrivals(outbox, interning, touched, sizes)
 
     @property
@@ -89,6 +99,70 @@ class Publisher:
         return self.keyed.publish(now, batch, skip, trusted, store)
 
     def _publish(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        persistent: bool | None,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+        numbered: bool,
+    ) -> Published:
+        if self._router.rejecting:
+            return self._admit(now, batch, skip, persistent, trusted, carbon, banned, numbered)
+        return self._store(now, batch, skip, persistent, trusted, carbon, banned, numbered)
+
+    def _admit(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        persistent: bool | None,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+        numbered: bool,
+    ) -> Published:
+        """The same while some queue refuses what is over its limits."""
+        if not numbered and (named := self._named(batch)) is not None:
+            return self._numbered(now, batch, named, persistent, carbon, banned)
+
+        def store(some: Publishes, skipped: int, bans: Banned) -> Published:
+            return self._store(now, some, skipped, persistent, trusted, carbon, bans or None, True)
+
+        takers = self._rejecting(batch, skip, trusted, carbon, banned)
+        if not takers:
+            return store(batch, skip, banned or {})
+        if not trusted:
+            fill_times(batch, self._traits_of(batch), self._outbox.time)
+        return self._admission.publish(now, batch, skip, takers, banned, store)
+
+    def _rejecting(
+        self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None
+    ) -> list[tuple[Queue, Sequence[int]]]:
+        """Rejecting queues, and the rows that each would take."""
+        topics, properties = batch.topics, batch.properties
+        if isinstance(topics, Topic) and isinstance(properties, bytes) and not banned:
+            traits = self.traits[properties]
+            if traits.refusal is not None and not trusted:
+                return []
+            plan = self._rows.plan(topics)
+            if not (carbon and traits.keys) and not (plan.filtered or plan.by_headers):
+                return [(queue, range(skip, len(batch.bodies))) for queue in plan.queues if rejects(queue)]
+        routed = self._rows.route(batch, self._traits_of(batch), skip, trusted, carbon, banned)
+        if not banned:
+            batch.routed = ((self._router.version, skip, trusted, carbon), routed)
+        return [(queue, sorted(rows)) for queue, rows in routed.takers.items() if rejects(queue)]
+
+    def _traits_of(self, batch: Publishes) -> list[Traits]:
+        """Of each row."""
+        memo, properties = self.traits, batch.properties
+        if isinstance(properties, bytes):
+            return [memo[properties]] * len(batch.bodies)
+        return [memo[data] for data in properties]
+
+    def _store(
         self,
         now: Now,
         batch: Publishes,
@@ -145,12 +219,17 @@ class Publisher:
         batch.routes = route
         batch.wanted = size * len(queues)
         batch.transient = traits.transient if persistent is None else not persistent
+        grouped = bool(self._router.limited) and self._makes_room(batch, [(queue, size) for queue in queues])
+        if grouped:
+            self._outbox.begin()
         first = self._arrivals.store(batch, [(queue, None) for queue in queues] if route == NO_ROUTE else ())
         chunk, rows = range(first, first + size), range(size)
         if len(queues) == 1:
             self._arrivals.arrive_in(queues[0], now, chunk, batch, rows)
         elif queues:
             self._arrivals.arrive(now, batch, [(queue, chunk, rows) for queue in queues])
+        if grouped:
+            self._outbox.end()
         return Published(first, first + size - 1, stored=size)
 
     # many topics, but nothing else to look at: a few steps for each topic, two list comprehensions for the rows
@@ -197,6 +276,9 @@ class Publisher:
         kinds = {one.transient for one in set(traits)} if persistent is None else {not persistent}
         batch.transient = kinds.pop() if len(kinds) == 1 else [one.transient for one in traits]
         size = len(traits)
+        grouped = bool(self._router.limited) and self._makes_room(batch, [(q, len(rows)) for q, rows in takers.items()])
+        if grouped:
+            self._outbox.begin()
         first = self._arrivals.store(batch, ())
         taken = list[tuple[Queue, Chunk, list[int]]]()
         for queue, rows in takers.items():
@@ -209,6 +291,8 @@ class Publisher:
                 chunk = array("q", [first + row for row in rows])
             taken.append((queue, chunk, rows))
         self._arrivals.arrive(now, batch, taken)
+        if grouped:
+            self._outbox.end()
         return Published(first, first + size - 1, stored=size)
 
     # anything else
@@ -225,11 +309,7 @@ class Publisher:
         numbered: bool,
     ) -> Published:
         size = len(batch.bodies)
-        memo = self.traits
-        if isinstance(batch.properties, bytes):
-            traits = [memo[batch.properties]] * size
-        else:
-            traits = [memo[data] for data in batch.properties]
+        traits = self._traits_of(batch)
         if not skip and not banned and all(one.plain for one in set(traits)):
             published = self._by_topic(now, batch, traits, persistent)
             if published is not None:
@@ -270,6 +350,9 @@ class Publisher:
             queue: sorted(marked if place is None else [place[row] for row in marked])
             for queue, marked in routed.barriers.items()
         }
+        grouped = bool(self._router.limited) and self._makes_room(stored, [(q, len(rows)) for q, rows in takers])
+        if grouped:
+            self._outbox.begin()
         first = self._arrivals.store(stored, unnamed, barriers)
         arriving = list[tuple[Queue, Chunk, list[int]]]()
         for queue, taken in takers:
@@ -280,7 +363,18 @@ class Publisher:
                 chunk = as_chunk(array("q", [first + row for row in taken]))
             arriving.append((queue, chunk, taken))
         self._arrivals.arrive(now, stored, arriving, barriers)
+        if grouped:
+            self._outbox.end()
         return Published(first, first + len(rows) - 1, *outcome, stored=len(rows))
+
+    def _makes_room(self, batch: Publishes, takers: Sequence[tuple[Queue, int]]) -> bool:
+        """Whether something may give way to these newcomers in some queue: then it does so in one group with them.
+
+        Of a batch that is too large for a group it does so behind it; a start would make up for what a crash takes.
+        """
+        if not any(queue.limits is not None and queue.limits.yields(queue, count) for queue, count in takers):
+            return False
+        return (batch.size or size_of(batch.bodies)) <= GROUP_BYTES_MAX
 
     def _named(self, batch: Publishes) -> list[Traits] | None:
         """The traits of the rows, if some header names a publisher."""

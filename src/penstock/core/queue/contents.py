@@ -17,6 +17,7 @@ from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
 from penstock.core.queue.dispatching.dispatch import DISPATCH_MOST
 from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.figures import Figures
+from penstock.core.queue.limits.limits import limits_of
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import END, NEVER, Key, Run
@@ -61,8 +62,9 @@ class Contents:
         "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "attendance",
         "auto_delete", "barriers",
         "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
-        "figures", "hungry", "id", "lease_due", "leased", "leases_in_order", "leaving", "letters", "main", "name",
-        "older", "outstanding", "overspent", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster",
+        "figures", "hungry", "id", "lease_due", "leased", "leases_in_order", "leaving", "letters", "limits", "main",
+        "name", "older", "outstanding", "overfull", "overspent", "ranking", "ranks", "ready",
+        "redelivered_below", "returned", "roster",
         "settings", "sharing", "sizes", "stale", "tail", "targets", "vhost",
     )  # fmt: skip
 
@@ -90,6 +92,7 @@ class Contents:
         self.arguments: dict[str, object] = dict(arguments) if arguments else _NO_ARGUMENTS
         self.actions = tuple(actions)  # what actions want to know of its messages
         self.sizes = sizes
+        self.limits = limits_of(settings)  # of what is ready; None without any
         self.redelivered_below = 0  # what is older may have been seen before an unclean stop
         # positions
         self.ranks: Ranks | None = None  # priorities; with them main order, what came back and target lists are others
@@ -116,6 +119,7 @@ class Contents:
         self.hungry = False  # a step stopped at its bound: more can be granted at once
         self.dispatch_most = DISPATCH_MOST
         self.overspent = False  # restored messages may be over their limits
+        self.overfull = False  # more is ready than its limits allow, and goes in steps before anything is given out
         # counts, changed beside what they count; `check` recounts them
         self.ready: int = 0
         self.leased: int = 0

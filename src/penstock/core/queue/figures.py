@@ -28,10 +28,16 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 class Figures:
     """Counts of one queue since the start of the process."""
 
-    __slots__ = ("_buckets", "_rate", "_rated_at", "expirations", "redelivered", "sampled", "step", "unsampled")
+    __slots__ = (
+        "_buckets", "_rate", "_rated_at", "dropped", "expirations", "redelivered", "refused", "replaced", "sampled",
+        "step", "unsampled",
+    )  # fmt: skip
 
     def __init__(self, mono: int = 0) -> None:
         self.redelivered = 0
+        self.dropped = 0  # gave way to a limit at the head
+        self.replaced = 0  # gave way to a newer message of a ring
+        self.refused = 0  # did not come in, for a limit was met
         self.expirations: dict[str, int] | None = None  # messages by reason
         self.unsampled = 0  # acknowledged since one was looked at
         self.step = 1

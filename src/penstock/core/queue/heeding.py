@@ -24,6 +24,11 @@ def wants(watched: Sequence[OnExpire | OnDelete], reasons: Sequence[str]) -> boo
     )
 
 
+def names(watched: Sequence[OnExpire | OnDelete], reason: str) -> bool:
+    """Whether an action asks by name for messages that leave for this reason."""
+    return any(isinstance(on, OnExpire) and reason in on.reasons for on in watched)
+
+
 def exact_body(queue: Queue, runs: Sequence[Run]) -> bytes:
     """The body of a record about these messages and nothing else: a start reads there what an action has to do."""
     return pack_pairs(queue.id, exact([run.chunk for run in runs]))

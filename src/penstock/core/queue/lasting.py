@@ -60,6 +60,8 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
         queue.hungry = True  # one may be free: what it waited for may have been delivered at most once
     if queue.settings.target_queue_depth:
         draw_bound(queue)
+    if (limits := queue.limits) is not None and limits.drops:
+        queue.overfull = limits.exceeded(queue)
 
 
 def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:

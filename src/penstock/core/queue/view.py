@@ -28,7 +28,10 @@ from penstock.core.queue.dispatching.attendance import altered, look, muster, no
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.dispatching.dispatch import dispatch, grant
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.heeding import wants
+from penstock.core.queue.heeding import names, wants
+from penstock.core.queue.limits.entry import begin, end, keep_time
+from penstock.core.queue.limits.limits import REPLACED, limits_of
+from penstock.core.queue.limits.trimming import trim
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
 from penstock.core.queue.priority.arrival import arrive_by_priority, note_ranks
 from penstock.core.queue.priority.ranking import change_ranks, go_on, rated
@@ -77,6 +80,7 @@ class Queue(Contents):
             return
         if self.is_due(now):
             self.tick(now, sink)
+        before = 0 if self.limits is None else begin(self, now, sink, len(chunk))
         if self.ranks is not None:
             note_ranks(self, chunk, ranks)
         elsewhere = None
@@ -122,10 +126,12 @@ class Queue(Contents):
             self.targets.ask(self.main, self.returned, sink)
         if self.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone
             while self.hungry:
-                self.serve(now, sink)
+                self.give_out(now, sink)
             expire_due(self, now, sink)
             if self.barriers.held or self.tail.count:  # one may have waited for those alone
-                self.serve(now, sink)
+                self.give_out(now, sink)
+        if self.limits is not None:
+            end(self, now, sink, before)
 
     # -- consumers
 
@@ -238,7 +244,7 @@ class Queue(Contents):
         if self.is_due(now):
             self.tick(now, sink)
         note_use(self, now)
-        if min(self.room, consumer.room) <= 0 or not self.ready or self.expiry.busy:
+        if min(self.room, consumer.room) <= 0 or not self.ready or self.expiry.busy or self.overfull:
             return 0
         if self.ranking is not None or self.older is not None:
             return 0
@@ -313,6 +319,7 @@ class Queue(Contents):
             or self.attendance.due <= now.mono
             or self.hungry
             or self.overspent
+            or self.overfull
             or self.leaving
             or (self.ranks is not None and self._reranks)
         )
@@ -326,7 +333,8 @@ class Queue(Contents):
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
         wall = min(self.delays.due, self.expiry.due)
-        at_once = self.hungry or self.overspent or self.leaving or (self.ranks is not None and self._reranks)
+        at_once = self.hungry or self.overspent or self.overfull or self.leaving
+        at_once = at_once or (self.ranks is not None and self._reranks)
         mono = 0 if at_once else min(self.lease_due, self.attendance.due, self.attendance.expires)
         return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 
@@ -342,10 +350,13 @@ class Queue(Contents):
             look(self, now, sink)
         if self.lease_due <= now.mono:
             end_leases(self, now, sink)
-        if self.delays.due <= now.wall:
-            end_delays(self, now, sink)
-        if self.expiry.due <= now.wall:
-            expire_due(self, now, sink)
+        if self.limits is not None:
+            keep_time(self, now, sink)
+        else:
+            if self.delays.due <= now.wall:
+                end_delays(self, now, sink)
+            if self.expiry.due <= now.wall:
+                expire_due(self, now, sink)
         self._go_on(now, sink)
 
     def _go_on(self, now: Now, sink: Sink) -> None:
@@ -360,6 +371,12 @@ class Queue(Contents):
         self.serve(now, sink)
 
     def serve(self, now: Now, sink: Sink) -> None:
+        """Let go what is over a limit, dispatch what is ready, and let filters look on."""
+        if self.limits is not None:
+            trim(self, sink)
+        self.give_out(now, sink)
+
+    def give_out(self, now: Now, sink: Sink) -> None:
         """Dispatch what is ready, and let filters look on."""
         self.hungry = False
         if self.ranking is not None:
@@ -385,6 +402,7 @@ class Queue(Contents):
         if settings.lease_period != self.settings.lease_period and self.outstanding:
             self.leases_in_order = False
         before, self.settings = self.settings, settings
+        self.limits = limits_of(settings)
         if settings.barrier_expression is None and (len(self.barriers) or self.barriers.dormant):
             dissolve(self)
         if settings.rank_text != before.rank_text:
@@ -412,6 +430,7 @@ class Queue(Contents):
             sink.record(Kind.PURGE, self.name, None, pack_pairs(self.id, ready_pairs(self)))
             self._drop_ready()
         self.targets.forget()
+        self.overfull = False
         return count
 
     def delete(self, now: Now, sink: Sink) -> int:
@@ -425,7 +444,7 @@ class Queue(Contents):
         count = self.ready + self.held + self.tail.count
         self._bury()
         self.lease_due = NEVER
-        self.hungry = self.overspent = self.leaving = False
+        self.hungry = self.overspent = self.overfull = self.leaving = False
         self._go_on(now, sink)
         return count
 
@@ -466,7 +485,9 @@ class Queue(Contents):
         self.hungry = self.hungry or self.barriers.held > 0  # one may be free now
 
     def wants_letter(self, reason: str) -> bool:
-        """Whether messages that expire for this reason have somewhere to go."""
+        """Whether messages that leave for this reason have somewhere to go; what a ring replaced, if that is asked."""
+        if reason == REPLACED:
+            return names(self.actions, reason)
         if self.settings.dead_letter_exchange is not None:
             return True
         reasons = reason.split(",")

@@ -120,11 +120,10 @@ class Keyed:
                 outbox.record(Kind.SOW_PUT, sow.name, None, pack_one(sow.id, numbers[0], first, due))
                 self.sows.put_one(sow, numbers[0], first, due)
             elif count:
-                self._note(sow, numbers, np.arange(first, first + count, dtype=np.int64), column)
+                self._note(sow, numbers, np.array(published.positions, dtype=np.int64), column)
         finally:
             outbox.end()
-        return Published(first, outbox.last_lsn if count else published.last, published.unroutable, published.refused,
-                         published.duplicates, count)  # fmt: skip
+        return replace(published, last=outbox.last_lsn) if count else published
 
     def _numbers(self, sow: Sow, batch: Publishes) -> list[int] | None:
         bodies = listed(batch.bodies)
@@ -299,9 +298,9 @@ def _tried(record: bytes, delta: bytes) -> bytes | InvalidArgument:
 
 def _lsns(published: Published, size: int, skip: int) -> dict[int, int]:
     """The LSN of each stored row."""
-    left = {*published.unroutable, *(row for row, _ in published.refused)}
+    left = published.lost()
     rows = (row for row in range(skip, size) if row not in left) if left else range(skip, size)
-    return dict(zip(rows, range(published.first, published.first + published.stored), strict=True))
+    return dict(zip(rows, published.positions, strict=True))
 
 
 def _refused(last: int, refused: list[tuple[int, Refusal]], skip: int) -> Published:
@@ -315,6 +314,7 @@ def _translated(published: Published, rows: Sequence[int], refused: list[tuple[i
         published,
         unroutable=[rows[row] for row in published.unroutable],
         refused=sorted([*refused, *more], key=_row),
+        kept=[rows[row] for row in published.kept],
         duplicates=published.duplicates + skip,
     )
 

@@ -184,6 +184,8 @@ class Router:
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
         self.rating: set[int] = set()  # ids of queues with priorities
+        self.limited: set[int] = set()  # ids of queues with limits
+        self.rejecting: set[int] = set()  # of these the ids of those that refuse what is beyond
 
     @property
     def version(self) -> int:
@@ -202,6 +204,10 @@ class Router:
                 views.literal[name] = (*views.literal.get(name, ()), queue)
             else:
                 views.patterns[queue] = pattern
+        if queue.limits is not None:
+            self.limited.add(queue.id)
+            if queue.limits.rejects:
+                self.rejecting.add(queue.id)
         if settings.filter:
             self._filters[queue.id] = compile_filter(settings.filter)
         if settings.barrier_expression:
@@ -216,6 +222,8 @@ class Router:
         self._filters.pop(queue.id, None)
         self._barriers.pop(queue.id, None)
         self.rating.discard(queue.id)
+        self.limited.discard(queue.id)
+        self.rejecting.discard(queue.id)
         name = settings.underlying_topic
         if not name:
             return

@@ -204,8 +204,8 @@ class Steps:
                 self._acts.ledger.write(run)
         else:
             published = engine.core.publish(engine.now(), batch)
-        if published.stored:
-            engine.core.hops.add(published.first, published.first + published.stored, run.hops + 1)
+        for lsn in published.positions:
+            engine.core.hops.add(lsn, lsn + 1, run.hops + 1)
         if len(published.refused) == 1 == len(batch):
             raise published.refused[0][1]
         if published.refused:

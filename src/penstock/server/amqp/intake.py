@@ -154,8 +154,10 @@ class Intake:
         self.counters.routed += published.stored
         if published.unroutable:
             self.send_back(channel, [(run, row) for row in published.unroutable])
-        if published.refused and isinstance(published.refused[0][1], CLOSING if channel.confirming else UNHEARD):
-            self.session.fail_channel(channel.number, published.refused[0][1], methods.BasicPublish)
+        fatal = CLOSING if channel.confirming else UNHEARD
+        closing = next((why for _, why in published.refused if isinstance(why, fatal)), None)
+        if closing is not None:
+            self.session.fail_channel(channel.number, closing, methods.BasicPublish)
             return
         if channel.confirming:
             self.counters.published_confirm += count
@@ -206,13 +208,16 @@ class Intake:
         self.counters.confirmed -= len(refused)
         self.counters.refused += len(refused)
         gone = set(refused)
-        clear = True
-        for sequence in range(first, last + 1):
+        edge = first  # the first outcome holds up to here: one answer may speak of all before it, and of no other
+        while edge < last and (edge + 1 in gone) == (first in gone):
+            edge += 1
+        if first in gone:
+            self.machine.refuse(channel.number, edge, multiple=edge > first)
+        else:
+            self.machine.confirm(channel.number, edge, multiple=edge > first)
+        for sequence in range(edge + 1, last + 1):
             if sequence in gone:
                 self.machine.refuse(channel.number, sequence)
-                clear = False
-            elif clear and sequence + 1 in gone:
-                self.machine.confirm(channel.number, sequence, multiple=True)
-            elif not clear:
+            else:
                 self.machine.confirm(channel.number, sequence)
         self.session.outgoing.take_machine_output()

@@ -244,7 +244,7 @@ def receipt(published: Published, rows: int) -> dict[str, object]:
     refused = published.refused
     return {
         "first": published.first,
-        "last": published.first + published.stored - 1 if published.stored else 0,
+        "last": published.positions[-1] if published.stored else 0,
         "stored": published.stored,
         "duplicates": published.duplicates,
         "unroutable": len(published.unroutable),

@@ -36,6 +36,22 @@ def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
 
 
 def end_delays(queue: Queue, now: Now, sink: Sink) -> None:
+    end_retries(queue, now, sink)
+    end_scheduled(queue, now, sink)
+
+
+def end_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
+    """Scheduled messages whose time has come stand behind all that came before; of very many the first."""
+    for chunk in queue.delays.pop_scheduled(now.wall):
+        run = Run(chunk, False)
+        run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
+        queue.delayed -= len(chunk)
+        queue.barriers.delay(chunk, -1)
+        queue.put_back(run)
+
+
+def end_retries(queue: Queue, now: Now, sink: Sink) -> None:
+    """Back-offs that are over: what failed goes back to its place."""
     runs = queue.delays.pop_retries(now.wall)
     if runs:
         sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
@@ -44,12 +60,6 @@ def end_delays(queue: Queue, now: Now, sink: Sink) -> None:
             queue.barriers.delay(run.chunk, -1)
             run.deadline = 0
             queue.put_back(run)
-    for chunk in queue.delays.pop_scheduled(now.wall):
-        run = Run(chunk, False)
-        run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
-        queue.delayed -= len(chunk)
-        queue.barriers.delay(chunk, -1)
-        queue.put_back(run)
 
 
 def expire_due(queue: Queue, now: Now, sink: Sink) -> None:

@@ -1,0 +1,124 @@
+"""What rejecting queues let in of a batch, before it is written: row by row each queue decides alone.
+
+A row that some queue refuses is refused to its publisher, once, whoever else takes it: the others keep their copy.  The
+batch is cut where a refusal depends on what is dispatched meanwhile; a queue that is full or has room for all, and a
+queue whose dispatch can be reckoned, cuts nothing.  It knows neither a route nor a record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias
+
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
+from penstock.core.publishing.published import Published
+from penstock.core.publishing.traits import Refusal
+from penstock.core.queue.limits import refusing
+from penstock.core.queue.view import Queue
+from penstock.records.chunks import Now
+from penstock.records.entries import Publishes
+
+Store: TypeAlias = "Callable[[Publishes, int, Mapping[int, frozenset[str]]], Published]"
+"""Publishes a batch from a row on, but for what queues of these names must not take, by row."""
+
+
+class Admission:
+    """Cuts batches for queues that refuse."""
+
+    def __init__(self, outbox: Outbox[Effect]) -> None:
+        self._outbox = outbox
+
+    def publish(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        takers: Sequence[tuple[Queue, Sequence[int]]],
+        banned: Mapping[int, frozenset[str]] | None,
+        store: Store,
+    ) -> Published:
+        """Publish a batch whose rows these rejecting queues would take, ascending."""
+        for queue, rows in takers:
+            refusing.settled(queue, now, self._outbox, len(rows))
+        size = len(batch.bodies)
+        start, parts = skip, list[tuple[Sequence[int], Published]]()
+        while start < size:
+            stop, refused = self._judge(now, batch, takers, start)
+            if start == skip and stop == size and not refused:
+                return store(batch, skip, banned or {})
+            rows = range(start, stop)
+            whole = not start and stop == size
+            bans = {row - start: names for row, names in (banned or {}).items() if row in rows}
+            reasons = dict[int, Refusal]()
+            for queue, some in refused:
+                assert queue.limits is not None
+                why = refusing.refusal(queue, queue.limits, len(some))
+                for row in some:
+                    reasons.setdefault(row, why)
+                    bans[row - start] = bans.get(row - start, frozenset()) | {queue.name}
+            published = store(batch if whole else batch.select(rows), 0, bans)
+            parts.append((rows, _with(published, start, reasons)))
+            start = stop
+        return _joined(parts, skip, self._outbox.last_lsn)
+
+    def _judge(
+        self, now: Now, batch: Publishes, takers: Sequence[tuple[Queue, Sequence[int]]], start: int
+    ) -> tuple[int, list[tuple[Queue, Sequence[int]]]]:
+        """Up to where it is known who refuses which rows from `start` on, and these."""
+        stop = len(batch.bodies)
+        told = list[tuple[Queue, Sequence[int]]]()
+        for queue, rows in takers:
+            left = rows[bisect_left(rows, start) :]
+            if len(left):
+                refused, unknown = refusing.judged(queue, now, batch, left)
+                if len(refused):
+                    told.append((queue, refused))
+                if unknown is not None:
+                    stop = min(stop, unknown)
+        out = [(queue, rows[: bisect_left(rows, stop)]) for queue, rows in told]
+        return stop, [(queue, rows) for queue, rows in out if len(rows)]
+
+
+def _with(published: Published, start: int, reasons: Mapping[int, Refusal]) -> Published:
+    """The outcome of a part with what queues refused of it, in rows of the whole."""
+    unroutable = [row + start for row in published.unroutable]
+    lost = set(unroutable)
+    refused = {**reasons, **{row + start: why for row, why in published.refused}}
+    lost.update(row + start for row, _ in published.refused)
+    return Published(
+        published.first, published.last, [row for row in unroutable if row not in reasons],
+        sorted(refused.items(), key=_row), published.duplicates, published.stored,
+        [row for row in sorted(reasons) if row not in lost], published.lsns,
+    )  # fmt: skip
+
+
+def _row(item: tuple[int, Refusal]) -> int:
+    return item[0]
+
+
+def _joined(parts: Sequence[tuple[Sequence[int], Published]], skip: int, last: int) -> Published:
+    """The outcomes of the parts of a batch as one."""
+    if len(parts) == 1:
+        one = parts[0][1]
+        if not skip:
+            return one
+    some = [published for _, published in parts]
+    stored = [published for published in some if published.stored]
+    lsns: Sequence[int] | None = None
+    if len(stored) > 1:
+        lsns = list(chain.from_iterable(published.positions for published in stored))
+    elif stored:
+        lsns = stored[0].lsns
+    return Published(
+        stored[0].first if stored else 0,
+        max([published.last for published in stored], default=last),
+        [row for published in some for row in published.unroutable],
+        [item for published in some for item in published.refused],
+        skip,
+        sum(published.stored for published in some),
+        [row for published in some for row in published.kept],
+        lsns,
+    )

@@ -1,0 +1,51 @@
+"""What the settings of a queue allow to be ready, and what they say about the rest.
+
+A limit counts ready messages alone: what is leased, delayed or dying is outside, whatever its number.  It is exceeded
+by strictly more.  It knows no message; what is removed for it, and when, stands in `trimming` and `ring`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from penstock.core.queue.order.runs import NEVER
+
+if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
+    from penstock.records.settings import QueueSettings
+
+MAXLEN = "maxlen"
+"""Why a message goes that gave way to a limit, in the words of the documents."""
+
+REPLACED = "replaced"
+"""Why one goes that a ring replaced."""
+
+
+class Limits:
+    """Of one queue.  `NEVER`: no limit."""
+
+    __slots__ = ("drops", "length", "letters", "rejects")
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.length = NEVER if settings.max_length is None else settings.max_length
+        bounded = self.length < NEVER
+        self.rejects = bounded and settings.overflow != "drop-head"  # newcomers are refused
+        self.letters = self.rejects and settings.overflow == "reject-publish-dlx"  # and become dead letters
+        self.drops = bounded and not self.rejects  # the head gives way
+
+    def yields(self, queue: Contents, count: int) -> bool:
+        """Whether something may give way to so many newcomers."""
+        return queue.ready + count > self.length and not self.rejects
+
+    def exceeded(self, queue: Contents) -> bool:
+        """Whether more is ready than is allowed."""
+        return queue.ready > self.length
+
+
+@lru_cache(256)
+def limits_of(settings: QueueSettings) -> Limits | None:
+    """The limits in these settings; None without any."""
+    if settings.max_length is None:
+        return None
+    return Limits(settings)

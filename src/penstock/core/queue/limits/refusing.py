@@ -1,0 +1,100 @@
+"""Rejecting modes: which newcomers a queue refuses, told before anything of them is written.
+
+A newcomer is refused before anybody is asked whether he has room: a full queue refuses even what an idle consumer would
+take at once.  What was accepted before it counts, unless it was dispatched meanwhile.  Where that can be reckoned the
+whole batch is judged at once; elsewhere as far as the answer does not depend on it, and the caller asks again behind.
+
+A delayed newcomer is not ready, so it is not refused; what becomes ready by itself, or comes back, never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Sink
+from penstock.core.queue.figures import Figures
+from penstock.core.queue.limits.limits import MAXLEN, Limits
+from penstock.core.queue.order.runs import NEVER
+from penstock.errors import QueueFull
+from penstock.records.chunks import Now
+from penstock.records.entries import Publishes
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+
+def settled(queue: Queue, now: Now, sink: Sink, count: int) -> None:
+    """Do what is due, and go on with a dispatch that stopped at its bound as far as it makes room for so many."""
+    limits = queue.limits
+    assert limits is not None
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    while queue.hungry and queue.ready + count > limits.length:
+        queue.serve(now, sink)
+
+
+def judged(
+    queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]
+) -> tuple[list[int] | Sequence[int], int | None]:
+    """Which of these rows of a batch, ascending, the queue refuses; and from which on that is not known yet, if any.
+
+    Nothing but these rows may come in meanwhile, and the queue must be `settled`.
+    """
+    limits = queue.limits
+    assert limits is not None
+    through = _through(queue, batch)
+    free = limits.length - queue.ready
+    later = batch.not_before
+    if later is None or not any(later):
+        if free <= 0:
+            return rows, None
+        if through is not None:
+            return rows[free + through :], None
+        return (), rows[free] if free < len(rows) else None
+    refused = list[int]()
+    accepted = False
+    for row in rows:
+        if later[row] > now.wall:
+            continue
+        if free <= 0:
+            if accepted and through is None:
+                return refused, row
+            refused.append(row)
+            continue
+        accepted = True
+        if through:
+            through -= 1
+        else:
+            free -= 1
+    return refused, None
+
+
+def _through(queue: Queue, batch: Publishes) -> int | None:
+    """How many newcomers would be dispatched at once; None: that takes a dispatch to know."""
+    if queue.expiry.busy or queue.overfull or queue.ranking is not None or queue.older is not None:
+        return 0
+    settings, roster = queue.settings, queue.roster
+    if batch.expires_at is not None or settings.message_ttl == 0 or settings.expiration == 0:
+        return None  # some may be gone as soon as they were offered
+    if not roster.all:
+        return 0
+    if queue.hungry or queue.targets.lists or queue.sharing:
+        return None
+    if settings.max_backlog and any(consumer.no_ack for consumer in roster.all):
+        return None
+    room = sum([max(consumer.room, 0) for consumer in roster.all if not consumer.paused])
+    return max(0, min(queue.room, room, NEVER))
+
+
+def refusal(queue: Queue, limits: Limits, count: int) -> QueueFull:
+    """Why newcomers are refused; they are counted."""
+    figures = queue.figures
+    if figures is None:
+        figures = queue.figures = Figures()
+    figures.refused += count
+    return QueueFull(
+        f"queue '{queue.name}' in vhost '{queue.vhost}' is full: "
+        f"max_length is {limits.length}, {max(queue.ready, limits.length)} messages are ready",
+        reason=MAXLEN,
+    )

@@ -1,0 +1,205 @@
+"""Length limits, one transition a test: what gives way to whom, and what is written of it."""
+
+from __future__ import annotations
+
+import orjson
+
+from penstock.core.effects import Verb
+from penstock.errors import QueueFull
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
+from unit.core.world import START, World, header
+
+
+def dropped(world: World) -> list[tuple[str, int]]:
+    """Reason and number of pairs of each DROP record."""
+    return [
+        (orjson.loads(entry.header)["reason"], len(entry.body) // 16)
+        for entry in world.entries
+        if isinstance(entry, Control) and entry.kind is Kind.DROP
+    ]
+
+
+def test_drop_head_keeps_the_newest() -> None:
+    world = World()
+    queue = world.declare("q", max_length=3)
+    for number in range(5):
+        world.publish("q", b"%d" % number)
+    assert world.contents(queue) == [b"2", b"3", b"4"]
+    assert queue.ready == 3
+    assert world.core.stats(queue, world.now)["dropped"] == 2
+
+
+def test_many_give_way_in_one_record_of_the_group_that_caused_it() -> None:
+    world = World()
+    world.declare("q", max_length=3)
+    world.publish("q", *[b"%d" % number for number in range(100)])
+    assert dropped(world) == [("maxlen", 1)]
+
+
+def test_a_queue_exactly_at_its_limit_is_fine() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2)
+    world.publish("q", b"a", b"b")
+    assert queue.ready == 2
+    assert not dropped(world)
+
+
+def test_leased_messages_do_not_count() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2)
+    world.subscribe(queue, max_backlog=3)
+    world.publish("q", b"a", b"b", b"c", b"d", b"e")
+    assert (queue.leased, queue.ready) == (3, 2)
+    assert not dropped(world)
+
+
+def test_a_newcomer_is_offered_before_the_head_gives_way() -> None:
+    """A consumer with prefetch 1 on a queue of 2 gets the first of ten, and the last two stay."""
+    world = World()
+    queue = world.declare("q", max_length=2)
+    consumer = world.subscribe(queue, max_backlog=1)
+    published = world.publish("q", *[b"%d" % number for number in range(10)])
+    assert world.inbox[consumer] == [published.first]
+    world.core.settle(world.now, queue, [range(published.first, published.first + 1)], Verb.ACK, by=consumer)
+    world.turn()
+    assert world.inbox[consumer] == [published.first, published.first + 8]
+    assert queue.ready == 1
+
+
+def test_a_dispatch_that_goes_in_steps_comes_before_the_head_gives_way() -> None:
+    world = World()
+    queue = world.declare("q", max_length=10)
+    consumer = world.subscribe(queue)
+    queue.dispatch_most = 4
+    world.publish("q", *[b"x"] * 100)
+    world.advance(0)
+    assert len(world.inbox[consumer]) == 100
+    assert not dropped(world)
+
+
+def test_limit_zero_is_a_pipe() -> None:
+    world = World()
+    queue = world.declare("q", max_length=0)
+    assert world.publish("q", b"a").refused == ()
+    assert queue.ready == 0
+    consumer = world.subscribe(queue, max_backlog=1)
+    world.publish("q", b"b", b"c")
+    assert (len(world.inbox[consumer]), queue.ready) == (1, 0)
+
+
+def test_what_returns_takes_its_place_and_the_oldest_give_way() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2)
+    consumer = world.subscribe(queue)
+    world.publish("q", *[b"%d" % number for number in range(1, 6)])
+    world.core.unsubscribe(world.now, consumer, requeue=True)
+    world.turn()
+    assert world.contents(queue) == [b"4", b"5"]
+    assert queue.ready == 2
+
+
+def test_a_returned_message_gives_way_to_younger_ones() -> None:
+    world = World()
+    queue = world.declare("q", max_length=3)
+    consumer = world.subscribe(queue, passive=True)
+    world.publish("q", b"0", b"1", b"2")
+    world.core.pull(world.now, consumer, 1)
+    world.turn()
+    world.publish("q", b"3")
+    world.core.settle(
+        world.now, queue, [range(world.inbox[consumer][0], world.inbox[consumer][0] + 1)], Verb.RELEASE, by=consumer
+    )
+    world.turn()
+    assert world.contents(queue) == [b"1", b"2", b"3"]
+
+
+def test_dead_letters_of_a_limit_in_the_order_of_their_death() -> None:
+    world = World()
+    letters = world.declare("letters")
+    world.declare("q", max_length=2, dead_letter_exchange="", dead_letter_routing_key="letters")
+    world.publish("q", *[b"%d" % number for number in range(50)])
+    assert world.contents(letters) == [b"%d" % number for number in range(48)]
+    [death] = world.headers(min(lsn for chunk in letters.snapshot()[0] for lsn in chunk))["x-death"]  # type: ignore[misc, union-attr]
+    assert death["reason"] == "maxlen"  # type: ignore[index, call-overload]
+
+
+def test_reject_publish_refuses_the_newcomer_even_beside_an_idle_consumer() -> None:
+    world = World()
+    queue = world.declare("q", max_length=0, overflow="reject-publish")
+    consumer = world.subscribe(queue)
+    published = world.publish("q", b"a", b"b")
+    assert [row for row, _ in published.refused] == [0, 1]
+    assert isinstance(published.refused[0][1], QueueFull)
+    assert "'q'" in str(published.refused[0][1])
+    assert "max_length is 0" in str(published.refused[0][1])
+    assert not world.inbox[consumer]
+    assert world.core.stats(queue, world.now)["refused"] == 2
+
+
+def test_what_is_dispatched_makes_room_for_the_next_of_a_batch() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2, overflow="reject-publish")
+    consumer = world.subscribe(queue, max_backlog=3)
+    published = world.publish("q", *[b"%d" % number for number in range(8)])
+    assert len(world.inbox[consumer]) == 3
+    assert [row for row, _ in published.refused] == [5, 6, 7]
+    assert published.stored == 5
+
+
+def test_one_of_two_queues_refuses_and_the_other_keeps_its_copy() -> None:
+    world = World()
+    full = world.declare("full", underlying_topic="t", max_length=1, overflow="reject-publish")
+    other = world.declare("other", underlying_topic="t")
+    published = world.publish("t", b"a", b"b", b"c")
+    assert [row for row, _ in published.refused] == [1, 2]
+    assert list(published.kept) == [1, 2]
+    assert published.stored == 3
+    assert world.contents(full) == [b"a"]
+    assert world.contents(other) == [b"a", b"b", b"c"]
+
+
+def test_a_return_is_never_refused_and_the_queue_may_exceed_its_limit() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2, overflow="reject-publish")
+    consumer = world.subscribe(queue, max_backlog=2)
+    world.publish("q", b"a", b"b", b"c", b"d")
+    world.core.unsubscribe(world.now, consumer, requeue=True)
+    world.turn()
+    assert queue.ready == 4
+    assert len(world.publish("q", b"e").refused) == 1
+
+
+def test_a_lower_limit_trims_at_once_unless_newcomers_are_refused() -> None:
+    from dataclasses import replace
+
+    world = World()
+    queue = world.declare("q")
+    world.publish("q", *[b"%d" % number for number in range(10)])
+    world.core.alter_queue(world.now, queue, replace(queue.settings, max_length=5, overflow="reject-publish"))
+    world.turn()
+    assert queue.ready == 10
+    world.core.alter_queue(world.now, queue, replace(queue.settings, max_length=5, overflow="drop-head"))
+    world.turn()
+    assert world.contents(queue) == [b"5", b"6", b"7", b"8", b"9"]
+
+
+def test_a_start_applies_the_limits_to_what_it_finds() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2)
+    world.subscribe(queue)
+    world.publish("q", *[b"%d" % number for number in range(5)])
+    world.restart(clean=False)
+    queue = world.core.find_queue("/", "q")  # type: ignore[assignment]
+    assert world.contents(queue) == [b"3", b"4"]
+
+
+def test_a_scheduled_message_counts_when_it_is_due_and_is_offered_like_a_newcomer() -> None:
+    world = World()
+    queue = world.declare("q", max_length=1)
+    world.publish("q", b"later", properties=header(headers={"x-delay": 1000}))
+    world.publish("q", b"now")
+    assert (queue.ready, queue.delayed) == (1, 1)
+    world.advance(2)
+    assert world.contents(queue) == [b"later"]
+    assert world.wall > START
