@@ -60,8 +60,12 @@ def show(
         queue = {name: value for name, value in queue.items() if not isinstance(value, list)}
     if json:
         write_json(dict(queue))
-    else:
-        write_facts(queue)
+        return
+    settings = queue.get("settings")
+    write_facts({name: value for name, value in queue.items() if name != "settings"})
+    if isinstance(settings, dict) and settings:
+        table = cast("dict[str, dict[str, object]]", settings)
+        write_table(("setting", "value", "from"), [(name, row["value"], row["from"]) for name, row in table.items()])
 
 
 @app.command()

@@ -20,10 +20,10 @@ SERVER = frozenset(("serve", "up", "check"))
 
 def whole() -> typer.Typer:
     """Every command."""
-    from penstock.cli import backups, converting, logs, messages, queues, replaying, tools, topics
+    from penstock.cli import backups, converting, logs, messages, policies, queues, replaying, tools, topics
 
     app = _empty()
-    for family in (serving, converting, messages, replaying, topics, tools, backups):
+    for family in (serving, converting, messages, replaying, topics, tools, backups, policies):
         family.add_to(app)
     app.add_typer(queues.app, name="queue")
     app.add_typer(logs.app, name="log")

@@ -16,7 +16,7 @@ _OF_A_VHOST = frozenset(
     {
         "declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "declare_topic", "bind", "unbind",
         "stats", "list", "details", "stream_open", "delete_topic", "topics", "topic", "sow_delete",
-        "ack", "ack_filter",
+        "ack", "ack_filter", "policies", "policy_set", "policy_delete",
     }
 )  # fmt: skip
 """Actions that work within the vhost of the connection."""
@@ -117,6 +117,36 @@ class Administration:
     def unbind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None) -> None:
         """Remove a binding."""
         self.action("unbind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
+
+    def policies(self, *, operator: bool = False) -> list[dict[str, Any]]:
+        """The policies of the vhost, or its operator policies, in RabbitMQ's words."""
+        return cast("list[dict[str, Any]]", self.action("policies", operator=operator)["policies"])
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, object],
+        *,
+        priority: int = 0,
+        apply_to: str | None = None,
+        operator: bool = False,
+    ) -> bool:
+        """This policy is there from now on; one of that name is replaced as a whole.  Whether it is new.
+
+        pattern      RE2, found anywhere in a name
+        definition   RabbitMQ's keys in milliseconds and bytes, and settings of queues in kebab case
+        Errors: InvalidArgument with the reason, AccessRefused without the tag for it.
+        """
+        reply = self.action(
+            "policy_set", policy=name, pattern=pattern, definition=dict(definition), priority=priority,
+            apply_to=apply_to, operator=operator,
+        )  # fmt: skip
+        return bool(reply["new"])
+
+    def delete_policy(self, name: str, *, operator: bool = False) -> None:
+        """Remove a policy; what it did is undone.  NotFound when it is not there."""
+        self.action("policy_delete", policy=name, operator=operator)
 
     def health(self) -> dict[str, Any]:
         """Whether the server confirms, how far its log is durable, its origin."""

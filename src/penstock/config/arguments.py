@@ -75,6 +75,18 @@ def queue_settings(
         raise PreconditionFailed(f"invalid arg '{bad.key}'{where}: {bad}") from None
 
 
+def given_arguments(arguments: Mapping[str, object]) -> frozenset[str]:
+    """Names of the settings that the arguments of a `queue.declare` give."""
+    return frozenset([_BY_ARGUMENT[argument] for argument in arguments if argument in _BY_ARGUMENT])
+
+
+def given_names(values: Mapping[str, object], before: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Names of the settings that keyword arguments give, None taking one back; beside those given before."""
+    named = {KEY_ALIASES.get(name, name): value for name, value in values.items()}
+    known = named.keys() & QUEUE_KEYS.keys()
+    return (before - known) | {name for name in known if named[name] is not None}
+
+
 def queue_settings_from_mapping(
     values: Mapping[str, object], queue: str = "", base: QueueSettings | None = None
 ) -> QueueSettings:

@@ -17,7 +17,9 @@ class EntitlementSection(Section):
     """`[[entitlement]]`.  Without any, whoever may log in may do everything; with one, what none allows is refused."""
 
     user: Name | None = Field(default=None, description="A name or a pattern of names; everybody without.")
-    tag: Literal["administrator", "monitoring"] | None = Field(default=None, description="Only users with this tag.")
+    tag: Literal["administrator", "policymaker", "monitoring", "management", "impersonator"] | None = Field(
+        default=None, description="Only users with this tag."
+    )
     topic: Name | None = Field(default=None, description="A topic's name, or a pattern of names.")
     queue: Name | None = Field(
         default=None, description="Or a queue's, or a pattern.  Without either: all topics and queues of the vhost."

@@ -20,6 +20,8 @@ def impossible(settings: Settings) -> list[Problem]:
         "topic": [(one.vhost, f"{one.exchange}/{one.name}") for one in settings.topic],
         "queue": [(one.vhost, one.name) for one in settings.queue],
         "pipeline": [("", one.name) for one in settings.pipeline],
+        "policy": [(one.vhost, one.name) for one in settings.policy],
+        "operator_policy": [(one.vhost, one.name) for one in settings.operator_policy],
         "view": [(one.vhost, one.name) for one in settings.view],
         "conflated_topic": [(one.vhost, one.name) for one in settings.conflated_topic],
     }
@@ -41,6 +43,18 @@ def impossible(settings: Settings) -> list[Problem]:
         *((("view", index), one.vhost) for index, one in enumerate(settings.view)),
         *((("conflated_topic", index), one.vhost) for index, one in enumerate(settings.conflated_topic)),
         *((("pipeline", index, "from"), one.source.vhost) for index, one in enumerate(settings.pipeline)),
+    ]
+    for section, vhosts in (
+        ("policy", [one.vhost for one in settings.policy]),
+        ("operator_policy", [one.vhost for one in settings.operator_policy]),
+        ("address", [one.vhost for one in settings.address]),
+    ):
+        placed += (((section, index), vhost) for index, vhost in enumerate(vhosts))
+    patterns = [one.setting().key for one in settings.address]
+    problems += [
+        Problem(("address", index, "pattern"), f"{key[1]!r} is there twice")
+        for index, key in enumerate(patterns)
+        if key in patterns[:index]
     ]
     for path, vhost in placed:
         if vhost not in settings.vhosts:

@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 
 from pydantic import ValidationError
 
+from penstock.config.addresses import OWN, read_address_value
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
 from penstock.config.impossible import impossible
 from penstock.config.message_types import MESSAGE_TYPE, wrong_type
@@ -166,6 +167,7 @@ def _read(data: Mapping[str, object], environ: Mapping[str, str], options: Mappi
         _put(merged, path, value)
         origins[".".join(map(str, path))] = label
     problems += _read_queues(merged)
+    problems += _read_addresses(merged)
     settings: Settings | None = None
     try:
         settings = Settings.model_validate(merged)
@@ -263,7 +265,27 @@ def _read_queues(data: dict[str, object]) -> list[Problem]:
         except BadValue as bad:
             problems.append(Problem(("queue", index, *bad.key.split(".")), str(bad)))
             settings = read_queue_settings({}, "file")
-        queue["settings"] = settings
+        queue["settings"], queue["given"] = settings, frozenset(values)
+    return problems
+
+
+def _read_addresses(data: dict[str, object]) -> list[Problem]:
+    """Turn the keys of each `[[address]]` into its `values`; returns what cannot be read."""
+    addresses = data.get("address")
+    if not isinstance(addresses, list):
+        return []
+    problems: list[Problem] = []
+    for index, table in enumerate(cast("list[object]", addresses)):
+        if not isinstance(table, dict):
+            continue
+        address = cast("dict[str, object]", table)
+        values: dict[str, object] = {}
+        for key in [key for key in address if key not in OWN]:
+            try:
+                values[key] = read_address_value(key, address.pop(key))
+            except BadValue as bad:
+                problems.append(Problem(("address", index, bad.key), str(bad)))
+        address["values"] = values
     return problems
 
 

@@ -26,6 +26,7 @@ from pydantic import (
 from penstock.config.actions import ActionSection
 from penstock.config.entitlements import EntitlementSection
 from penstock.config.message_types import NATIVE_TYPE, wrong_type
+from penstock.config.ruling_sections import AddressSection, OperatorPolicySection, PolicySection
 from penstock.config.sections import Name, Section
 from penstock.config.views import ConflatedSection, ViewSection
 from penstock.records.actions import Action
@@ -169,10 +170,11 @@ class User(Section):
     name: Name = Field(description="Name to log in with.")
     password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
     password_file: str | None = Field(default=None, description="File whose first line is the password.")
-    tags: tuple[Literal["administrator", "monitoring"], ...] = Field(
+    tags: tuple[Literal["administrator", "policymaker", "monitoring", "management", "impersonator"], ...] = Field(
         default=(),
         description='What else the user may do: "administrator" reads records of all kinds, and has the whole log '
-        'backed up, verified and compacted; "monitoring" is shown to tools and allows nothing more.',
+        'backed up, verified and compacted; "policymaker" sets policies; the others are shown to tools and allow '
+        "nothing more.",
     )
     loopback_only: StrictBool = Field(default=False, description="Refuse this user from other machines.")
 
@@ -281,6 +283,7 @@ class Queue(Section):
     vhost: Name = Field(default="/", description="Its vhost.")
     durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
     settings: InstanceOf[QueueSettings]
+    given: frozenset[str] = Field(default=frozenset(), description="The keys that are written there.")
 
 
 class PipelineFrom(Section):
@@ -400,6 +403,9 @@ class Settings(Section):
     topic: tuple[TopicSection, ...] = Field(default=(), description="Topics declared at start.")
     queue: tuple[Queue, ...] = Field(default=(), description="Queues declared at start.")
     binding: tuple[Binding, ...] = Field(default=(), description="Bindings declared at start.")
+    policy: tuple[PolicySection, ...] = Field(default=(), description="Settings for many queues at once.")
+    operator_policy: tuple[OperatorPolicySection, ...] = Field(default=(), description="Limits beside all policies.")
+    address: tuple[AddressSection, ...] = Field(default=(), description="Defaults of queues by their address.")
     action: tuple[ActionSection, ...] = Field(default=(), description="What to do when something happens.")
     view: tuple[ViewSection, ...] = Field(default=(), description="Views of queues, topics and other views.")
     conflated_topic: tuple[ConflatedSection, ...] = Field(default=(), description="Topics and views slowed down.")

@@ -17,14 +17,11 @@ from penstock.config.telling import Problem
 
 LATER_SECTIONS = frozenset(
     {
-        "address",
         "archive",
         "bulk",
         "dashboard",
-        "operator_policy",
         "otel",
         "permission",
-        "policy",
         "replication",
         "schedule",
         "tls",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from penstock.core.commands.life import Life
 from penstock.core.commands.paging import PagingCommands
+from penstock.core.commands.policies import PolicyCommands
 from penstock.core.commands.sinks import SinkCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import TopologyCommands
@@ -27,7 +28,9 @@ from penstock.records.entries import Publishes, Topic
 from penstock.records.schema import GROUP_BYTES_MAX
 
 
-class Core(Life, TopologyCommands, SubscriptionCommands, SinkCommands, TransactionCommands, PagingCommands):
+class Core(
+    Life, TopologyCommands, SubscriptionCommands, SinkCommands, TransactionCommands, PagingCommands, PolicyCommands
+):
     """The rules of one instance."""
 
     @property

@@ -34,10 +34,12 @@ class Kind(IntEnum):
     TOOK = 9  # queue id + pairs: the queue took these rows (past 65,536 routes in a segment)
 
     # topology; the LSN of a QUEUE_DECLARE is the id of the queue
-    EXCHANGE_DECLARE = 10  # header {"vhost", "type", "durable", "auto_delete", "internal", "arguments"}
+    EXCHANGE_DECLARE = 10  # header {"vhost", "type", "durable", "auto_delete", "internal", "arguments", "exchanges"?}
     EXCHANGE_DELETE = 11  # header {"vhost"}
-    QUEUE_DECLARE = 12  # header {"vhost", "durable", "exclusive", "auto_delete", "arguments", "settings"}
-    QUEUE_ALTER = 13  # queue id; header {"settings"}: the whole new settings
+    QUEUE_DECLARE = 12  # header {"vhost", "durable", "exclusive", "auto_delete", "arguments", "settings", "changed"?,
+    #   "ruling"?}: settings: its own; changed: those of them that are others in force; ruling: `core.state.rulings`
+    QUEUE_ALTER = 13  # queue id; header {"settings"}: the whole new settings, its own and in force; or
+    #   {"changed", "ruling"}: those in force that are others now, and why they are in force
     QUEUE_DELETE = 14  # queue id
     BIND = 15  # header {"vhost", "source", "destination", "destination_type", "key", "arguments"}
     UNBIND = 16  # the same
@@ -87,6 +89,13 @@ class Kind(IntEnum):
         51  # name: the topic; header {"reason": "deleted" or "expired", "by"?, "lsns"?}: these keys have no record
     )
     #   now; lsns: of the records they had, where an action wants to know
+
+    # what rules many queues and exchanges; in one group with a QUEUE_ALTER of each queue for which something changes.
+    # exchanges: [[vhost, name, policy or null, alternate exchange or null], ...] that are ruled otherwise from now on
+    POLICY = 60  # name: the policy; header {"vhost", "operator", "pattern", "definition", "settings", "priority",
+    #   "apply_to", "origin", "alternate_exchange"?, "exchanges"?}: there is this policy, whatever was there
+    POLICY_DELETE = 61  # name: the policy; header {"vhost", "operator", "exchanges"?}
+    ADDRESS_SETTING = 62  # name: the pattern; header {"vhost", "literal", "values"?}: without values it goes
 
     TRANSACTION = (
         66  # header {"first", "rows", "ended", "by"?}: the last record of a group that one client committed as

@@ -9,7 +9,7 @@ Seconds, on the outside, are floats since the Unix epoch or lengths; LSNs are bo
 
 from __future__ import annotations
 
-from penstock.config.arguments import queue_settings_from_mapping
+from penstock.config.arguments import given_names, queue_settings_from_mapping
 from penstock.testing.instance import Instance
 from penstock.testing.publishing import NO_END, Publishing
 from penstock.testing.running import VHOST
@@ -29,7 +29,9 @@ class Broker(Publishing, Viewing, Subscribing):
         def work(instance: Instance) -> None:
             core = instance.core
             found = core.queue(VHOST, queue)
-            core.alter_queue(instance.engine.now(), found, queue_settings_from_mapping(settings, queue, found.settings))
+            present = core.ruling(found)
+            own = queue_settings_from_mapping(settings, queue, present.own)
+            core.alter_queue(instance.engine.now(), found, own, given_names(settings, present.given))
             instance.make_durable()
 
         self.command(work)

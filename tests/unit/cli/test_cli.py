@@ -59,6 +59,8 @@ def test_the_tree_of_commands() -> None:
         *("backup", "restore", "sow", "replay", "topic list", "topic show"),
         *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),
         *("queue peek", "queue ack"),
+        *("policy list", "policy set", "policy delete"),
+        *("operator-policy list", "operator-policy set", "operator-policy delete"),
         *("log ls", "log show", "log verify", "log compact", "log export"),
     }
 

@@ -294,14 +294,14 @@ def test_a_broker_xml_becomes_settings(tmp_path: Path) -> None:
                 "pattern": "ticker.#",
                 "default_ring_size": 1000,
                 "redelivery_delay": "5s",
-                "auto_create_queues": True,
                 "dead_letter_address": "DLQ",
             }
         ],
     }
     assert remarks(converted) == {
         (Verdict.NO_MEANING, "<acceptors>"),
-        (Verdict.LATER, '<address-setting> "ticker.#"'),
+        (Verdict.NO_MEANING, '<auto-create-queues> of <address-setting> "ticker.#"'),
+        (Verdict.LATER, '<default-ring-size> of <address-setting> "ticker.#"'),
         (Verdict.LATER, 'ring-size of <queue> "last-ten"'),
         (Verdict.REFUSED, '<filter> of <queue> "all"'),
     }

@@ -25,7 +25,12 @@ from penstock.server.flight.actions.table import refuse_different
 )
 def test_a_difference_is_told_as_people_write_settings(asked: QueueSettings, said: str) -> None:
     there = SimpleNamespace(
-        name="q", vhost="/", durable=True, auto_delete=False, settings=QueueSettings(lease_period=30_000_000)
+        name="q",
+        vhost="/",
+        durable=True,
+        auto_delete=False,
+        settings=QueueSettings(lease_period=30_000_000),
+        ruling=None,
     )
     with pytest.raises(PreconditionFailed, match=said):
         refuse_different(cast("Queue", there), asked, True, False)

@@ -50,6 +50,7 @@ from penstock.core.audit.window import Window
 from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pick, texts
 from penstock.core.state.durable import DurableState, Ints, flat, spread
 from penstock.core.state.plain import load, load_settings
+from penstock.core.state.rulings import load_some, with_some
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 
@@ -243,7 +244,8 @@ class Audit:
                 self._recovered(lsn, int(values[0]), values[1:].reshape(-1, 2), load(header), time)
             case Kind.QUEUE_DECLARE:
                 told = load(header)
-                once = [(lsn, load_settings(told["settings"]).semantics == "at-most-once")]
+                settings = with_some(load_settings(told["settings"]), load_some(told.get("changed")))
+                once = [(lsn, settings.semantics == "at-most-once")]
                 self._queues[lsn] = AuditedQueue(lsn, name, bool(told["durable"]), bool(told["exclusive"]), once)
             case Kind.QUEUE_ALTER | Kind.QUEUE_DELETE:
                 present = self._queues.get(int(values[0]))
@@ -252,8 +254,11 @@ class Audit:
                 elif kind is Kind.QUEUE_DELETE:
                     self._end(present, lsn)
                 else:
-                    settings = load_settings(load(header)["settings"])
-                    present.once.append((lsn, settings.semantics == "at-most-once"))
+                    told = load(header)
+                    changed = load_some(told.get("changed")) if "changed" in told else told["settings"]
+                    if "semantics" in cast("dict[str, object]", changed):
+                        semantics = cast("dict[str, object]", changed)["semantics"]
+                        present.once.append((lsn, semantics == "at-most-once"))
             case Kind.PUBLISHERS:
                 for publisher, sequence in cast("dict[str, int]", load(header)).items():
                     highest = self._publishers.get(publisher)

@@ -27,6 +27,7 @@ from penstock.records.chunks import Chunk, Now, pairs_of
 from penstock.records.entries import Group
 from penstock.records.kinds import Kind
 from penstock.records.schema import LOG_VERSION
+from penstock.records.settings import QueueSettings
 
 _GONE = object()
 """Who holds an exclusive queue whose connection ended with an earlier process."""
@@ -49,10 +50,11 @@ class Life(RecoveryCommands):
         seed: int = 0,
         actions: Sequence[Action] = (),
         instance: str = "penstock-1",
+        refuse: Callable[[QueueSettings], str | None] | None = None,
         now: Now,
     ) -> Self:
         """A core with this durable state and no session.  `boot` comes next."""
-        core = cls(origin, state.last_lsn + 1, seed, actions, instance)
+        core = cls(origin, state.last_lsn + 1, seed, actions, instance, refuse)
         now = core._out.at(now)
         core._topology.load(state)
         core._interning.load(state)
@@ -174,6 +176,7 @@ class Life(RecoveryCommands):
             )  # fmt: skip
             blank.since = self._out.last_lsn if self._out.last_lsn > snapshot.cut else 0
             blank.reviewed, blank.passing = self._passes.get(queue.id, ((), None))
+            blank.ruling = queue.ruling
             contained = queue.capture() if living else None
             snapshot.captured.append(Captured(blank, contained))
             effort += 8 if contained is None else 32 + len(contained.main) + len(contained.runs)

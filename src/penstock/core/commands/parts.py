@@ -6,7 +6,7 @@ publishing in `core.broker`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from penstock.core.topology.topology import Topology
 from penstock.records.actions import Action
 from penstock.records.chunks import Now
 from penstock.records.entries import Entry, Topic
+from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.commands.subscriptions import Subscription
@@ -59,8 +60,12 @@ class Parts:
         seed: int = 0,
         actions: Sequence[Action] = (),
         instance: str = "penstock-1",
+        refuse: Callable[[QueueSettings], str | None] | None = None,
     ) -> None:
-        """origin: the data folder's own number, part of every bookmark.  seed: of whatever chance a rule needs."""
+        """origin: the data folder's own number, part of every bookmark.  seed: of whatever chance a rule needs.
+
+        refuse: why settings of a queue cannot be together, None where they can; asked of what policies make of it.
+        """
         self.origin = origin
         self.instance = instance
         self.seed = seed
@@ -81,7 +86,14 @@ class Parts:
         self._holdings = Holdings(self._out, self._timers.touched)
         self.streams = Streams(self._out, self._holdings, self._by_id)
         self._admin = Admin(
-            self._out, self._topology, self._router, self._interning, self._ending, self.rules, self.sizes
+            self._out,
+            self._topology,
+            self._router,
+            self._interning,
+            self._ending,
+            self.rules,
+            self.sizes,
+            refuse,
         )
         self._letters = DeadLetters(
             self._out, self._publisher, self.rules, self.hops, self._letter_topic, origin, instance

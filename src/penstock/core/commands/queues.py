@@ -5,7 +5,7 @@ What happens to messages on their way through a queue is `deliveries`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import RecoveryCommands
@@ -17,6 +17,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.queue.weighing import leased_bytes, total_bytes
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Now
+from penstock.records.policies import Ruling, ruling_of
 from penstock.records.settings import QueueSettings
 
 
@@ -57,11 +58,13 @@ class QueueCommands(RecoveryCommands):
         passive: bool = False,
         by: object | None = None,
         server_named: bool = False,
+        given: Iterable[str] | None = None,
     ) -> Queue:
         """Declare a queue, or find an equal one.
 
         exclusive_to: the connection that alone may use it.  by: the connection that asks.
         server_named: the server made the name, which may then begin with `amq.`.
+        given: names of the settings that somebody gave; None: those that differ from their default.
         """
         now = self._at(now)
         fresh = not passive and (vhost, name) not in self._admin.queues
@@ -72,25 +75,38 @@ class QueueCommands(RecoveryCommands):
             queue = self._admin.declare_queue(
                 now, vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
                 arguments=arguments, passive=passive, by=by, server_named=server_named,
+                given=given,
             )  # fmt: skip
             if queue.settings.queue_expires is not None:
                 note_use(queue, now)
                 self._touch(queue)
             if fresh:
-                self._paging.wanted |= bool(settings.file_backed_metadata)
+                self._paging.wanted |= bool(queue.settings.file_backed_metadata)
                 self._begin_pass(queue)
         finally:
             self._out.end()
         return queue
 
-    def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings) -> None:
-        """New settings for a queue, at once."""
+    def ruling(self, queue: Queue) -> Ruling:
+        """A queue's own settings, which of them were given, and what makes those in force of them."""
+        return ruling_of(queue.settings, queue.ruling)
+
+    def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings, given: Iterable[str] | None = None) -> None:
+        """Other settings of its own for a queue, at once; those in force follow.
+
+        given: names of the settings that somebody gave; None: those given before, and those that are others now.
+        """
+        in_force, ruling = self._admin.altering(queue, settings, given)
+        self._rule(now, queue, in_force, ruling)
+
+    def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> None:
+        """These settings are in force from now on, and why."""
         now = self._at(now)
         moved = settings.recovery_point != queue.settings.recovery_point
         if moved:
             self._check_point(queue.name, settings)
         self._out.begin()
-        altered = self._admin.alter_queue(queue, settings)
+        altered = self._admin.alter_queue(queue, settings, ruling)
         if altered:
             queue.alter(now, settings, self._out)
             self._paging.wanted |= bool(settings.file_backed_metadata)

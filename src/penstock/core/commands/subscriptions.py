@@ -10,7 +10,7 @@ It knows no wire; who takes the deliveries is the `holder` of every consumer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
@@ -22,6 +22,7 @@ from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now
+from penstock.records.policies import Ruling
 from penstock.records.settings import QueueSettings
 
 
@@ -294,21 +295,21 @@ class SubscriptionCommands(AcknowledgeCommands):
     def declare_queue(
         self, now: Now, vhost: str, name: str, settings: QueueSettings, *, durable: bool = True,
         exclusive_to: object | None = None, auto_delete: bool = False, arguments: Mapping[str, object] = NO_TABLE,
-        passive: bool = False, by: object | None = None, server_named: bool = False,
+        passive: bool = False, by: object | None = None, server_named: bool = False, given: Iterable[str] | None = None,
     ) -> Queue:  # fmt: skip
         """As before; subscriptions whose pattern matches a new queue join it."""
         last = self._out.next_lsn
         queue = super().declare_queue(
             now, vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
-            arguments=arguments, passive=passive, by=by, server_named=server_named,
+            arguments=arguments, passive=passive, by=by, server_named=server_named, given=given,
         )  # fmt: skip
         if self._patterns and queue.id >= last:
             self._look_around(self._at(now), queue)
         return queue
 
-    def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings) -> None:
+    def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> None:
         """As before; the backlog that a subscription has for several queues follows."""
-        super().alter_queue(now, queue, settings)
+        super()._rule(now, queue, settings, ruling)
         for subscription in self._patterns:
             if queue.id in subscription.consumers:
                 self._set_credit(subscription)

@@ -34,6 +34,7 @@ from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.capture import Contained
 from penstock.records.actions import OnDelete, OnExpire
 from penstock.records.chunks import Chunk
+from penstock.records.policies import Ruling
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Contents:
         "figures", "hungry", "id", "lease_due", "leased", "leases_in_order", "leaving", "letters", "limits", "main",
         "name", "older", "outstanding", "overfull", "overspent", "ranking", "ranks", "ready",
         "redelivered_below", "returned", "roster",
-        "settings", "sharing", "sizes", "stale", "tail", "targets", "vhost",
+        "ruling", "settings", "sharing", "sizes", "stale", "tail", "targets", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +87,7 @@ class Contents:
         self.vhost = vhost
         self.name = name
         self.settings = settings
+        self.ruling: Ruling | None = None  # what makes them of its own ones; None: they are its own
         self.durable = durable
         self.exclusive_to = exclusive_to
         self.auto_delete = auto_delete

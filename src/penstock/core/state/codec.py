@@ -48,6 +48,16 @@ from penstock.core.state.durable import (
     to_array,
 )
 from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
+from penstock.core.state.rulings import (
+    dump_address,
+    dump_exchanges,
+    dump_policy,
+    dump_ruling,
+    load_address,
+    load_exchanges,
+    load_policy,
+    load_ruling,
+)
 from penstock.core.state.sows import dump_sows, load_sows
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.settings import QueueSettings
@@ -66,7 +76,7 @@ def canonical(state: DurableState) -> DurableState:
     return DurableState(
         state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.routes,
         state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
-        state.deferred, state.acted,
+        state.deferred, state.acted, state.policies, state.addresses, state.exchange_rules,
     )  # fmt: skip
 
 
@@ -85,7 +95,7 @@ def canonical_queue(queue: QueueState) -> QueueState:
     return QueueState(
         queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive, queue.auto_delete,
         queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)}, queue.since,
-        queue.reviewed, queue.passing,
+        queue.reviewed, queue.passing, queue.ruling,
     )  # fmt: skip
 
 
@@ -119,6 +129,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
                 **_filled(
                     exclusive=queue.exclusive, auto_delete=queue.auto_delete, arguments=wrap(queue.arguments),
                     chunks=len(packed), columns=forms, since=queue.since,
+                    ruling=dump_ruling(queue.ruling, queue.settings),
                 ),
                 **passing.dump(queue.reviewed, queue.passing),
             }
@@ -155,6 +166,9 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         sows=dump_sows(state.sows, blobs),
         deferred=dump_deferred(state.deferred),
         acted=state.acted.dump() if state.acted else None,
+        policies=[[one.name, dump_policy(one)] for _, one in sorted(state.policies.items())],
+        addresses=[[one.pattern, dump_address(one)] for _, one in sorted(state.addresses.items())],
+        exchange_rules=dump_exchanges(state.exchange_rules),
     )
     text = orjson.dumps(head)
     return b"".join((_HEAD.pack(MAGIC, VERSION, len(text)), text, *blobs))
@@ -199,6 +213,15 @@ def _decode(data: bytes) -> DurableState:
     state.decided = load_decided(head.get("decided", {}))
     state.deferred = load_deferred(head.get("deferred", []))
     state.acted = Acted.load(head.get("acted"))
+    for name, table in cast("list[tuple[str, dict[str, object]]]", head.get("policies", ())):
+        policy = load_policy(name, table)
+        state.policies[policy.key] = policy
+    for pattern, table in cast("list[tuple[str, dict[str, object]]]", head.get("addresses", ())):
+        setting = load_address(pattern, table)
+        state.addresses[setting.key] = setting
+    state.exchange_rules = {
+        key: one for key, one in load_exchanges(head.get("exchange_rules")).items() if one is not None
+    }
     for name, s in cast("dict[str, dict[str, object]]", head.get("streams", nothing)).items():
         plans = {batch: array("q", pairs) for batch, pairs in cast("list[tuple[int, list[int]]]", s["plans"])}
         numbers = cast("dict[str, int]", s)
@@ -212,6 +235,7 @@ def _decode(data: bytes) -> DurableState:
             since=cast(int, q.get("since", 0)),
         )  # fmt: skip
         queue.reviewed, queue.passing = passing.read(q)
+        queue.ruling = load_ruling(q.get("ruling"), queue.settings)
         for _ in range(cast(int, q.get("chunks", 0))):
             chunk, place = _unpack(data, place)
             queue.waiting.append(chunk)

@@ -21,6 +21,7 @@ from penstock.core.state.deferred import DeferredAck, DeferredAcks
 from penstock.core.state.passing import Passing, Spans
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
+from penstock.records.policies import AddressSetting, ExchangeRule, Policy, Ruling
 from penstock.records.settings import QueueSettings
 
 Ints = npt.NDArray[np.int64]
@@ -154,6 +155,7 @@ class QueueState:
     since: int = 0  # it knows what the log says of it up to this LSN, where that is beyond the state's `last_lsn`
     reviewed: Spans = ()  # passes have been over these rows
     passing: Passing | None = None  # a pass that is under way
+    ruling: Ruling | None = None  # None: nothing but its own settings, of which `told` were given
 
     @property
     def count(self) -> int:
@@ -239,6 +241,11 @@ class DurableState:
     sows: dict[int, SowState] = field(default_factory=dict[int, SowState])  # by id
     deferred: DeferredAcks = field(default_factory=dict[int, list[DeferredAck]])  # by queue id
     acted: Acted = field(default_factory=Acted)  # what actions have done
+    policies: dict[tuple[bool, str, str], Policy] = field(default_factory=dict[tuple[bool, str, str], Policy])
+    addresses: dict[tuple[str, str, bool], AddressSetting] = field(
+        default_factory=dict[tuple[str, str, bool], AddressSetting]
+    )
+    exchange_rules: dict[tuple[str, str], ExchangeRule] = field(default_factory=dict[tuple[str, str], ExchangeRule])
 
     def encode(self) -> bytes:
         """For a checkpoint or a `BASE` group."""

@@ -32,7 +32,7 @@ class FoldedQueue:
         """state: what was folded before; it is not changed."""
         self.state = QueueState(
             state.id, state.vhost, state.name, state.settings, state.durable, state.exclusive, state.auto_delete,
-            state.arguments, reviewed=state.reviewed, passing=state.passing,
+            state.arguments, reviewed=state.reviewed, passing=state.passing, ruling=state.ruling,
         )  # fmt: skip
         self.since = state.since  # what the log says up to this LSN is in it already
         self.parts: list[Part] = []
@@ -46,10 +46,12 @@ class FoldedQueue:
             self.parts.append({"lsn": lsns, **{name: spread(lsns, runs) for name, runs in state.columns.items()}})
 
     def alter(self, lsn: int, settings: QueueSettings) -> None:
-        """Other settings, from this LSN on."""
+        """Other settings in force, from this LSN on."""
         if settings.rank_text != self.state.settings.rank_text:
             for part in self.parts:
                 part.pop("rank", None)
+        if settings == self.state.settings:
+            return
         self.state.settings = settings
         self.settings.append((lsn, settings))
         if settings.barrier_expression is None and lsn > self.since:
@@ -111,7 +113,7 @@ class FoldedQueue:
         s = self.state
         blank = QueueState(s.id, s.vhost, s.name, s.settings, s.durable, s.exclusive, s.auto_delete, s.arguments)
         blank.since = self.since if self.since > last_lsn else 0
-        blank.reviewed, blank.passing = s.reviewed, s.passing
+        blank.reviewed, blank.passing, blank.ruling = s.reviewed, s.passing, s.ruling
         parts = [part for part in self.parts if len(part["lsn"])]
         if not parts:
             return blank

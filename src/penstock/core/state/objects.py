@@ -26,6 +26,7 @@ from penstock.core.state.durable import (
 )
 from penstock.core.state.members import FoldedQueue
 from penstock.core.state.plain import as_table, load, load_settings
+from penstock.core.state.rulings import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
 from penstock.core.topology.topology import Topology, canonical_table
 from penstock.records.kinds import Kind
 
@@ -180,6 +181,7 @@ class Objects:
                     as_table(header["arguments"]),
                 )  # fmt: skip
                 self._topology.declare_exchange(vhost, name, exchange)
+                self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
             case Kind.EXCHANGE_DELETE:
                 self._topology.delete_exchange(vhost, name)
             case Kind.BIND:
@@ -194,26 +196,39 @@ class Objects:
                 self._topology.delete_topic(vhost, str(header["exchange"]), name)
                 self._sows.deleted((vhost, str(header["exchange"]), name))
             case Kind.QUEUE_DECLARE:
-                self._add_queue(
-                    QueueState(
-                        lsn,
-                        vhost,
-                        name,
-                        load_settings(header["settings"]),
-                        bool(header["durable"]),
-                        bool(header["exclusive"]),
-                        bool(header["auto_delete"]),
-                        as_table(header["arguments"]),
-                    )
-                )
+                rules = with_some(load_settings(header["settings"]), load_some(header.get("changed")))
+                state = QueueState(
+                    lsn, vhost, name, rules, bool(header["durable"]), bool(header["exclusive"]),
+                    bool(header["auto_delete"]), as_table(header["arguments"]),
+                )  # fmt: skip
+                state.ruling = load_ruling(header.get("ruling"), rules)
+                self._add_queue(state)
             case Kind.QUEUE_ALTER:
                 number = int(np.frombuffer(body, dtype="<i8")[0])
                 if (queue := self.queues.get(number)) is not None:
-                    queue.alter(lsn, load_settings(header["settings"]))
+                    rules = queue.state.settings if "changed" in header else load_settings(header["settings"])
+                    rules = with_some(rules, load_some(header.get("changed")))
+                    queue.alter(lsn, rules)
+                    queue.state.ruling = load_ruling(header.get("ruling"), rules)
             case Kind.QUEUE_DELETE:
                 self._drop_queue(int(np.frombuffer(body, dtype="<i8")[0]))
+            case Kind.POLICY | Kind.POLICY_DELETE | Kind.ADDRESS_SETTING:
+                self._policy(kind, name, header)
             case _:
                 raise ValueError("no rule for this kind")
+
+    def _policy(self, kind: Kind, name: str, header: dict[str, object]) -> None:
+        policies, vhost = self._topology.policies, str(header["vhost"])
+        match kind:
+            case Kind.POLICY:
+                policies.put(load_policy(name, header))
+            case Kind.POLICY_DELETE:
+                policies.delete((bool(header["operator"]), vhost, name))
+            case _ if "values" in header:
+                policies.put_address(load_address(name, header))
+            case _:
+                policies.delete_address((vhost, name, bool(header["literal"])))
+        policies.rule_exchanges(load_exchanges(header.get("exchanges")))
 
     def _stream(self, kind: Kind, name: str, header: dict[str, object], body: bytes) -> None:
         numbers = cast("dict[str, int]", header)

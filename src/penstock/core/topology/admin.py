@@ -5,7 +5,7 @@ It keeps the register of queues.  What a refusal says is in `refusals`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from penstock.core.actions.rules import Rules
 from penstock.core.effects import Effect
@@ -14,6 +14,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.plain import as_table, dump_settings, wrap
+from penstock.core.state.rulings import difference, dump_exchanges, dump_ruling, dump_some
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.refusals import (
     bad_argument,
@@ -22,12 +23,14 @@ from penstock.core.topology.refusals import (
     no_exchange,
     on_default_exchange,
     refuse_difference,
+    why_not,
 )
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, TYPES, Topology, canonical_table
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.kinds import Kind
+from penstock.records.policies import ExchangeRule, Ruling, given_after, kept, ruling_of, told
 from penstock.records.settings import QueueSettings
 
 _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
@@ -49,7 +52,9 @@ class Admin:
         on_delete: Callable[[Now, Queue], int],
         rules: Rules,
         sizes: Sizes,
+        refuse: Callable[[QueueSettings], str | None] | None = None,
     ) -> None:
+        """refuse: why settings cannot be together; None where they can."""
         self._outbox = outbox
         self._topology = topology
         self._router = router
@@ -61,6 +66,8 @@ class Admin:
         self.by_id: dict[int, Queue] = {}  # ascending
         self.exclusive: dict[object, dict[int, Queue]] = {}  # by connection
         self._settings: dict[QueueSettings, QueueSettings] = {}  # equal ones are one object
+        self._rulings: dict[Ruling, Ruling] = {}  # as well
+        self._refuse = refuse
 
     # queues
 
@@ -73,12 +80,34 @@ class Admin:
             state.id, state.vhost, state.name, self._settings.setdefault(state.settings, state.settings), state.durable,
             exclusive_to, state.auto_delete, state.arguments, actions, self._sizes,
         )  # fmt: skip
+        queue.ruling = self._one(state.ruling)
         self.by_id[queue.id] = queue
         if exclusive_to is not None:
             self.exclusive.setdefault(exclusive_to, {})[queue.id] = queue
         self._topology.version += 1
         self._router.add(queue)
         return queue
+
+    def _one(self, ruling: Ruling | None) -> Ruling | None:
+        """Equal rulings as one object."""
+        if ruling is None:
+            return None
+        if len(self._rulings) >= SETTINGS_MOST:
+            self._rulings.clear()
+        return self._rulings.setdefault(ruling, ruling)
+
+    def ruled(
+        self, vhost: str, name: str, arguments: Mapping[str, object], own: QueueSettings, given: frozenset[str]
+    ) -> tuple[QueueSettings, Ruling | None]:
+        """The settings in force for a queue with these of its own, and its ruling."""
+        policies = self._topology.policies
+        if policies.empty:
+            return own, kept(Ruling(own, given))
+        kind = arguments.get("x-queue-type", "classic")
+        settings, ruling = policies.rule(
+            vhost, name, str(kind), own, given, lambda tried: why_not(vhost, name, tried, self._refuse)
+        )
+        return settings, kept(ruling)
 
     def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
         """A queue that `by` may use.  NotFound, or ResourceLocked when it is exclusive to somebody else."""
@@ -103,8 +132,12 @@ class Admin:
         passive: bool,
         by: object | None,
         server_named: bool,
+        given: Iterable[str] | None = None,
     ) -> Queue:
-        """Declare, or find an equal one.  A passive declare never creates."""
+        """Declare, or find an equal one.  A passive declare never creates.
+
+        given: names of the settings that somebody gave; None: those that differ from their default.
+        """
         existing = self.queues.get((vhost, name))
         if existing is not None or passive:
             found = self.queue(vhost, name, by if by is not None else exclusive_to)
@@ -121,6 +154,8 @@ class Admin:
             raise InvalidArgument(f"a queue name has 1 to 255 bytes, not {len(name.encode())}")
         check_settings(vhost, name, settings)
         now = self._outbox.at(now)
+        names = told(settings) if given is None else frozenset(given)
+        in_force, ruling = self.ruled(vhost, name, arguments, settings, names)
         header = {
             "vhost": vhost,
             "durable": durable,
@@ -129,20 +164,43 @@ class Admin:
             "arguments": wrap(arguments),
             "settings": dump_settings(settings),
         }
+        if changed := difference(in_force, settings):
+            header["changed"] = dump_some(changed)
+        if ruling is not None:
+            header["ruling"] = dump_ruling(ruling, in_force)
         number = self._outbox.record(Kind.QUEUE_DECLARE, name, header)
-        kept = as_table(wrap(arguments))
-        exclusive = exclusive_to is not None
-        return self.make(QueueState(number, vhost, name, settings, durable, exclusive, auto_delete, kept), exclusive_to)
+        table = as_table(wrap(arguments))
+        state = QueueState(number, vhost, name, in_force, durable, exclusive_to is not None, auto_delete, table)
+        state.ruling = ruling
+        return self.make(state, exclusive_to)
 
-    def alter_queue(self, queue: Queue, settings: QueueSettings) -> bool:
-        """Log new settings and route by them; False when they are the present ones.  The caller tells the queue."""
-        if settings == queue.settings:
+    def altering(
+        self, queue: Queue, own: QueueSettings, given: Iterable[str] | None
+    ) -> tuple[QueueSettings, Ruling | None]:
+        """What is in force for a queue with these settings of its own.  Refuses those that cannot hold together.
+
+        given: as in `declare_queue`; None: what was given before, and what is others now.
+        """
+        present = ruling_of(queue.settings, queue.ruling)
+        names = given_after(present.own, present.given, own) if given is None else frozenset(given)
+        if own != present.own:
+            check_settings(queue.vhost, queue.name, own)
+        return self.ruled(queue.vhost, queue.name, queue.arguments, own, names)
+
+    def alter_queue(self, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> bool:
+        """Log what is in force from now on, and why; whether that is other settings, which the caller then tells.
+
+        Where it is, the queue is out of routing until `altered`.
+        """
+        changed = difference(settings, queue.settings)
+        if not changed and ruling == queue.ruling:
             return False
-        check_settings(queue.vhost, queue.name, settings)
-        header = {"settings": dump_settings(settings)}
+        header = {"changed": dump_some(changed), "ruling": dump_ruling(ruling, settings)}
         self._outbox.record(Kind.QUEUE_ALTER, queue.name, header, pack_pairs(queue.id, ()))
-        self._router.remove(queue)
-        return True
+        queue.ruling = self._one(ruling)
+        if changed:
+            self._router.remove(queue)
+        return bool(changed)
 
     def altered(self, queue: Queue) -> None:
         """The queue has its new settings."""
@@ -223,9 +281,25 @@ class Admin:
             "internal": internal,
             "arguments": wrap(arguments),
         }
+        rule = self._topology.policies.of_exchange(vhost, name)
+        if rule is not None:
+            header["exchanges"] = dump_exchanges({(vhost, name): rule})
         self._outbox.record(Kind.EXCHANGE_DECLARE, name, header)
         exchange = ExchangeState(kind, durable, auto_delete, internal, as_table(wrap(arguments)))
         self._topology.declare_exchange(vhost, name, exchange)
+        if rule is not None:
+            self._topology.policies.rule_exchanges({(vhost, name): rule})
+
+    def rules_of_exchanges(self, vhosts: Iterable[str]) -> dict[tuple[str, str], ExchangeRule | None]:
+        """The exchanges for which another rule is in force than policies say, and what these say."""
+        policies, out = self._topology.policies, dict[tuple[str, str], ExchangeRule | None]()
+        for vhost in vhosts:
+            names = {name for place, name in self._topology.exchanges if place == vhost} | PREDECLARED.keys()
+            for name in names:
+                rule = policies.of_exchange(vhost, name)
+                if rule != policies.exchanges.get((vhost, name)):
+                    out[vhost, name] = rule
+        return out
 
     def delete_exchange(self, now: Now, vhost: str, name: str, *, if_unused: bool) -> None:
         """Delete; one that does not exist is no error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from penstock.core.topology.topology import canonical_table
@@ -40,6 +40,20 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
     if settings.barrier_expression:
         with _naming("barrier_expression", where):
             compile_filter(settings.barrier_expression).require_deterministic("a barrier expression")
+
+
+def why_not(
+    vhost: str, name: str, settings: QueueSettings, refuse: Callable[[QueueSettings], str | None] | None
+) -> str | None:
+    """Why a queue cannot have these settings, in words that do not name it; None where it can."""
+    if refuse is not None and (why := refuse(settings)) is not None:
+        return why
+    try:
+        check_settings(vhost, name, settings)
+    except (ExpressionError, PreconditionFailed) as error:
+        where = f"queue '{name}' in vhost '{vhost}'"
+        return str(error).replace(f" for {where}", "").replace(f" of {where}", "")
+    return None
 
 
 @contextmanager

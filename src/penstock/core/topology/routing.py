@@ -263,7 +263,11 @@ class Router:
             if found:
                 break
             alternate = here.arguments.get("alternate-exchange")
-            name = alternate if isinstance(alternate, str) else None
+            if isinstance(alternate, str):
+                name = alternate
+            else:
+                rule = self._topology.policies.exchanges.get((vhost, name))
+                name = None if rule is None else rule.alternate
         return found, by_headers
 
     def _follow(self, vhost: str, exchange: str, key: str, headers: Headers, found: dict[Queue, None]) -> bool:

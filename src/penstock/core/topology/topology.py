@@ -14,6 +14,7 @@ import orjson
 
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.plain import as_table, wrap
+from penstock.core.topology.policies import Policies
 from penstock.records.tables import FieldValue
 
 DEFAULT = ""
@@ -54,6 +55,7 @@ class Topology:
         self.by_source: dict[tuple[str, str], dict[Binding, None]] = {}
         self.by_destination: dict[tuple[str, str, str], dict[Binding, None]] = {}  # (vhost, type, name)
         self.topics: dict[tuple[str, str, str], dict[str, object]] = {}
+        self.policies = Policies()
 
     def exchange(self, vhost: str, name: str) -> ExchangeState | None:
         """A declared or predeclared exchange."""
@@ -85,6 +87,7 @@ class Topology:
         self.version += 1
         self.touched.add((vhost, name))
         self.exchanges.pop((vhost, name), None)
+        self.policies.exchanges.pop((vhost, name), None)
         for binding in [*self.bindings_from(vhost, name), *self.bindings_to(vhost, "exchange", name)]:
             self.unbind(binding)
 
@@ -138,6 +141,11 @@ class Topology:
         for binding in sorted(state.bindings, key=_order):
             self.bind(binding)
         self.topics = {key: dict(value) for key, value in state.topics.items()}
+        for policy in state.policies.values():
+            self.policies.put(policy)
+        for setting in state.addresses.values():
+            self.policies.put_address(setting)
+        self.policies.exchanges = dict(state.exchange_rules)
 
     def save(self, state: DurableState) -> None:
         """Put a copy of everything into a state."""
@@ -147,6 +155,9 @@ class Topology:
         }
         state.bindings = {binding for some in self.by_source.values() for binding in some}
         state.topics = {key: dict(value) for key, value in self.topics.items()}
+        state.policies = dict(self.policies.all)
+        state.addresses = dict(self.policies.addresses)
+        state.exchange_rules = dict(self.policies.exchanges)
 
 
 def _order(b: Binding) -> tuple[str, ...]:

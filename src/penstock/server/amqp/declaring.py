@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import queue_settings
+from penstock.config.arguments import given_arguments, queue_settings
 from penstock.errors import NotFound
 from penstock.server.amqp.entitled import may_configure, may_declare, may_purge
 from penstock.wire.amqp import methods as m
@@ -36,6 +36,7 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
             arguments=method.arguments,
             by=session,
             server_named=server_named,
+            given=given_arguments(method.arguments),
         )
     channel.last_queue = queue.name
     if not method.nowait:

@@ -37,6 +37,9 @@ logger = logging.getLogger("penstock.flight")
 ADMINISTRATOR = "administrator"
 """The tag of those who may see records of all kinds and vhosts, and have the server work on its whole log."""
 
+POLICYMAKER = "policymaker"
+"""The tag of those who may set policies and nothing more."""
+
 LOGIN_REMEMBERED_S = 60.0
 """How long a login that was right is not checked again."""
 
@@ -85,6 +88,11 @@ class Caller:
         """AccessRefused unless this user has the administrator's tag.  `what`: what is asked for."""
         if ADMINISTRATOR not in self.tags:
             raise AccessRefused(f"{what}: for users with the tag {ADMINISTRATOR!r}, which {self.user!r} does not have")
+
+    def make_policies(self, what: str, *, operator: bool) -> None:
+        """AccessRefused unless this user may: policies take the tag policymaker too, operator policies do not."""
+        if operator or POLICYMAKER not in self.tags:
+            self.administer(what)
 
 
 class Credentials(flight.ServerMiddleware):

@@ -38,8 +38,9 @@ REPLAYS = frozenset({"replay_pause", "replay_resume", "publisher"})
 
 FREE = REPLAYS | frozenset(
     {"health", "position", "hold", "sink", "stage_drop", "list", "stats", "details", "topics", "ack", "ack_filter"}
+    | {"policies", "policy_set", "policy_delete"}
 )
-"""Actions that show nothing of messages; those that show queues ask for each."""
+"""Actions that show nothing of messages; those that show queues, and those that set policies, ask for themselves."""
 
 Body = Mapping[str, Any]
 

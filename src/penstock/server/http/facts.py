@@ -260,4 +260,5 @@ class Facts:
             "exclusive": queue.exclusive_to is not None,
             "arguments": queue.arguments,
             **self._server.engine.core.stats(queue, self._server.engine.now()),
+            **self._server.engine.core.policy_facts(queue),
         }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import queue_settings
+from penstock.config.arguments import given_arguments, queue_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
 from penstock.errors import AccessRefused, NotFound
 from penstock.server.http.commands import Commands
@@ -32,9 +32,10 @@ class Topology(Commands):
             rights.declare(vhost, name, settings, present)
         await self.decide(
             lambda: self.core.declare_queue(
-                self.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete, arguments=arguments
+                self.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete, arguments=arguments,
+                given=given_arguments(arguments),
             )
-        )
+        )  # fmt: skip
         return present is None
 
     async def delete_queue(self, user: str, vhost: str, name: str, *, if_unused: bool, if_empty: bool) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.config.policies import why_impossible
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
@@ -48,8 +49,9 @@ def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int, watch: W
     log.mend()
     watch("queues", 0, 1)
     core = Core.restore(
-        state, origin=log.origin, seed=seed, actions=settings.actions, instance=settings.server.name, now=now
-    )
+        state, origin=log.origin, seed=seed, actions=settings.actions, instance=settings.server.name, now=now,
+        refuse=why_impossible,
+    )  # fmt: skip
     clean = log.recovery.clean
     core.boot(now, clean=clean, next_lsn=log.recovery.next_lsn)
     return Recovered(core, records, time.perf_counter() - started, clean)
@@ -116,6 +118,11 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
     SettingsError names the place of what is refused: a binding from an exchange that is nowhere, for one.
     """
     core.expire_publishers(now(), settings.log.publisher_expiration)
+    core.rule_by_file(
+        now(),
+        [one.policy() for one in (*settings.policy, *settings.operator_policy)],
+        [one.setting() for one in settings.address],
+    )
     for index, exchange in enumerate(settings.exchange):
         with _placed(settings, "exchange", index, exchange.name):
             core.declare_exchange(
@@ -137,9 +144,11 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
         present = present_queues.get((queue.vhost, queue.name))
         with _placed(settings, "queue", index, queue.name):
             if present is not None:
-                core.alter_queue(now(), present, queue.settings)
+                core.alter_queue(now(), present, queue.settings, queue.given)
             else:
-                core.declare_queue(now(), queue.vhost, queue.name, queue.settings, durable=queue.durable, arguments={})
+                core.declare_queue(
+                    now(), queue.vhost, queue.name, queue.settings, durable=queue.durable, given=queue.given
+                )
     for index, binding in enumerate(settings.binding):
         with _placed(settings, "binding", index, f"{binding.source} -> {binding.destination}"):
             core.bind(
@@ -169,7 +178,8 @@ def try_settings(settings: Settings) -> None:
     """What `apply_settings` would do at the first start in an empty folder.  Errors as there."""
     now = Now(0, 0)
     core = Core.restore(
-        DurableState(), origin=1, seed=0, actions=settings.actions, instance=settings.server.name, now=now
-    )
+        DurableState(), origin=1, seed=0, actions=settings.actions, instance=settings.server.name, now=now,
+        refuse=why_impossible,
+    )  # fmt: skip
     core.boot(now, clean=True, next_lsn=1)
     apply_settings(core, settings, lambda: now)

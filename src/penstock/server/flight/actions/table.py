@@ -7,14 +7,15 @@ answered when it is durable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import queue_settings_from_mapping
+from penstock.config.arguments import given_names, queue_settings_from_mapping
 from penstock.config.queue_values import Kind
 from penstock.config.queues import QUEUE_KEYS
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
-from penstock.records.settings import QueueSettings
+from penstock.records.policies import ruling_of
+from penstock.records.settings import QueueSettings, Retry
 from penstock.server.flight.actions.streams import Reply, StreamActions
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.entitled import Gatekeeper, shown
@@ -42,12 +43,13 @@ def find(core: Core, vhost: str, name: str) -> Queue | None:
 
 
 def refuse_different(queue: Queue, settings: QueueSettings, durable: bool, auto_delete: bool) -> None:
-    """PreconditionFailed unless the queue is what was asked for."""
+    """PreconditionFailed unless the queue is what was asked for, whatever policies make of it."""
     keys = [field.name for field in fields(settings)]
+    own = ruling_of(queue.settings, queue.ruling).own
     for key, asked, present in (
         ("durable", durable, queue.durable),
         ("auto_delete", auto_delete, queue.auto_delete),
-        *((key, getattr(settings, key), getattr(queue.settings, key)) for key in keys),
+        *((key, getattr(settings, key), getattr(own, key)) for key in keys),
     ):
         if asked != present:
             raise PreconditionFailed(
@@ -64,6 +66,19 @@ def _told(key: str, value: object) -> str:
     if isinstance(value, int) and known is not None and known.kind is Kind.DURATION:
         return format_duration(value)
     return repr(value)
+
+
+def _shown(key: str, value: object) -> object:
+    """A setting as JSON has it: durations as text with their unit."""
+    known = QUEUE_KEYS.get(key)
+    if isinstance(value, Retry):
+        return {
+            name: _shown("lease_period" if name in ("initial", "max") else name, one)
+            for name, one in asdict(value).items()
+        }
+    if isinstance(value, int) and not isinstance(value, bool) and known is not None and known.kind is Kind.DURATION:
+        return format_duration(value)
+    return value
 
 
 class Actions(StreamActions):
@@ -108,7 +123,8 @@ class Actions(StreamActions):
     def _declare(self, caller: Caller, f: Fields) -> Reply:
         name, vhost = f.name("queue"), self._vhost(f)
         durable, auto_delete, passive = f.flag("durable", True), f.flag("auto_delete"), f.flag("passive")
-        settings = queue_settings_from_mapping(f.table("settings"), name)
+        values = f.table("settings")
+        settings = queue_settings_from_mapping(values, name)
         f.finish()
 
         def work() -> Reply:
@@ -118,8 +134,9 @@ class Actions(StreamActions):
                 raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
             if queue is None:
                 queue = core.declare_queue(
-                    self.engine.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete
-                )
+                    self.engine.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete,
+                    given=given_names(values),
+                )  # fmt: skip
             elif not passive:
                 refuse_different(queue, settings, durable, auto_delete)
             return self.counts(queue)
@@ -132,8 +149,9 @@ class Actions(StreamActions):
 
         def work() -> Reply:
             queue = self.engine.core.queue(vhost, name)
-            settings: QueueSettings = queue_settings_from_mapping(values, name, base=queue.settings)
-            self.engine.core.alter_queue(self.engine.now(), queue, settings)
+            present = self.engine.core.ruling(queue)
+            own = queue_settings_from_mapping(values, name, base=present.own)
+            self.engine.core.alter_queue(self.engine.now(), queue, own, given_names(values, present.given))
             return {"queue": name}
 
         return self._do(caller, work)
@@ -218,7 +236,19 @@ class Actions(StreamActions):
     def _stats(self, caller: Caller, f: Fields) -> Reply:
         name, vhost = f.name("queue"), self._vhost(f)
         f.finish()
-        return self._do(caller, lambda: self.counts(self.engine.core.queue(vhost, name)), durable=False)
+
+        def work() -> Reply:
+            core = self.engine.core
+            queue = core.queue(vhost, name)
+            sources = core.sources(queue)
+            settings = {
+                key: {"value": _shown(key, getattr(queue.settings, key)), "from": source}
+                for key, source in sources.items()
+                if source != "default"
+            }
+            return {**self.counts(queue), **core.policy_facts(queue), "settings": settings}
+
+        return self._do(caller, work, durable=False)
 
     def _list(self, caller: Caller, f: Fields) -> Reply:
         vhost = self._vhost(f)

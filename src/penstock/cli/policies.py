@@ -1,0 +1,100 @@
+"""`policy` and `operator-policy`: list, set, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol, cast
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, write, write_json, write_table
+from penstock.cli.remote import connect
+
+COLUMNS = ("name", "pattern", "apply-to", "definition", "priority", "origin")
+
+
+class RemotePolicies(Protocol):
+    """What these commands use of the client."""
+
+    def policies(self, *, operator: bool = False) -> list[dict[str, object]]: ...
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: dict[str, object],
+        *,
+        priority: int = 0,
+        apply_to: str | None = None,
+        operator: bool = False,
+    ) -> bool: ...
+    def delete_policy(self, name: str, *, operator: bool = False) -> None: ...
+
+
+def family(operator: bool) -> typer.Typer:
+    """The commands of one kind."""
+    word = "operator policy" if operator else "policy"
+    command = "operator-policy" if operator else "policy"
+    what = "limits beside all policies" if operator else "settings for many queues at once"
+    app = typer.Typer(help=f"List, set and delete {word[:-1]}ies: {what}.", no_args_is_help=True, rich_markup_mode=None)
+    example = '{"max-length": 100000}' if operator else '{"message-ttl": 60000}'
+
+    def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+        with connect(url) as client:
+            policies = cast("RemotePolicies", client).policies(operator=operator)
+        if json:
+            write_json(policies)
+        else:
+            write_table(COLUMNS, [[one.get(column) for column in COLUMNS] for one in policies])
+
+    def set_(
+        name: Annotated[str, typer.Argument(help="Its name.")],
+        pattern: Annotated[str, typer.Argument(help="A regular expression, found anywhere in a name.")],
+        definition: Annotated[str, typer.Argument(help="Keys and values as JSON.")],
+        priority: Annotated[int, typer.Option("--priority", help="The highest that matches rules alone.")] = 0,
+        apply_to: Annotated[
+            str | None, typer.Option("--apply-to", help="queues, classic_queues, exchanges or all.")
+        ] = None,
+        url: Url = DEFAULT_URL,
+        json: Json = False,
+    ) -> None:
+        from penstock.config.policies import parse_definition
+
+        values = parse_definition(definition)
+        with connect(url) as client:
+            new = cast("RemotePolicies", client).set_policy(
+                name, pattern, values, priority=priority, apply_to=apply_to, operator=operator
+            )
+        if json:
+            write_json({"policy": name, "new": new})
+        else:
+            write(f"{word} {name} {'set' if new else 'changed'}")
+
+    def delete(
+        name: Annotated[str, typer.Argument(help="Its name.")], url: Url = DEFAULT_URL, json: Json = False
+    ) -> None:
+        with connect(url) as client:
+            cast("RemotePolicies", client).delete_policy(name, operator=operator)
+        if json:
+            write_json({"deleted": name})
+        else:
+            write(f"{word} {name} deleted, and what it did is undone")
+
+    plural = f"{word[:-1]}ies"
+    list_.__doc__ = f"List the {plural} of the vhost.\n\nExample: penstock {command} list"
+    set_.__doc__ = (
+        f"Set a {word}; one of that name is replaced as a whole.  Queues that match follow at once.\n\n"
+        f"Example: penstock {command} set cap '^jobs' '{example}'"
+    )
+    delete.__doc__ = f"Delete a {word}; what it did is undone.\n\nExample: penstock {command} delete cap"
+    if operator:
+        set_.__doc__ = set_.__doc__.replace("Set a operator", "Set an operator")
+        delete.__doc__ = delete.__doc__.replace("Delete a operator", "Delete an operator")
+    app.command("list")(list_)
+    app.command("set")(set_)
+    app.command("delete")(delete)
+    return app
+
+
+def add_to(tree: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    tree.add_typer(family(operator=False), name="policy")
+    tree.add_typer(family(operator=True), name="operator-policy")

@@ -1,0 +1,329 @@
+"""Policies, operator policies and address settings: who rules, what wins, and that all of it is undone and survives."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.config.policies import read_policy, why_impossible
+from penstock.core.queue.view import Queue
+from penstock.core.state.codec import canonical
+from penstock.core.state.durable import DurableState
+from penstock.errors import NotFound
+from penstock.records.policies import AddressSetting, Policy
+from penstock.records.settings import QueueSettings, Retry
+from unit.core.world import World
+
+MS = 1000
+
+
+def policy(name: str, pattern: str = "", /, operator: bool = False, priority: int = 0, apply_to: str = "all",
+           **definition: object) -> Policy:  # fmt: skip
+    values = {key.replace("_", "-"): value for key, value in definition.items()}
+    return read_policy("/", name, pattern, values, priority=priority, apply_to=apply_to, operator=operator)
+
+
+class Ruled(World):
+    """A world whose fold is looked at after each change."""
+
+    def put(self, *policies: Policy) -> None:
+        for one in policies:
+            self.core.set_policy(self.now, one)
+        self.turn()
+        self.same()
+
+    def drop(self, name: str, *, operator: bool = False) -> None:
+        self.core.delete_policy(self.now, "/", name, operator=operator)
+        self.turn()
+        self.same()
+
+    def addresses(self, *settings: AddressSetting) -> None:
+        self.core.rule_by_file(self.now, (), settings)
+        self.turn()
+        self.same()
+
+    def same(self) -> None:
+        live = canonical(self.core.durable_state())
+        assert self.folded() == live
+        assert DurableState.decode(live.encode()) == live
+
+
+@pytest.fixture
+def world() -> Ruled:
+    return Ruled()
+
+
+def address(pattern: str, *, literal: bool = False, **values: object) -> AddressSetting:
+    return AddressSetting("/", pattern, values, literal)
+
+
+# -- which policy rules
+
+
+def test_the_pattern_is_found_anywhere_in_the_name(world: Ruled) -> None:
+    inside, apart = world.declare("a.jobs.b"), world.declare("a.job.b")
+    world.put(policy("p", "jobs", message_ttl=5))
+    assert inside.settings.message_ttl == 5 * MS
+    assert apart.settings.message_ttl is None
+
+
+def test_exactly_one_policy_rules_and_it_is_the_one_with_the_highest_priority(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.put(policy("low", message_ttl=5, priority=1), policy("high", delivery_limit=3, priority=2))
+    assert (queue.settings.message_ttl, queue.settings.delivery_limit) == (None, 3)
+    assert world.core.policy_facts(queue)["policy"] == "high"
+
+
+def test_of_equal_priorities_the_name_that_comes_first_rules(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.put(policy("b", message_ttl=5), policy("a", message_ttl=9))
+    assert queue.settings.message_ttl == 9 * MS
+
+
+def test_a_policy_of_which_no_key_is_for_queues_leaves_them_to_the_next(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.put(policy("x", alternate_exchange="amq.fanout", priority=9), policy("y", message_ttl=5))
+    assert world.core.policy_facts(queue)["policy"] == "y"
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "ruled"),
+    [("all", True), ("queues", True), ("classic_queues", True), ("quorum_queues", False), ("streams", False),
+     ("exchanges", False)],
+)  # fmt: skip
+def test_apply_to(world: Ruled, apply_to: str, ruled: bool) -> None:
+    queue = world.declare("q")
+    world.put(policy("p", message_ttl=5, apply_to=apply_to))
+    assert (queue.settings.message_ttl == 5 * MS) is ruled
+
+
+def test_a_policy_rules_its_own_vhost_alone(world: Ruled) -> None:
+    queue = world.declare("q", vhost="other")
+    world.put(policy("p", message_ttl=5))
+    assert queue.settings.message_ttl is None
+
+
+def test_a_queue_declared_later_is_ruled_at_once_and_in_one_record(world: Ruled) -> None:
+    world.put(policy("p", message_ttl=5))
+    before = world.core.next_lsn
+    queue = world.declare("q")
+    assert queue.settings.message_ttl == 5 * MS
+    assert world.core.next_lsn == before + 1
+    world.same()
+
+
+# -- what wins
+
+
+@pytest.mark.parametrize("key", ["message_ttl"])
+@pytest.mark.parametrize(("argument", "said", "wins"), [(5, 8, 5), (8, 5, 5), (5, 5, 5)])
+def test_of_an_argument_and_a_policy_the_smaller_limit_wins(
+    world: Ruled, key: str, argument: int, said: int, wins: int
+) -> None:
+    queue = world.declare("q", **{key: argument * MS})
+    world.put(policy("p", **{key: said}))
+    assert getattr(queue.settings, key) == wins * MS
+    assert world.core.sources(queue)[key] == ("policy p" if said < argument else "argument")
+
+
+def test_of_delivery_limits_the_smaller_wins_and_below_zero_there_is_none(world: Ruled) -> None:
+    queue = world.declare("q", delivery_limit=4)
+    world.put(policy("p", delivery_limit=-7))
+    assert queue.settings.delivery_limit == 4
+    world.put(policy("p", delivery_limit=2))
+    assert queue.settings.delivery_limit == 2
+
+
+def test_of_targets_of_dead_letters_the_argument_wins(world: Ruled) -> None:
+    queue = world.declare("q", dead_letter_exchange="mine")
+    world.put(policy("p", dead_letter_exchange="theirs", dead_letter_routing_key="key"))
+    assert (queue.settings.dead_letter_exchange, queue.settings.dead_letter_routing_key) == ("mine", "key")
+
+
+def test_operator_and_policy_are_merged_key_by_key(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.put(
+        policy("p", message_ttl=50, dead_letter_exchange="dlx"),
+        policy("o", operator=True, message_ttl=20, delivery_limit=3),
+    )
+    assert world.core.effective_policy_definition(queue) == {
+        "message-ttl": 20, "dead-letter-exchange": "dlx", "delivery-limit": 3,
+    }  # fmt: skip
+    assert queue.settings.message_ttl == 20 * MS
+    sources = world.core.sources(queue)
+    assert (sources["message_ttl"], sources["dead_letter_exchange"]) == ("operator policy o", "policy p")
+    assert sources["lease_period"] == "default"
+    world.put(policy("o", operator=True, message_ttl=90))
+    assert queue.settings.message_ttl == 50 * MS
+    assert queue.settings.delivery_limit == -1  # a key that is absent from the new policy is off again
+
+
+def test_an_operators_unlimited_deliveries_do_not_lift_a_policys_limit(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.put(policy("p", delivery_limit=5), policy("o", operator=True, delivery_limit=-1))
+    assert queue.settings.delivery_limit == 5
+    assert world.core.effective_policy_definition(queue) == {"delivery-limit": 5}
+
+
+# -- undone, and kept
+
+
+def test_deleting_the_policy_undoes_it_also_after_a_restart(world: Ruled) -> None:
+    world.declare("q", message_ttl=9 * MS)
+    world.put(policy("p", message_ttl=5, delivery_limit=2))
+    world.restart(clean=False)
+    queue = world.core.queue("/", "q")
+    assert (queue.settings.message_ttl, queue.settings.delivery_limit) == (5 * MS, 2)
+    world.drop("p")
+    assert queue.settings == QueueSettings(message_ttl=9 * MS)
+    assert queue.ruling is None
+    with pytest.raises(NotFound, match="no policy 'p' in vhost '/'"):
+        world.drop("p")
+
+
+def test_what_a_policy_changes_lies_in_one_group_with_it(world: Ruled) -> None:
+    world.declare("a")
+    world.declare("b")
+    world.core.set_policy(world.now, policy("p", message_ttl=5))
+    assert len(world.core.journal) == 1
+
+
+def test_altering_changes_a_queues_own_settings_and_those_in_force_follow(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.put(policy("p", message_ttl=5))
+    world.core.alter_queue(world.now, queue, QueueSettings(message_ttl=3 * MS, lease_period=7))
+    world.turn()
+    assert (queue.settings.message_ttl, queue.settings.lease_period) == (3 * MS, 7)
+    world.core.alter_queue(world.now, queue, QueueSettings(lease_period=7))
+    world.turn()
+    assert queue.settings.message_ttl == 5 * MS
+    world.drop("p")
+    assert queue.settings == QueueSettings(lease_period=7)
+
+
+def test_a_redeclare_compares_arguments_whatever_policies_made_of_the_queue(world: Ruled) -> None:
+    queue = world.declare("q", arguments={"x-message-ttl": 9}, message_ttl=9 * MS)
+    world.put(policy("p", message_ttl=5))
+    assert world.declare("q", arguments={"x-message-ttl": 9}, message_ttl=9 * MS) is queue
+
+
+def test_a_key_that_cannot_be_beside_the_others_is_not_applied_and_said(world: Ruled) -> None:
+    plain, full = world.declare("plain"), world.declare("full", dead_letter_exchange="x")
+    world.put(policy("p", dead_letter_routing_key="k", message_ttl=5))
+    assert plain.settings == QueueSettings(message_ttl=5 * MS)
+    assert full.settings.dead_letter_routing_key == "k"
+    unapplied = world.core.policy_facts(plain)["policy_unapplied"]
+    assert isinstance(unapplied, dict)
+    assert "policy p" in unapplied["dead_letter_routing_key"]
+
+
+def test_what_needs_another_beside_it_is_applied_with_it(world: Ruled) -> None:
+    queue = world.declare("q", barrier_expression="/x = 1")
+    world.put(policy("p", target_queue_depth=2000, dead_letter_routing_key="k", dead_letter_exchange="x"))
+    assert why_impossible(QueueSettings(barrier_expression="/x = 1", target_queue_depth=2000))
+    settings = queue.settings
+    assert (settings.dead_letter_exchange, settings.dead_letter_routing_key) == ("x", "k")
+
+
+# -- exchanges
+
+
+def test_an_alternate_exchange_comes_from_the_policy_unless_the_exchange_has_its_own(world: Ruled) -> None:
+    world.core.declare_exchange(world.now, "/", "x", "fanout")
+    world.core.declare_exchange(world.now, "/", "y", "fanout", arguments={"alternate-exchange": "amq.direct"})
+    queue = world.declare("q")
+    world.core.bind(world.now, "/", "amq.topic", "q", "queue", "#")
+    world.put(policy("p", "^[xyz]$", alternate_exchange="amq.topic"))
+    world.core.declare_exchange(world.now, "/", "z", "fanout")
+    world.turn()
+    world.same()
+    for exchange in ("x", "y", "z"):
+        world.publish("k", exchange=exchange)
+    assert queue.ready == 2
+    world.restart(clean=True)
+    world.publish("k", exchange="x")
+    assert world.core.queue("/", "q").ready == 3
+    world.drop("p")
+    world.publish("k", exchange="x")
+    assert world.core.queue("/", "q").ready == 3
+
+
+def test_a_predeclared_exchange_may_have_a_policy_and_the_default_one_has_none(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.core.bind(world.now, "/", "amq.topic", "q", "queue", "#")
+    world.put(policy("p", "", alternate_exchange="amq.topic"))
+    world.publish("k", exchange="amq.fanout")
+    assert queue.ready == 1
+    world.publish("nobody")
+    assert queue.ready == 1
+
+
+# -- address settings
+
+
+def deliveries(queue: Queue) -> int:
+    return queue.settings.max_deliveries
+
+
+def test_all_address_settings_that_match_are_merged_the_closest_first(world: Ruled) -> None:
+    queue = world.declare("a.b.c")
+    world.addresses(
+        address("#", max_delivery_attempts=9, redelivery_delay=5_000_000, dead_letter_address="DLQ"),
+        address("a.#", max_delivery_attempts=7, redelivery_delay_multiplier=2.0),
+        address("a.*.c", max_delivery_attempts=3),
+    )
+    assert queue.settings == QueueSettings(
+        max_deliveries=3, dead_letter_exchange="", dead_letter_routing_key="DLQ",
+        retry=Retry(5_000_000, 2.0, 50_000_000, 0.0, 0),
+    )  # fmt: skip
+    sources = world.core.sources(queue)
+    assert sources["max_deliveries"] == "address a.*.c"
+    assert sources["retry"] == sources["dead_letter_routing_key"] == "address #"
+    world.addresses()
+    assert queue.settings == QueueSettings()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "name"),
+    [
+        (("foo.0", "foo.*", "foo.0.#"), "foo.0"),
+        (("a.*.*.d", "a.b.#"), "a.b.c.d"),
+        (("a.b.*", "a.*.c"), "a.b.c"),
+        (("a.b.#", "a.#", "#"), "a.b"),
+        (("a.#", "#"), "a"),
+        (("*", "#"), "a"),
+    ],
+)
+def test_the_closest_address_setting_wins(world: Ruled, patterns: tuple[str, ...], name: str) -> None:
+    queue = world.declare(name)
+    settings = [address(pattern, max_delivery_attempts=i + 1) for i, pattern in enumerate(patterns)]
+    world.addresses(*reversed(settings))
+    for i in range(len(settings)):
+        assert deliveries(queue) == i + 1
+        world.addresses(*settings[i + 1 :])
+    assert deliveries(queue) == 0
+
+
+def test_a_literal_is_a_name_whatever_is_in_it(world: Ruled) -> None:
+    star, other = world.declare("a.#"), world.declare("a.b")
+    world.addresses(address("a.#", literal=True, max_delivery_attempts=2), address("a.*", max_delivery_attempts=5))
+    assert (deliveries(star), deliveries(other)) == (2, 5)
+
+
+def test_an_explicit_value_and_a_policy_win_over_an_address_setting(world: Ruled) -> None:
+    own, ruled = world.declare("own", max_deliveries=8), world.declare("ruled")
+    world.put(policy("p", "ruled", max_deliveries=6))
+    world.core.rule_by_file(world.now, (), [address("#", max_delivery_attempts=2)])
+    world.turn()
+    world.same()
+    assert (deliveries(own), deliveries(ruled)) == (8, 6)
+
+
+def test_the_file_takes_back_what_it_no_longer_says_and_leaves_what_was_set_by_command(world: Ruled) -> None:
+    queue = world.declare("q")
+    mine = read_policy("/", "filed", "", {"message-ttl": 5}, origin="file")
+    world.core.rule_by_file(world.now, [mine], ())
+    world.put(policy("by hand", delivery_limit=1, priority=-1))
+    assert queue.settings.message_ttl == 5 * MS
+    world.core.rule_by_file(world.now, (), ())
+    world.turn()
+    assert (queue.settings.message_ttl, queue.settings.delivery_limit) == (None, 1)
