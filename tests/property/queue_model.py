@@ -24,6 +24,7 @@ class Message:
     due: int = 0
     scheduled: bool = False
     lease_end: int = 0
+    granted: int = 0
     known: set[str] = field(default_factory=set[str])  # filters that have looked at it
     barrier: bool = False
 
@@ -63,6 +64,8 @@ class Model:
         self.dying = set[int]()  # expired, their dead letters not written yet
         self.redelivered_below = 0
         self.newest = 0
+        self.began = False  # enough consumers came
+        self.opens: int | None = None  # or it begins then
 
     # -- helpers
 
@@ -118,7 +121,7 @@ class Model:
         before = [m.lsn for m in self.messages.values() if not m.barrier]
         if any(lsn < fence.place[0] for lsn in (*before, *self.dying)):
             return False
-        open_ones = [w for w in self.workers if not (w.closed or w.passive)]
+        open_ones = [w for w in self.here() if self.may_take(w)]
         if not open_ones and self.settings.barrier_without_subscribers == "hold":
             return False
         if any(w.filter is not None and w.filter not in fence.known for w in open_ones):
@@ -134,14 +137,36 @@ class Model:
 
     # -- the rules
 
+    def here(self) -> list[Worker]:
+        """Open consumers that are pushed to, in order of arrival."""
+        return sorted((w for w in self.workers if not (w.closed or w.passive)), key=lambda w: w.serial)
+
+    def may_take(self, w: Worker) -> bool:
+        if self.settings.consumers_before_dispatch and not self.began:
+            return False
+        return not self.settings.single_active_consumer or w is self.here()[0]
+
+    def attend(self, now: int) -> None:
+        """Who came and who went."""
+        s, count = self.settings, len(self.here())
+        if not count:
+            self.began, self.opens = False, None
+            if s.purge_on_no_consumers:
+                self.purge()
+        elif s.consumers_before_dispatch and not self.began:
+            if self.opens is None and s.delay_before_dispatch is not None:
+                self.opens = now + s.delay_before_dispatch
+            self.began = count >= s.consumers_before_dispatch or (self.opens is not None and self.opens <= now)
+
     def dispatch(self, now: int) -> None:
+        self.attend(now)
         while self.dispatch_one(now) or self.release():
             pass
 
     def dispatch_one(self, now: int) -> bool:
         if self.queue_room() <= 0:
             return False
-        free = [w for w in self.workers if not (w.closed or w.paused or w.passive) and self.room(w) > 0]
+        free = [w for w in self.here() if not w.paused and self.may_take(w) and self.room(w) > 0]
         for message in self.ready():
             wanting = [w for w in free if self.wants(w, message)]
             if wanting:
@@ -174,6 +199,7 @@ class Model:
                 w.slots.append(m.lsn)
             return
         m.state = "leased"
+        m.granted = now
         m.lease_end = now + self.settings.lease_period if self.settings.lease_period else 0
         w.held.append(m.lsn)
 
@@ -270,7 +296,9 @@ class Model:
     def tick(self, now: int) -> None:
         for w in self.workers:
             for lsn in list(w.held):
-                if 0 < self.messages[lsn].lease_end <= now:
+                timeout = self.settings.consumer_timeout
+                overdue = timeout and self.messages[lsn].granted + timeout <= now
+                if overdue or 0 < self.messages[lsn].lease_end <= now:
                     w.held.remove(lsn)
                     self.give_back(now, self.messages[lsn], failed=True)
         due = [m for m in self.messages.values() if m.state == "delayed" and m.due <= now]

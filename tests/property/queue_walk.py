@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -59,11 +60,32 @@ def any_settings(dice: Random) -> QueueSettings:
     )
 
 
+def attended(settings: QueueSettings, dice: Random) -> QueueSettings:
+    """Every other queue cares who consumes, and for how long they hold something.  The dice are others, so that walks
+    of earlier seeds stay what they were.
+    """
+    if dice.random() < 0.5:
+        return settings
+    settings = replace(
+        settings, consumer_timeout=dice.choice((0, 0, 7, 30)), purge_on_no_consumers=dice.random() < 0.15
+    )
+    match dice.randrange(3):
+        case 0:
+            return replace(settings, single_active_consumer=True)
+        case 1:
+            wait = dice.choice((None, 6))
+            return replace(settings, consumers_before_dispatch=dice.choice((2, 3)), delay_before_dispatch=wait)
+        case _:
+            return settings
+
+
 class Walk:
     """One walk; `run` raises AssertionError where queue and model part."""
 
     KINDS = ("none", "none", "fenced", "fenced", "/a", "/b", "depth")
-    """Of queues: without an order of their own, with barriers, with few or many priorities, with a target depth."""
+    """Of queues: without an order of their own, with barriers, with few or many priorities, with a target depth.  Some of
+    those with priorities have levels instead.
+    """
 
     def __init__(self, seed: int, mix: int | None = None) -> None:
         self.dice = dice = Random(seed)
@@ -71,8 +93,14 @@ class Walk:
         self.releases = 0
         self.machine = WholeMachine()
         self.kind = dice.choice(self.KINDS)
+        settings = any_settings(dice)
+        if mix is None:
+            more = Random(-1 - seed)
+            settings = attended(settings, more)
+            if self.kind in ("/a", "/b") and more.random() < 0.3:
+                self.kind = "levels"
         self.machine.start(
-            any_settings(dice), dice.choice((10_000, 10_000, 3)), dice.random() < 0.3, dice.random() < 0.5,
+            settings, dice.choice((10_000, 10_000, 3)), dice.random() < 0.3, dice.random() < 0.5,
             dice.choice((10_000, 10_000, 3)), self.kind, dice.choice((1, 2, 5)), dice.choice((3, 10_000)),
         )  # fmt: skip
         self.commands: list[Callable[[], object]] = [
@@ -203,6 +231,8 @@ class Walk:
 
     def defer(self) -> None:
         dice = self.dice
+        if self.machine.queue.settings.purge_on_no_consumers:
+            return  # what a pass brings is settled or purged, whichever comes first
         verb = dice.choice((Verb.ACK, Verb.ACK, Verb.EXPIRE))
         self.machine.defer(dice.randint(1, 3), verb, dice.choice(("", "x")), dice.choice((5, 40, 1000)))
 
@@ -228,7 +258,7 @@ class Walk:
                 if machine.workers:
                     machine.all_go(True, dice.choice(("close", "lose")))
             case 4:
-                if self.kind not in ("depth", "fenced"):
+                if self.kind not in ("depth", "fenced", "levels"):
                     machine.change_expression(dice.choice((None, "/a", "/b")), really=True)
             case 5:
                 machine.change_depth(dice.choice((0, 1, 3, 8)), really=True)

@@ -18,12 +18,12 @@ from penstock.core.queue.priority import arrival as priority_arrival
 from penstock.core.queue.priority import order as priority_order
 from penstock.core.queue.priority import ranking, ranks
 from penstock.core.queue.priority.order import PriorityOrder
-from penstock.core.queue.priority.ranks import rank_of
+from penstock.core.queue.priority.ranks import LOWEST, rank_of
 from penstock.core.queue.priority.targets import ALL
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import flat, runs_of, spread
 from penstock.records.chunks import Chunk, Now
-from penstock.records.settings import QueueSettings
+from penstock.records.settings import LEVELS, QueueSettings
 from property import test_queue_model
 from property.queue_model import Message, Model, Worker, matches
 from property.test_queue_model import QueueMachine, queue_settings, rarely
@@ -50,6 +50,8 @@ def value_of(lsn: int, expression: str) -> object:
 
 
 def expected_rank(lsn: int, expression: str | None) -> int:
+    if expression is not None and expression.startswith(LEVELS):
+        return LOWEST - 1 - lsn * 2_654_435_761 % 1009 % 4
     return 0 if expression is None else rank_of(value_of(lsn, expression))
 
 
@@ -65,7 +67,7 @@ class RankedQueue(Queue):
         self.renewed()
 
     def arrive(self, now: Now, chunk: Chunk, sink: Sink, **rest: Any) -> None:
-        expression = self.settings.priority_expression
+        expression = self.settings.rank_text
         if expression is not None:
             rest["ranks"] = [expected_rank(lsn, expression) for lsn in chunk]
         super().arrive(now, chunk, sink, **rest)
@@ -77,13 +79,13 @@ class OrderedModel(Model):
     held_back = False
 
     def rank(self, m: Message) -> int:
-        return expected_rank(m.lsn, self.settings.priority_expression)
+        return expected_rank(m.lsn, self.settings.rank_text)
 
     def waiting(self) -> list[Message]:
         return sorted((m for m in self.messages.values() if m.state == "ready"), key=lambda m: (self.rank(m), m.place))
 
     def wants(self, w: Worker, m: Message) -> bool:
-        if self.settings.priority_expression is None or w.filter is None:
+        if self.settings.rank_text is None or w.filter is None:
             return super().wants(w, m)
         fresh = not m.deliveries and m.place[0] == m.lsn
         return (fresh or w.filter in m.known) and self.looked(w.filter, m) and matches(w.filter, m.body)
@@ -99,6 +101,7 @@ class OrderedModel(Model):
         )
 
     def dispatch(self, now: int) -> None:
+        self.attend(now)
         if self.held_back or self.halted():
             return
         while self.dispatch_one(now) or self.activate():
@@ -156,7 +159,7 @@ class OrderedMachine(QueueMachine):
 
     @initialize(
         settings=queue_settings, steps=st.sampled_from([10_000, 3]), plain=st.booleans(), tiny=st.booleans(),
-        most=st.sampled_from([10_000, 3]), kind=st.sampled_from(["/a", "/b", "depth", "none"]),
+        most=st.sampled_from([10_000, 3]), kind=st.sampled_from(["/a", "/b", "levels", "depth", "none"]),
         depth=st.sampled_from([1, 2, 5]),
     )  # fmt: skip
     def start(
@@ -172,6 +175,8 @@ class OrderedMachine(QueueMachine):
         settings = self.queue.settings
         if kind == "depth":
             settings = replace(settings, target_queue_depth=depth)
+        elif kind == "levels":
+            settings = replace(settings, max_priority=3)
         elif kind != "none":
             settings = replace(settings, priority_expression=kind)
         self.queue = RankedQueue(1, "/", "q", settings)
@@ -239,7 +244,7 @@ class OrderedMachine(QueueMachine):
 
     @rule(expression=st.sampled_from([None, "/a", "/b"]), really=rarely)
     def change_expression(self, expression: str | None, really: bool) -> None:
-        if not really or self.kind == "depth" or expression == self.queue.settings.priority_expression:
+        if not really or self.kind in ("depth", "levels") or expression == self.queue.settings.priority_expression:
             return
         self.before()
         self.model.reorder(expression)
@@ -317,7 +322,7 @@ class OrderedMachine(QueueMachine):
         waiting, columns = self.queue.snapshot()
         lsns = flat(waiting)
         told = spread(lsns, columns.get("rank", array("q"))).tolist()
-        assert told == [expected_rank(lsn, self.queue.settings.priority_expression) for lsn in lsns.tolist()]
+        assert told == [expected_rank(lsn, self.queue.settings.rank_text) for lsn in lsns.tolist()]
 
     @invariant()
     def everything_ready_is_known_to_the_filters(self) -> None:

@@ -43,10 +43,11 @@ class WholeModel(OrderedModel, SettlingModel):
     def waits(self) -> bool:
         """Whether nothing goes out before a pass is over."""
         settings = self.settings
-        ordered = settings.barrier_expression is not None or settings.priority_expression is not None
+        ordered = settings.barrier_expression is not None or settings.rank_text is not None
         return self.passing and (ordered or bool(settings.target_queue_depth))
 
     def dispatch(self, now: int) -> None:
+        self.attend(now)
         if self.held_back or self.halted():
             return
         if self.waits:  # nothing goes out, but what has left makes room among the active

@@ -113,11 +113,11 @@ class Queue(Contents):
             append_rest(self, chunk, batch, rows, [part for part in (elsewhere, dead) if part is not None])
             if dead is not None:
                 self.expire([Run(dead, False)], "time_limit", sink)
-        if self.ready:
-            if self.roster.all:
+        if self.roster.all:
+            if self.ready:
                 dispatch(self, now, sink)
-            elif self.settings.purge_on_no_consumers:
-                self._purge(sink)
+        elif self.settings.purge_on_no_consumers:
+            self._purge(sink)
         if self.tail.count:
             activate(self, now, sink)
         if self.barriers.held:
@@ -381,11 +381,11 @@ class Queue(Contents):
         self.hungry = False
         if self.ranking is not None:
             go_on(self, sink)
-        if self.ready:
-            if self.roster.all:
+        if self.roster.all:
+            if self.ready:
                 dispatch(self, now, sink)
-            elif self.settings.purge_on_no_consumers:
-                self._purge(sink)
+        elif self.settings.purge_on_no_consumers:
+            self._purge(sink)
         if self.tail.count:
             activate(self, now, sink)
         if self.barriers.held:

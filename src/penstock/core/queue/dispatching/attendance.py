@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Overdue, Sink
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import give_back
 from penstock.records.chunks import Now
 
@@ -150,5 +149,5 @@ def look(queue: Queue, now: Now, sink: Sink) -> None:
         runs = consumer.leases.granted_until(now.mono - timeout)
         queue.expired_leases += sum(len(run.chunk) for run in runs)
         queue.freed(consumer, runs)
-        give_back(queue, now, [run for run in runs if run.place != SLOT], sink, cause="timeout", failed=True)
+        give_back(queue, now, runs, sink, cause="timeout", failed=True)
     watch_again(queue)

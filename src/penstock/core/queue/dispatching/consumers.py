@@ -127,7 +127,10 @@ class Consumer:
         if self.no_ack and own:
             own = of_queue = UNLIMITED  # nothing is ever outstanding
         self.limit = 0 if self.standby else min(own, of_queue)
-        self.timeout = self.queue.settings.consumer_timeout if self._timeout is None else self._timeout
+        settings = self.queue.settings
+        self.timeout = settings.consumer_timeout if self._timeout is None else self._timeout
+        if settings.semantics == "at-most-once":
+            self.timeout = 0  # there is nothing to go back
         self.leases.timed = self.timeout > 0
 
     @property
