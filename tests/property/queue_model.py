@@ -66,6 +66,8 @@ class Model:
         self.newest = 0
         self.began = False  # enough consumers came
         self.opens: int | None = None  # or it begins then
+        self.paused_until = 0  # 0: not paused
+        self.came_due = 0
 
     # -- helpers
 
@@ -116,7 +118,7 @@ class Model:
     def release(self) -> bool:
         """Let the next barrier go if all before it is done."""
         fence = self.fence()
-        if fence is None or any(lsn < fence.place[0] for w in self.workers for lsn in w.slots):
+        if self.paused_until or fence is None or any(lsn < fence.place[0] for w in self.workers for lsn in w.slots):
             return False
         before = [m.lsn for m in self.messages.values() if not m.barrier]
         if any(lsn < fence.place[0] for lsn in (*before, *self.dying)):
@@ -164,7 +166,7 @@ class Model:
             pass
 
     def dispatch_one(self, now: int) -> bool:
-        if self.queue_room() <= 0:
+        if self.paused_until or self.queue_room() <= 0:
             return False
         free = [w for w in self.here() if not w.paused and self.may_take(w) and self.room(w) > 0]
         for message in self.ready():
@@ -294,6 +296,8 @@ class Model:
         return reasons
 
     def tick(self, now: int) -> None:
+        if 0 < self.paused_until <= now:
+            self.paused_until = 0
         for w in self.workers:
             for lsn in list(w.held):
                 timeout = self.settings.consumer_timeout
@@ -302,11 +306,12 @@ class Model:
                     w.held.remove(lsn)
                     self.give_back(now, self.messages[lsn], failed=True)
         due = [m for m in self.messages.values() if m.state == "delayed" and m.due <= now]
-        for number, m in enumerate(sorted(due, key=lambda m: (m.due, m.lsn))):
+        for m in sorted(due, key=lambda m: (m.due, m.lsn)):
             m.state = "ready"
             m.known = set()
             if m.scheduled:
-                m.place = (self.newest + 0.5 + now / 1e12, number)
+                self.came_due += 1
+                m.place = (self.newest + 0.5 + now / 1e12, self.came_due)
                 m.scheduled = False
         self.overdue(now)
         self.dispatch(now)
@@ -363,7 +368,7 @@ class Model:
 
     def pull(self, now: int, w: Worker, count: int) -> int:
         given = 0
-        while given < count and self.room(w) > 0 and self.queue_room() > 0:
+        while not self.paused_until and given < count and self.room(w) > 0 and self.queue_room() > 0:
             message = next((m for m in self.ready() if self.wants(w, m)), None)
             if message is None:
                 break
@@ -371,6 +376,31 @@ class Model:
             given += 1
         self.dispatch(now)
         return given
+
+    def halt(self, now: int, until: int) -> None:
+        self.paused_until = until
+        self.dispatch(now)
+
+    def still(self, lsns: Iterable[int]) -> list[Message]:
+        """Those of them that wait: nobody holds them."""
+        found = (self.messages.get(lsn) for lsn in sorted(lsns))
+        return [m for m in found if m is not None and m.state != "leased"]
+
+    def withdraw(self, now: int, lsns: Iterable[int]) -> int:
+        gone = self.still(lsns)
+        for m in gone:
+            del self.messages[m.lsn]
+        self.dispatch(now)
+        return len(gone)
+
+    def reschedule(self, now: int, lsns: Iterable[int], when: int) -> int:
+        moved = self.still(lsns)
+        for m in moved:
+            m.state, m.due, m.scheduled, m.known = "delayed", when, not m.deliveries, set()
+            m.place = (m.lsn, m.lsn)
+        self.tick(now)
+        self.dispatch(now)
+        return len(moved)
 
     def purge(self) -> int:
         waiting = self.waiting()

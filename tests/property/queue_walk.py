@@ -110,6 +110,7 @@ class Walk:
             self.sweep, self.seldom, self.machine.tick_when_asked, self.find, self.defer, self.disk,
         ]  # fmt: skip
         self.counts: Counter[str] = Counter()
+        self.moving = Random(-1 - seed) if mix is None else None  # dice of its own: older walks stay what they were
 
     def run(self) -> int:
         """All its commands; how many they were."""
@@ -119,6 +120,8 @@ class Walk:
                 command = self.dice.choice(self.commands)
                 self.counts[command.__name__] += 1
                 command()
+                if self.moving is not None and self.moving.random() < 0.12:
+                    self.move(self.moving)
                 if step % COMPARED == 0:
                     machine.same_state()
                     machine.the_fold_says_the_same()
@@ -243,6 +246,19 @@ class Walk:
         else:
             self.counts["crash"] += 1
             self.machine.crash(self.dice.choice((0, 0, 5, 60)))
+
+    def move(self, dice: Random) -> None:
+        """Somebody halts the queue, withdraws messages, or moves them to another time."""
+        machine = self.machine
+        if dice.random() < 0.3:
+            self.counts["halt"] += 1
+            machine.halt(dice.choice((0, 0, 0, 1, 5, 30, 1 << 40)), really=True)
+            return
+        living = sorted(machine.model.messages)
+        if living:
+            self.counts["moved"] += 1
+            chosen = dice.sample(living, min(len(living), dice.choice((1, 1, 2, 7))))
+            machine.both_move(set(chosen), dice.choice((None, -3, 0, 4, 4, 15)))
 
     def seldom(self) -> None:
         dice, machine = self.dice, self.machine

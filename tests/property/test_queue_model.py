@@ -69,6 +69,7 @@ class Fold:
 
     def __init__(self) -> None:
         self.waiting: dict[int, dict[str, int]] = {}
+        self.paused = 0
 
     def arrived(self, lsn: int, not_before: int) -> None:
         self.waiting[lsn] = {"deliveries": 0, "failures": 0, "cancels": 0, "place": 0, "not_before": not_before}
@@ -76,6 +77,9 @@ class Fold:
 
     def feed(self, record: Control) -> None:
         _, values = unpack_pairs(record.body)
+        if record.kind is Kind.PAUSE:
+            self.paused = orjson.loads(record.header)["until"]
+            return
         header: dict[str, Any] = orjson.loads(record.header) if record.header else {}
         for a, b in zip(values[::2], values[1::2], strict=True):
             assert a < b <= record.lsn
@@ -87,6 +91,8 @@ class Fold:
                     state["failures"] += header["failed"]
                     state["cancels"] += header["cancelled"]
                     state["not_before"] = header.get("not_before", 0)
+                elif record.kind is Kind.RESCHEDULE:
+                    state["not_before"], state["place"] = header["not_before"], 0
                 elif record.kind is Kind.BARRIER:
                     state["barrier"] = 1
                 elif record.kind is Kind.DUE:
@@ -482,6 +488,36 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.tick(self.now, self.sink)
             self.after()
 
+    @rule(span=st.sampled_from([0, 1, 5, 30, 1 << 40]), really=rarely)
+    def halt(self, span: int, really: bool) -> None:
+        """Pause the queue for a while, or let it go on."""
+        if really:
+            self.before()
+            until = self.clock + span if span else 0
+            self.queue.halt(self.now, until, self.sink)
+            self.model.halt(self.clock, until)
+            self.after()
+
+    @rule(data=st.data(), span=st.sampled_from([None, None, -3, 0, 4, 4, 15]))
+    def move(self, data: st.DataObject, span: int | None) -> None:
+        """Withdraw messages wherever they wait, or let them wait until another time."""
+        living = sorted(self.model.messages)
+        if living:
+            self.both_move(data.draw(st.sets(st.sampled_from(living), min_size=1, max_size=7)), span)
+
+    def both_move(self, lsns: Any, span: int | None) -> None:
+        self.before()
+        while self.queue.is_due(self.now):
+            self.queue.tick(self.now, self.sink)
+        chunk = as_chunk(sorted(lsns))
+        if span is None:
+            got = self.queue.withdraw(self.now, chunk, self.sink)
+            assert got == self.model.withdraw(self.clock, lsns)
+        else:
+            got = self.queue.reschedule(self.now, chunk, self.clock + span, self.sink)
+            assert got == self.model.reschedule(self.clock, lsns, self.clock + span)
+        self.after()
+
     @rule(really=rarely)
     def purge(self, really: bool) -> None:
         if really:
@@ -523,6 +559,7 @@ class QueueMachine(RuleBasedStateMachine):
         queue = Queue(1, "/", "q", self.queue.settings)
         queue.dispatch_most = self.steps
         queue.sieved().most = self.most
+        queue.paused_until = self.queue.paused_until
         queue.load(waiting, columns)
         self.queue = queue
         self.workers.clear()
@@ -544,6 +581,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         queue, model = self.queue, self.model
         queue.check()
+        assert queue.paused_until == model.paused_until == self.fold.paused
         keys = [(lsn, lsn) for chunk in queue.main.chunks() for lsn in chunk]
         keys += [(run.place or lsn, lsn) for run in queue.returned.runs() for lsn in run.chunk]
         assert [lsn for _, lsn in sorted(keys)] == [m.lsn for m in model.ready()]

@@ -141,6 +141,7 @@ class Durable:
     passing: list[list[int]] | None
     redelivered_below: int
     next_lsn: int
+    paused: int
 
 
 class WholeMachine(OrderedMachine, SettlingMachine):
@@ -286,6 +287,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             self.queue.snapshot(), deepcopy(self.model.messages), deepcopy(self.fold.waiting),
             copies(self.deferred.by_queue), deepcopy(self.model.deferred), self.queue.settings, self.fenced,
             set(self.offered), deepcopy(self.passing), self.model.redelivered_below, self.sink.next_lsn,
+            self.queue.paused_until,
         )  # fmt: skip
 
     def crash(self, lost: int) -> None:
@@ -296,6 +298,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         queue = RankedQueue(1, "/", "q", kept.settings)
         queue.load(waiting, columns)
         self.queue, self.fenced = queue, kept.fenced
+        queue.paused_until = self.model.paused_until = self.fold.paused = kept.paused
         self.model.settings = kept.settings
         self.model.messages = deepcopy(kept.messages)
         self.model.redelivered_below = kept.redelivered_below

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from penstock.errors import InvalidArgument
 from penstock.units import to_micros
@@ -27,3 +27,15 @@ def span(value: Duration, what: str) -> int:
     if micros < 0:
         raise InvalidArgument(f"{what} is {given}: a duration is not negative")
     return micros
+
+
+def moment(value: datetime | Duration | None, what: str) -> tuple[int | None, int | None]:
+    """(microseconds since the epoch, None) of a time, (None, microseconds from now) of a duration; or neither.
+
+    A time without a zone is local time.
+    """
+    if value is None:
+        return None, None
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1_000_000), None
+    return None, span(value, what)

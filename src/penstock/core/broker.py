@@ -18,6 +18,7 @@ from penstock.core.commands.sinks import SinkCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import TopologyCommands
 from penstock.core.commands.transactions import TransactionCommands
+from penstock.core.commands.waiting import WaitingCommands
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
@@ -29,8 +30,9 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 
 class Core(
-    Life, TopologyCommands, SubscriptionCommands, SinkCommands, TransactionCommands, PagingCommands, PolicyCommands
-):
+    Life, TopologyCommands, SubscriptionCommands, WaitingCommands, SinkCommands, TransactionCommands, PagingCommands,
+    PolicyCommands,
+):  # fmt: skip
     """The rules of one instance."""
 
     @property

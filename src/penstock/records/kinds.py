@@ -97,6 +97,9 @@ class Kind(IntEnum):
     POLICY_DELETE = 61  # name: the policy; header {"vhost", "operator", "exchanges"?}
     ADDRESS_SETTING = 62  # name: the pattern; header {"vhost", "literal", "values"?}: without values it goes
 
+    # commands about waiting messages
+    PAUSE = 63  # queue id; header {"until", "by"?}: microseconds; nothing is delivered before; 0: it goes on
+    RESCHEDULE = 64  # queue id + pairs; header {"not_before", "by"?}: delayed until then; DUE says their place anew
     TRANSACTION = (
         66  # header {"first", "rows", "ended", "by"?}: the last record of a group that one client committed as
     )

@@ -60,7 +60,7 @@ WINDOW = 400_000
 LSNS_MOST = 1000
 _OPS = {
     Kind.GRANT: Op.GRANT, Kind.RETURN: Op.RETURN, Kind.DUE: Op.DUE, Kind.SETTLE: Op.SETTLE, Kind.EXPIRE: Op.EXPIRE,
-    Kind.DROP: Op.DROP, Kind.PURGE: Op.PURGE,
+    Kind.DROP: Op.DROP, Kind.PURGE: Op.PURGE, Kind.RESCHEDULE: Op.RESCHEDULE,
 }  # fmt: skip
 _OP_OF = np.array([int(_OPS[Kind(k)]) if k in {*_OPS} else -1 for k in range(128)], dtype=np.int64)
 _KNOWN = {int(kind) for kind in Kind}
@@ -356,7 +356,9 @@ class Audit:
         is_pair[starts] = False
         pairs = values[is_pair].reshape(-1, 2)
         value = np.zeros(len(op), dtype=np.int64)
-        for kind, key in ((Op.GRANT, "attempt"), (Op.RETURN, "not_before")):
+        for kind, key in (
+            (Op.GRANT, "attempt"), (Op.RETURN, "not_before"), (Op.RESCHEDULE, "not_before"),
+        ):  # fmt: skip
             mine = op == kind
             if mine.any():
                 headers, which = coded(pick(some, mine), "properties")

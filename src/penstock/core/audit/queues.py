@@ -34,18 +34,22 @@ class Op(IntEnum):
     RETURN = 1
     DUE = 2
     PLAN = 3
-    SETTLE = 4
-    EXPIRE = 5
-    DROP = 6
-    PURGE = 7
-    END = 8  # a transient message at the start of the next process
+    RESCHEDULE = 4
+    SETTLE = 5
+    EXPIRE = 6
+    DROP = 7
+    PURGE = 8
+    END = 9  # a transient message at the start of the next process
 
 
 READY, LEASED, PLANNED, DELAYED, PAST = range(5)
 """States; PAST is scheduled for a time that was over when it was published: it needs no DUE."""
 
-_AFTER = np.array([LEASED, READY, READY, PLANNED, READY, READY, READY, READY, READY], dtype=np.int64)
-_DONE = ("granted", "returned", "due", "planned", "settled", "expired", "dropped", "purged", "ended with the process")
+_AFTER = np.array([LEASED, READY, READY, PLANNED, DELAYED, READY, READY, READY, READY, READY], dtype=np.int64)
+_DONE = (
+    "granted", "returned", "due", "planned", "rescheduled", "settled", "expired", "dropped", "purged",
+    "ended with the process",
+)  # fmt: skip
 ENDED = (*_DONE[Op.SETTLE :], "deleted with the queue")
 """Names in `counts` of all the ways to end."""
 
@@ -201,6 +205,7 @@ class AuditedQueue:
         check("attempts", leap, "a grant's attempt is not the one before plus 1")
         check("at most once", grant & self._once(order), "messages were leased, but the queue sends at most once")
         check("delays", grant & (state == DELAYED), "messages were granted while they were delayed")
+        check("one holder", (op == Op.RESCHEDULE) & held, "messages were rescheduled while somebody held them")
         check("delays", due & (state != DELAYED) & (state != PAST), "messages became due that were not delayed")
         check("delays", due & (state == DELAYED) & (time < until), "messages became due before their time")
         check("ends once", (op == Op.PURGE) & (held | (state == DELAYED)), "a purge took what was not ready")

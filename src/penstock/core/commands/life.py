@@ -61,6 +61,7 @@ class Life(RecoveryCommands):
         for number, queue_state in sorted(state.queues.items()):
             queue = core._admin.make(queue_state, _GONE if queue_state.exclusive else None)
             queue.redelivered_below = state.unclean
+            queue.paused_until = queue_state.paused
             queue.load(queue_state.waiting, queue_state.columns)
             core._timers.touched.add(queue)
             assert queue.id == number
@@ -177,6 +178,7 @@ class Life(RecoveryCommands):
             blank.since = self._out.last_lsn if self._out.last_lsn > snapshot.cut else 0
             blank.reviewed, blank.passing = self._passes.get(queue.id, ((), None))
             blank.ruling = queue.ruling
+            blank.paused = queue.paused_until
             contained = queue.capture() if living else None
             snapshot.captured.append(Captured(blank, contained))
             effort += 8 if contained is None else 32 + len(contained.main) + len(contained.runs)

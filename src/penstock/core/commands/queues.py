@@ -12,6 +12,7 @@ from penstock.core.commands.recovering import RecoveryCommands
 from penstock.core.commands.statistics import given_way, statistics
 from penstock.core.queue import aside
 from penstock.core.queue.dispatching.attendance import active_tag, note_use
+from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
 from penstock.core.queue.view import Queue
 from penstock.core.queue.weighing import leased_bytes, total_bytes
@@ -161,6 +162,8 @@ class QueueCommands(RecoveryCommands):
             "leased_bytes": leased_bytes(queue),
             "bytes": total_bytes(queue),
             "delayed": queue.delayed,
+            "paused": queue.paused_until > 0,
+            "paused_until": queue.paused_until / 1e6 if 0 < queue.paused_until < NEVER else None,
             "dying": queue.dying,
             "damaged": aside.count(queue),
             **given_way(queue),

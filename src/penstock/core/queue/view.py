@@ -40,6 +40,7 @@ from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import give_back, settle
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
+from penstock.core.queue.timed.moving import pause, reschedule, withdraw
 from penstock.errors import AccessRefused
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes
@@ -246,7 +247,7 @@ class Queue(Contents):
         note_use(self, now)
         if min(self.room, consumer.room) <= 0 or not self.ready or self.expiry.busy or self.overfull:
             return 0
-        if self.ranking is not None or self.older is not None:
+        if self.ranking is not None or self.older is not None or self.paused_until:
             return 0
         count = min(count, self.ready, consumer.room)
         if not consumer.no_ack:
@@ -321,6 +322,7 @@ class Queue(Contents):
             or self.overspent
             or self.overfull
             or self.leaving
+            or 0 < self.paused_until <= now.wall
             or (self.ranks is not None and self._reranks)
         )
 
@@ -332,7 +334,7 @@ class Queue(Contents):
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
-        wall = min(self.delays.due, self.expiry.due)
+        wall = min(self.delays.due, self.expiry.due, self.paused_until or NEVER)
         at_once = self.hungry or self.overspent or self.overfull or self.leaving
         at_once = at_once or (self.ranks is not None and self._reranks)
         mono = 0 if at_once else min(self.lease_due, self.attendance.due, self.attendance.expires)
@@ -340,6 +342,8 @@ class Queue(Contents):
 
     def tick(self, now: Now, sink: Sink) -> None:
         """Do what is due: leases end, delays end, messages expire; then dispatch."""
+        if 0 < self.paused_until <= now.wall:
+            pause(self, 0, sink)
         if self.overspent:
             expire_overspent(self, sink)
         if self.leaving:
@@ -413,6 +417,32 @@ class Queue(Contents):
                 consumer.targets.wake(consumer)
         altered(self, now)
         self._go_on(now, sink)
+
+    def halt(self, now: Now, until: int, sink: Sink, by: str = "") -> None:
+        """Deliver nothing before `until` (wall; `NEVER`: before somebody says so), or go on with 0."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        pause(self, until, sink, by)
+        self._go_on(now, sink)
+
+    def withdraw(self, now: Now, wanted: Chunk, sink: Sink, by: str = "") -> int:
+        """Remove those of the wanted that wait, for they are not wanted any more; how many."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        count = withdraw(self, wanted, sink, by)
+        self._go_on(now, sink)
+        return count
+
+    def reschedule(self, now: Now, wanted: Chunk, when: int, sink: Sink, by: str = "") -> int:
+        """Delay those of the wanted that wait until `when` (wall), whatever they waited for; how many."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        count = reschedule(self, wanted, when, sink, by)
+        if self.is_due(now):
+            self.tick(now, sink)
+        else:
+            self._go_on(now, sink)
+        return count
 
     def purge(self, now: Now, sink: Sink) -> int:
         """Drop everything that is ready or held back; returns how much that was."""

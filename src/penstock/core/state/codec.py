@@ -95,7 +95,7 @@ def canonical_queue(queue: QueueState) -> QueueState:
     return QueueState(
         queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive, queue.auto_delete,
         queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)}, queue.since,
-        queue.reviewed, queue.passing, queue.ruling,
+        queue.reviewed, queue.passing, queue.ruling, queue.paused,
     )  # fmt: skip
 
 
@@ -130,6 +130,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
                     exclusive=queue.exclusive, auto_delete=queue.auto_delete, arguments=wrap(queue.arguments),
                     chunks=len(packed), columns=forms, since=queue.since,
                     ruling=dump_ruling(queue.ruling, queue.settings),
+                    paused=queue.paused,
                 ),
                 **passing.dump(queue.reviewed, queue.passing),
             }
@@ -232,7 +233,7 @@ def _decode(data: bytes) -> DurableState:
         queue = QueueState(
             cast(int, q["id"]), str(q["vhost"]), str(q["name"]), load_settings(q["settings"]), bool(q["durable"]),
             bool(q.get("exclusive")), bool(q.get("auto_delete")), as_table(q.get("arguments")),
-            since=cast(int, q.get("since", 0)),
+            since=cast(int, q.get("since", 0)), paused=cast(int, q.get("paused", 0)),
         )  # fmt: skip
         queue.reviewed, queue.passing = passing.read(q)
         queue.ruling = load_ruling(q.get("ruling"), queue.settings)

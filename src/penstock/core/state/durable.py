@@ -156,6 +156,7 @@ class QueueState:
     reviewed: Spans = ()  # passes have been over these rows
     passing: Passing | None = None  # a pass that is under way
     ruling: Ruling | None = None  # None: nothing but its own settings, of which `told` were given
+    paused: int = 0  # microseconds since the epoch: nothing is delivered before; 0: not paused
 
     @property
     def count(self) -> int:

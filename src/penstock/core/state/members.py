@@ -32,7 +32,7 @@ class FoldedQueue:
         """state: what was folded before; it is not changed."""
         self.state = QueueState(
             state.id, state.vhost, state.name, state.settings, state.durable, state.exclusive, state.auto_delete,
-            state.arguments, reviewed=state.reviewed, passing=state.passing, ruling=state.ruling,
+            state.arguments, reviewed=state.reviewed, passing=state.passing, ruling=state.ruling, paused=state.paused,
         )  # fmt: skip
         self.since = state.since  # what the log says up to this LSN is in it already
         self.parts: list[Part] = []
@@ -113,7 +113,7 @@ class FoldedQueue:
         s = self.state
         blank = QueueState(s.id, s.vhost, s.name, s.settings, s.durable, s.exclusive, s.auto_delete, s.arguments)
         blank.since = self.since if self.since > last_lsn else 0
-        blank.reviewed, blank.passing, blank.ruling = s.reviewed, s.passing, s.ruling
+        blank.reviewed, blank.passing, blank.ruling, blank.paused = s.reviewed, s.passing, s.ruling, s.paused
         parts = [part for part in self.parts if len(part["lsn"])]
         if not parts:
             return blank

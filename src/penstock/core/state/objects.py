@@ -106,6 +106,15 @@ class Objects:
                     queue.delayed.append(("not_before", 0, pairs))
                     if load(header).get("place"):
                         queue.delayed.append(("place", lsn, pairs))
+            case Kind.RESCHEDULE:
+                queue, pairs = self._queue_and_pairs(body)
+                if queue is not None and lsn > queue.since:
+                    queue.delayed.append(("not_before", cast(int, load(header)["not_before"]), pairs))
+                    queue.delayed.append(("place", 0, pairs))
+            case Kind.PAUSE:
+                queue, _ = self._queue_and_pairs(body)
+                if queue is not None and lsn > queue.since:
+                    queue.state.paused = cast(int, load(header)["until"])
             case Kind.BARRIER:
                 queue, pairs = self._queue_and_pairs(body)
                 if queue is not None and lsn > queue.since:

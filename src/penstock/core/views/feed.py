@@ -28,6 +28,7 @@ _VERBS: dict[Kind, Verb] = {
     Kind.GRANT: "leave",
     Kind.RETURN: "back",
     Kind.DUE: "back",
+    Kind.RESCHEDULE: "leave",
     Kind.SETTLE: "gone",
     Kind.EXPIRE: "gone",
     Kind.DROP: "gone",

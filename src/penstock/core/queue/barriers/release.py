@@ -45,7 +45,7 @@ def release(queue: Queue, now: Now, sink: Sink) -> None:
 def _free(queue: Queue, first: Barrier) -> bool:
     """Whether all before it is done."""
     barriers = queue.barriers
-    if queue.older is not None or queue.ready or barriers.delayed:
+    if queue.older is not None or queue.ready or barriers.delayed or queue.paused_until:
         return False
     some = queue.leased or queue.outstanding
     if some and any(holder.leases.reach_before(first.place) for holder in queue.holders()):

@@ -39,7 +39,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most."""
     queue.hungry = False
     roster = queue.roster
-    if not queue.ready or not roster.all or queue.expiry.busy or queue.overfull:
+    if not queue.ready or not roster.all or queue.expiry.busy or queue.overfull or queue.paused_until:
         return
     if queue.ranking is not None or queue.older is not None:
         return

@@ -27,6 +27,11 @@ STEP_TIMES = 1024
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)
 
+SMALL = 1024
+"""Messages in a block that is joined with others like it."""
+FEW = 32
+"""Blocks that may be small."""
+
 SAMPLE = 16_384
 """Times that are looked at to find the earliest of very many."""
 
@@ -63,6 +68,15 @@ class Block:
         """Views as numpy; drop them before the block grows."""
         return np.frombuffer(self.lsns, dtype=np.int64), np.frombuffer(self.times, dtype=np.int64)
 
+    def moved(self, places: Ints, when: int) -> Block:
+        """The block in which the messages at these places have another time: itself where nobody else has it."""
+        times = self.times if isinstance(self.times, array) and not self.shared else array("q", self.times.tobytes())
+        np.frombuffer(times, dtype=np.int64)[places] = when
+        if times is not self.times:
+            return Block(self.lsns, times)
+        self._asked = NEVER
+        return self
+
 
 class Timetable:
     """A time for each of many messages, in blocks by LSN."""
@@ -88,6 +102,34 @@ class Timetable:
         self.count += len(lsns)
         self.blocks.append(Block(to_array(lsns), to_array(times)))
         self.mixed = True
+        if len(self.blocks) % FEW == 0:
+            self._join()
+
+    def _join(self) -> None:
+        """One block of many small ones."""
+        small = [block for block in self.blocks if len(block.lsns) < SMALL]
+        if len(small) < FEW:
+            return
+        lsns, times = (np.concatenate(columns) for columns in zip(*(block.columns() for block in small), strict=True))
+        order = np.argsort(lsns, kind="stable")
+        joined = Block(to_array(lsns[order]), to_array(times[order]))
+        self.blocks = [block for block in self.blocks if len(block.lsns) >= SMALL] + [joined]
+
+    def move(self, wanted: Chunk, when: int) -> Ints:
+        """Another time for those of the wanted that are here; their LSNs, in no order."""
+        asked = view(wanted)
+        found = [_NONE]
+        for number, block in enumerate(self.blocks):
+            if block.lsns[-1] < wanted[0] or block.lsns[0] > wanted[-1]:
+                continue
+            held = np.frombuffer(block.lsns, dtype=np.int64)
+            part = asked[slice(*np.searchsorted(asked, (held[0], held[-1] + 1)).tolist())]
+            at = np.searchsorted(held, part)
+            at = at[held[at] == part]
+            if len(at):
+                found.append(held[at])
+                self.blocks[number] = block.moved(at, when)
+        return np.concatenate(found)
 
     def next_after(self, moment: int) -> int:
         """The earliest time later than `moment`; `NEVER` without one."""
@@ -250,6 +292,13 @@ class Delays:
         """The same for messages that may be older than those here."""
         self.scheduled.add_older(lsns, times)
         self.due = min(self.due, int(times.min()))
+
+    def move(self, wanted: Chunk, when: int) -> Ints:
+        """Another time for those of the wanted that are scheduled and were never delivered; their LSNs."""
+        moved = self.scheduled.move(wanted, when) if self.scheduled.count else _NONE
+        if len(moved):
+            self.due = min(self.due, when)
+        return moved
 
     def _reckon(self) -> None:
         self.due = self.scheduled.next_after(0) if self.scheduled.count else NEVER

@@ -1,0 +1,104 @@
+"""What somebody decides about messages that wait: withdrawn, moved to another time, the whole queue halted.
+
+Only what waits can be moved: what is leased is its holder's, what is dying is on its way out.  The caller dispatches.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.core.effects import Sink
+from penstock.core.queue.figures import Figures
+from penstock.core.queue.order.runs import Run, packed, pairs_body, sift, sorted_chunk, view
+from penstock.core.queue.settling.attempts import FRESH
+from penstock.records.chunks import Chunk, pack_pairs
+from penstock.records.kinds import Kind
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+CANCELLED = "cancelled"
+"""The reason of a message that was withdrawn."""
+
+
+def pause(queue: Queue, until: int, sink: Sink, by: str = "") -> None:
+    """Nothing is delivered before `until` (wall); 0: it goes on.  The record makes it last."""
+    if until == queue.paused_until:
+        return
+    queue.paused_until = until
+    header: dict[str, object] = {"until": until}
+    if by:
+        header["by"] = by
+    sink.record(Kind.PAUSE, queue.name, header, pack_pairs(queue.id, ()))
+
+
+def withdraw(queue: Queue, wanted: Chunk, sink: Sink, by: str) -> int:
+    """Remove those that wait, in any state.  No dead letter comes of them; how many there were."""
+    runs = queue.extract(wanted)
+    if not runs:
+        return 0
+    header: dict[str, object] = {"reason": CANCELLED}
+    if by:
+        header["by"] = by
+    sink.record(Kind.DROP, queue.name, header, pairs_body(queue.id, runs))
+    count = sum(len(run.chunk) for run in runs)
+    if queue.figures is None:
+        queue.figures = Figures()
+    queue.figures.expired(CANCELLED, count)
+    return count
+
+
+def reschedule(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -> int:
+    """Delay those that wait until `when`; how many.
+
+    What was never delivered takes the place of its next DUE record, what was returns to its own place then.
+    """
+    moved = queue.delays.move(wanted, when) if queue.delayed else None
+    moving = list[Run]()
+    if moved is not None and len(moved):
+        moving.append(Run(packed(np.sort(moved)), False))
+        wanted = _without(wanted, moving[0].chunk)
+    fences = _fences(queue, wanted)
+    runs = queue.extract(wanted) if len(wanted) else []
+    if not moving and not runs:
+        return 0
+    header: dict[str, object] = {"not_before": when}
+    if by:
+        header["by"] = by
+    sink.record(Kind.RESCHEDULE, queue.name, header, pairs_body(queue.id, moving + runs))
+    late = queue.late()
+    for run in runs:
+        queue.delayed += len(run.chunk)
+        run.deadline, run.place, run.granted = when, 0, 0
+        if run.tally == FRESH:
+            lsns = view(run.chunk)
+            late.schedule_older(lsns, np.full(len(lsns), when, dtype=np.int64))
+        else:
+            late.retry(run)
+        if fences:
+            queue.fenced().dormant.update(lsn for lsn in run.chunk if lsn in fences)
+        queue.barriers.delay(run.chunk, 1)
+    if fences:  # what stood before and behind one was joined, and it lives on between them
+        for main in (queue.main, *(barrier.order() for barrier in queue.barriers.waiting())):
+            main.loosen()
+            main.seal(max(fences))
+    return sum(len(run.chunk) for run in moving + runs)
+
+
+def _without(wanted: Chunk, moved: Chunk) -> Chunk:
+    return sorted_chunk(sift(wanted, moved)[1])
+
+
+def _fences(queue: Queue, wanted: Chunk) -> set[int]:
+    """Those of the wanted that are barriers."""
+    barriers = queue.barriers
+    out = set[int]()
+    if len(wanted) and (len(barriers) or barriers.dormant):
+        marked = barriers.marked()
+        inside = sift(marked, wanted)[0] if len(marked) else None
+        out.update(() if inside is None else inside)
+    if queue.older is not None and queue.older.barriers:
+        out.update(queue.older.barriers.intersection(wanted))
+    return out
