@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
@@ -72,6 +73,33 @@ class Remote(Protocol):
     def details(self, queue: str, limit: int = 1000) -> Mapping[str, object]: ...
     def ack(self, queue: str, bookmarks: str, *, by: str = "", option: str | None = None) -> int: ...
     def ack_filter(self, queue: str, filter: str, *, by: str = "", option: str | None = None) -> int: ...
+    def pause(self, queue: str, until: datetime | str | None = None) -> Mapping[str, object]: ...
+    def resume(self, queue: str) -> bool: ...
+    def explain(self, queue: str | None = None, *, bookmark: str | None = None) -> Mapping[str, object]: ...
+    def story(self, bookmark: str) -> Mapping[str, object]: ...
+    def cancel(self, bookmark: str, *, queue: str | None = None) -> Mapping[str, object]: ...
+    def reschedule(self, bookmark: str, when: datetime | str, *, queue: str | None = None) -> Mapping[str, object]: ...
+    def redrive(
+        self,
+        queue: str,
+        *,
+        filter: str | None = None,
+        count: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int], object] | None = None,
+    ) -> Mapping[str, object]: ...
+    def move(
+        self,
+        queue: str,
+        to: str,
+        *,
+        filter: str | None = None,
+        count: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int], object] | None = None,
+    ) -> Mapping[str, object]: ...
     def peek(self, queue: str, count: int = 10) -> Sequence[RemoteMessage]: ...
 
 

@@ -20,12 +20,26 @@ SERVER = frozenset(("serve", "up", "check"))
 
 def whole() -> typer.Typer:
     """Every command."""
-    from penstock.cli import backups, converting, logs, messages, policies, queues, replaying, tools, topics
+    from penstock.cli import (
+        backups,
+        converting,
+        logs,
+        messages,
+        policies,
+        queues,
+        replaying,
+        single,
+        tools,
+        topics,
+        waiting,
+    )
 
     app = _empty()
     for family in (serving, converting, messages, replaying, topics, tools, backups, policies):
         family.add_to(app)
+    waiting.add_to(queues.app)
     app.add_typer(queues.app, name="queue")
+    app.add_typer(single.app, name="message")
     app.add_typer(logs.app, name="log")
     logs.add_audit_to(app)
     app.command()(version)

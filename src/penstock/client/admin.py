@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, cast
 
-from penstock.client.durations import Duration, moment, span
+from penstock.client.durations import span
 from penstock.client.link import Link
+from penstock.client.waiting import WaitingCalls
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration
 
@@ -17,13 +18,13 @@ _OF_A_VHOST = frozenset(
         "declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "declare_topic", "bind", "unbind",
         "stats", "list", "details", "stream_open", "delete_topic", "topics", "topic", "sow_delete",
         "ack", "ack_filter", "policies", "policy_set", "policy_delete",
-        "ack", "ack_filter", "pause", "resume", "cancel", "reschedule",
+        "pause", "resume", "cancel", "reschedule", "explain", "story", "redrive", "move",
     }
 )  # fmt: skip
 """Actions that work within the vhost of the connection."""
 
 
-class Administration:
+class Administration(WaitingCalls):
     """Calls that change or count what there is."""
 
     def __init__(self, link: Link) -> None:
@@ -65,37 +66,6 @@ class Administration:
     def purge(self, queue: str) -> int:
         """Remove what is ready in a queue; how many messages that were."""
         return cast("int", self.action("purge", queue=queue)["messages"])
-
-    def pause(self, queue: str, until: datetime | Duration | None = None) -> dict[str, Any]:
-        """Deliver nothing from a queue, to nobody, until then: a time, or a duration from now; None: until `resume`.
-
-        Publishes and acks go on, and time does too: what expires meanwhile expires.  It outlives a restart.
-        """
-        at, wait = moment(until, "until")
-        return self.action("pause", queue=queue, until=at, wait=wait)
-
-    def resume(self, queue: str) -> bool:
-        """Deliver again; whether the queue was paused."""
-        return cast("bool", self.action("resume", queue=queue)["was_paused"])
-
-    def cancel(self, bookmark: str | int, *, queue: str | None = None) -> dict[str, Any]:
-        """Withdraw a message wherever it waits, or in one queue; `queues` are those it was taken from.
-
-        bookmark    or its LSN
-        No dead letter comes of it.  Errors: NotFound without such a message; PreconditionFailed when it waits nowhere,
-        with a sentence for each queue that had it.
-        """
-        return self.action("cancel", bookmark=str(bookmark), queue=queue)
-
-    def reschedule(
-        self, bookmark: str | int, when: datetime | Duration, *, queue: str | None = None
-    ) -> dict[str, Any]:
-        """Let a message wait until then, a time or a duration from now, whatever it waits for: errors as of `cancel`.
-
-        A message that is ready goes away until then; one that was delayed longer comes earlier.
-        """
-        at, wait = moment(when, "when")
-        return self.action("reschedule", bookmark=str(bookmark), queue=queue, when=at, wait=wait)
 
     def ack(self, queue: str, bookmarks: Sequence[str] | str, *, by: str = "", option: str | None = None) -> int:
         """Settle messages wherever they are, as the queue's `leasing` allows; how many it affected.

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.core.commands.life import Life
+from penstock.core.commands.moving import MovingCommands
 from penstock.core.commands.paging import PagingCommands
 from penstock.core.commands.policies import PolicyCommands
 from penstock.core.commands.sinks import SinkCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import TopologyCommands
 from penstock.core.commands.transactions import TransactionCommands
-from penstock.core.commands.waiting import WaitingCommands
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
@@ -30,8 +30,9 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 
 class Core(
-    Life, TopologyCommands, SubscriptionCommands, WaitingCommands, SinkCommands, TransactionCommands, PagingCommands,
+    Life, TopologyCommands, SubscriptionCommands, MovingCommands, SinkCommands, TransactionCommands, PagingCommands,
     PolicyCommands,
+):  # fmt: skip
 ):  # fmt: skip
     """The rules of one instance."""
 

@@ -16,9 +16,10 @@ from penstock.testing.running import VHOST
 from penstock.testing.story import Event, tell
 from penstock.testing.subscribing import Subscribing
 from penstock.testing.viewing import Viewing
+from penstock.testing.waiting import Waiting
 
 
-class Broker(Publishing, Viewing, Subscribing):
+class Broker(Publishing, Viewing, Subscribing, Waiting):
     """A running broker; `with` closes it.  Safe to use from one thread at a time."""
 
     # -- administration
@@ -46,7 +47,7 @@ class Broker(Publishing, Viewing, Subscribing):
         """Every event of one message in the log, oldest first; NotFound when the log has no such message."""
 
         def work(instance: Instance) -> list[Event]:
-            return tell(instance.log, self._lsn(instance, bookmark))
+            return tell(instance, self._lsn(instance, bookmark))
 
         return self.command(work)
 

@@ -121,7 +121,7 @@ class TopicSubscription(Subscription):
     def _limit(self) -> int | None:
         return None if self.is_open else 0
 
-    def settle(self, message: Message, verb: Verb) -> bool:
+    def settle(self, message: Message, verb: Verb, delay: int | None = None, reason: str | None = None) -> bool:
         """There is nothing to settle."""
         return False
 

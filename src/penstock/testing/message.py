@@ -10,12 +10,13 @@ import orjson
 from penstock.core.effects import Verb
 from penstock.records import properties as header_codec
 from penstock.records.tables import FieldValue
+from penstock.testing.arguments import micros_of
 
 
 class Holder(Protocol):
     """The subscription that a message was delivered to."""
 
-    def settle(self, message: Message, verb: Verb) -> bool:
+    def settle(self, message: Message, verb: Verb, delay: int | None = None, reason: str | None = None) -> bool:
         """End the delivery; whether that had effect."""
         ...
 
@@ -86,6 +87,19 @@ class Message:
     def cancel(self) -> bool:
         """Back to the queue, as a failure: after its back-off if it has one, or out if a limit is reached."""
         return self._holder.settle(self, Verb.CANCEL)
+
+    def retry(self, delay: float | None = None, error: str | None = None) -> bool:
+        """As `cancel`, after `delay` seconds instead of the queue's back-off; `error` is in the message's story."""
+        wait = None if delay is None else micros_of("delay", delay)
+        return self._holder.settle(self, Verb.CANCEL, wait, error)
+
+    def release(self) -> bool:
+        """Back to its place at once, uncounted."""
+        return self._holder.settle(self, Verb.RELEASE)
+
+    def reject(self, reason: str | None = None) -> bool:
+        """As `expire`; `reason` is in the message's story."""
+        return self._holder.settle(self, Verb.EXPIRE, None, reason)
 
     def expire(self) -> bool:
         """Refused for good: a dead letter, where the queue has a place for those."""

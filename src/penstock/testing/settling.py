@@ -70,7 +70,14 @@ class Settling(Running):
 
         return self.command(work)
 
-    def settle_one(self, subscription: Subscription, message: Message, verb: Verb) -> bool:
+    def settle_one(
+        self,
+        subscription: Subscription,
+        message: Message,
+        verb: Verb,
+        delay: int | None = None,
+        reason: str | None = None,
+    ) -> bool:
         """End one delivery: for `Message.ack` and its like."""
 
         def work(instance: Instance) -> bool:
@@ -79,15 +86,17 @@ class Settling(Running):
             affected = 0
             consumers = subscription.consumers(message)
             for consumer in consumers:
-                affected = affected or core.settle(now, consumer.queue, [chunk], verb, by=consumer)
+                affected = affected or core.settle(
+                    now, consumer.queue, [chunk], verb, by=consumer, delay=delay, reason=reason
+                )
             if not consumers:
-                if verb is Verb.CANCEL:
+                if verb in (Verb.CANCEL, Verb.RELEASE):
                     return False  # a former holder has nothing to give back
                 queue = _find(instance, message.queue)
                 if queue is None or queue.id != message.queue_id:
                     return False
                 client = "" if queue.settings.leasing == "strict" else subscription.name
-                affected = core.settle(now, queue, [chunk], verb, client=client)
+                affected = core.settle(now, queue, [chunk], verb, client=client, reason=reason)
             instance.make_durable()
             return affected > 0
 

@@ -176,9 +176,9 @@ class Subscription:
 
     # -- for its messages
 
-    def settle(self, message: Message, verb: Verb) -> bool:
+    def settle(self, message: Message, verb: Verb, delay: int | None = None, reason: str | None = None) -> bool:
         """End a delivery; whether that had effect."""
-        return self._broker.settle_one(self, message, verb)
+        return self._broker.settle_one(self, message, verb, delay, reason)
 
     def extend(self, message: Message, seconds: float) -> bool:
         """Have the lease of a delivery end so long from now; whether it was still held."""

@@ -38,7 +38,9 @@ class WaitingCommands(QueueCommands):
         self._touch(queue)
         return was
 
-    def cancel_messages(self, now: Now, queues: Iterable[Queue], wanted: Chunk, *, by: str = "") -> list[tuple[Queue, int]]:
+    def cancel_messages(
+        self, now: Now, queues: Iterable[Queue], wanted: Chunk, *, by: str = ""
+    ) -> list[tuple[Queue, int]]:
         """Remove messages where they wait: not where somebody holds them.  Of each queue how many, where any did."""
         return self._each(now, queues, wanted, None, by)
 

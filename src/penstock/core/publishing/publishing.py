@@ -185,6 +185,21 @@ class Publisher:
                     return self._uniform(now, batch, plan, traits, persistent, trusted)
         return self._mixed(now, batch, skip, persistent, trusted, carbon, banned, numbered)
 
+    def put_into(self, now: Now, queue: Queue, batch: Publishes) -> int:
+        """Store the server's own rows and let them arrive in this one queue, whatever is routed where; the first LSN.
+
+        Topics, headers, times and modes are the caller's.  Nothing else sees the rows arrive; no filter is asked, and
+        none of them is a barrier.
+        """
+        for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
+            self._interning.place(topic)
+        batch.routes = self._interning.route((queue.id,))
+        batch.wanted = len(batch.bodies)
+        first = self._arrivals.store(batch, [(queue, None)] if batch.routes == NO_ROUTE else ())
+        rows = range(len(batch.bodies))
+        self._arrivals.arrive_in(queue, now, range(first, first + len(rows)), batch, rows)
+        return first
+
     def unjudged(
         self,
         batch: Publishes,

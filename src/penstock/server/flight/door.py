@@ -28,6 +28,7 @@ from penstock.server.bulk.upkeep import Upkeep
 from penstock.server.flight.actions.acks import AckActions
 from penstock.server.flight.actions.details import DetailsAction
 from penstock.server.flight.actions.hold import HoldAction
+from penstock.server.flight.actions.messages import MessageActions
 from penstock.server.flight.actions.policies import PolicyActions
 from penstock.server.flight.actions.replays import ReplayActions
 from penstock.server.flight.actions.table import Actions
@@ -121,6 +122,7 @@ class FlightDoor:
         self.actions.table |= TopicActions(self.handover, self.actions.check_vhost).table
         self.actions.table |= AckActions(self.handover, self.actions.check_vhost).table
         self.actions.table |= PolicyActions(self.handover, self.actions.check_vhost).table
+        self.actions.table |= MessageActions(self.handover, self.actions.check_vhost).table
         self.publishing = Publishing(self.handover, self.limits.bounds, self.gate)
         self.relay = Relay(bulk, engine.log) if bulk is not None else None
         if bulk is not None:

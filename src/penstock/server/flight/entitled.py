@@ -157,7 +157,7 @@ class Gatekeeper:
             return
         if (asks := self._actions.get(name)) is not None:
             asks(caller, rights, body)
-        elif name in {"stats", "details"}:
+        elif name in {"stats", "details"} or (name == "explain" and isinstance(body.get("queue"), str)):
             vhost, queue = _vhost(body), _text(body, "queue")
             if not rights.sees_queue(vhost, queue):
                 raise refused("see", f"queue '{queue}' in vhost '{vhost}'", rights.user)

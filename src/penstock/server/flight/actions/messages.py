@@ -1,0 +1,254 @@
+"""Actions about single messages and about why a queue does not deliver: `explain`, `story`, `cancel`, `reschedule`,
+`pause`, `resume`, `redrive`, `move`.
+
+Positions and decisions are the loop's; the log is read in the thread of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from penstock.core.explaining import Reason, explain_queue
+from penstock.errors import InvalidArgument, LogBroken, NotFound, PreconditionFailed
+from penstock.expr import compile_filter
+from penstock.records.chunks import Chunk
+from penstock.server.flight.calls import Caller
+from penstock.server.messages.looking import having, known, lsn_of, past
+from penstock.server.messages.moving import CALL_MOST, Wanted, move
+from penstock.server.messages.story import Story, tell
+from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.flight.fields import Fields
+from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.server.engine import Engine
+    from penstock.server.flight.handover import Handover
+
+Reply = Mapping[str, object]
+
+
+class MessageActions:
+    """These, as rows of the table of all actions."""
+
+    def __init__(self, handover: Handover, check_vhost: Callable[[str], None]) -> None:
+        """check_vhost: raises NotFound for a vhost that is not there."""
+        self._handover = handover
+        self._check_vhost = check_vhost
+        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
+            "pause": (
+                self._pause,
+                "queue, until or wait (microseconds): deliver nothing before; without them, for good",
+            ),
+            "resume": (self._resume, "queue: deliver again"),
+            "explain": (self._explain, "queue, bookmark: why it, or one message, is not delivered now"),
+            "story": (self._story, "bookmark: what happened to one message"),
+            "cancel": (self._cancel, "bookmark, queue: withdraw a message where it waits"),
+            "reschedule": (self._reschedule, "bookmark, queue, when or wait (microseconds): let it wait until then"),
+            "redrive": (self._redrive, "queue, filter, count, after, dry: dead letters back to where they came from"),
+            "move": (self._move, "queue, to, filter, count, after, dry: what waits to another queue"),
+        }
+
+    # -- a queue
+
+    def _pause(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost = f.name("queue"), self._vhost(f)
+        until, wait = f.optional_count("until", 1, 1 << 61), f.optional_count("wait", 1, 1 << 61)
+        f.finish()
+
+        def work() -> Reply:
+            engine = self._usable()
+            now = engine.now()
+            queue = engine.core.queue(vhost, name)
+            at = until if wait is None else now.wall + wait
+            engine.core.pause_queue(now, queue, at, by=caller.user)
+            return {"queue": name, "paused": True, "paused_until": None if at is None else at / 1e6}
+
+        return self._handover.call(work, caller.gone)
+
+    def _resume(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost = f.name("queue"), self._vhost(f)
+        f.finish()
+
+        def work() -> Reply:
+            engine = self._usable()
+            queue = engine.core.queue(vhost, name)
+            return {"queue": name, "was_paused": engine.core.resume_queue(engine.now(), queue, by=caller.user)}
+
+        return self._handover.call(work, caller.gone)
+
+    def _explain(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost, text = f.optional_text("queue"), self._vhost(f), f.optional_text("bookmark", TEXT_LIMIT)
+        f.finish()
+        engine = self._handover.engine
+        if text is None:
+            if name is None:
+                raise InvalidArgument("explain: name a queue, or a bookmark, or both")
+
+            def look() -> list[Reason]:
+                return explain_queue(engine.core.queue(vhost, name), engine.now())
+
+            return {"queue": name, "reasons": reasons_of(self._handover.call(look, caller.gone, durable=False))}
+        lsn = lsn_of(text, engine.log.origin)
+
+        def find() -> tuple[list[tuple[str, list[Reason]]], int]:
+            if name is not None:
+                engine.core.queue(vhost, name)
+            found = having(engine.core, lsn, engine.now(), engine.log.durable, vhost)
+            return [(q.name, why) for q, why in found if name is None or q.name == name], engine.core.last_lsn
+
+        found, last = self._handover.call(find, caller.gone, durable=False)
+        if lsn > last:
+            raise NotFound(f"no message has the LSN {lsn}: the last that was given out is {last}")
+        told = {queue: reasons_of(why) for queue, why in found}
+        if not told or name is None:
+            story = self._told(caller, lsn)
+            if not story.events and not told:
+                raise _unknown(story, lsn, engine.log.origin)
+            for queue in [name] if name is not None else _had(story):
+                told.setdefault(queue, reasons_of([past(story, queue, lsn)]))
+            if not told:
+                told[""] = reasons_of([Reason("not_routed", "no queue took it: a topic keeps it")])
+        queues = [{"queue": queue, "reasons": why} for queue, why in told.items()]
+        return {"bookmark": format_bookmark(engine.log.origin, lsn), "lsn": lsn, "queues": queues}
+
+    # -- a message
+
+    def _story(self, caller: Caller, f: Fields) -> Reply:
+        text = f.name("bookmark", TEXT_LIMIT)
+        self._vhost(f)
+        f.finish()
+        log = self._handover.engine.log
+        lsn = lsn_of(text, log.origin)
+        story = self._told(caller, lsn)
+        if not story.events:
+            raise _unknown(story, lsn, log.origin)
+        return {
+            "bookmark": format_bookmark(log.origin, lsn),
+            "lsn": lsn,
+            "events": [
+                {
+                    "event": one.event, "queue": one.queue, "time": one.time, "bookmark": one.bookmark,
+                    "details": dict(one.details),
+                }
+                for one in story.events
+            ],
+            "log_begins": story.first_lsn,
+            "read_to": story.read_to,
+            "whole": story.whole,
+        }  # fmt: skip
+
+    def _cancel(self, caller: Caller, f: Fields) -> Reply:
+        return self._each(caller, f, lambda engine, queues, chunk: engine.core.cancel_messages(
+            engine.now(), queues, chunk, by=caller.user
+        ))  # fmt: skip
+
+    def _reschedule(self, caller: Caller, f: Fields) -> Reply:
+        when, wait = f.optional_count("when", 1, 1 << 61), f.optional_count("wait", 0, 1 << 60)
+        if (when is None) == (wait is None):
+            raise InvalidArgument("reschedule: say `when`, or how long to `wait`")
+
+        def work(engine: Engine, queues: Sequence[Queue], chunk: Chunk) -> list[tuple[Queue, int]]:
+            now = engine.now()
+            at = when if when is not None else now.wall + (wait or 0)
+            return engine.core.reschedule_messages(now, queues, chunk, at, by=caller.user)
+
+        return self._each(caller, f, work)
+
+    def _each(
+        self, caller: Caller, f: Fields, work: Callable[[Engine, Sequence[Queue], Chunk], list[tuple[Queue, int]]]
+    ) -> Reply:
+        """Do something to a message in one queue, or wherever it waits."""
+        name, vhost, text = f.optional_text("queue"), self._vhost(f), f.name("bookmark", TEXT_LIMIT)
+        f.finish()
+        lsn = lsn_of(text, self._handover.engine.log.origin)
+
+        def do() -> list[str]:
+            engine = self._usable()
+            core = engine.core
+            queues = [q for q in core.queues() if q.vhost == vhost] if name is None else [core.queue(vhost, name)]
+            return [queue.name for queue, _ in work(engine, queues, range(lsn, lsn + 1))]
+
+        done = self._handover.call(do, caller.gone)
+        if not done:
+            raise self._not_waiting(caller, lsn, vhost, name)
+        return {"lsn": lsn, "queues": done}
+
+    def _not_waiting(self, caller: Caller, lsn: int, vhost: str, name: str | None) -> Exception:
+        """Why a message could not be moved: what is said of it where it is, or was."""
+        fields: dict[str, object] = {"vhost": vhost, "bookmark": str(lsn)}
+        if name is not None:
+            fields["queue"] = name
+        told = self._explain(caller, Fields("explain", fields))
+        sentences = list[str]()
+        for one in cast("list[dict[str, object]]", told["queues"]):
+            whys = "; ".join(reason["text"] for reason in cast("list[dict[str, str]]", one["reasons"]))
+            sentences.append(f"queue '{one['queue']}': {whys}" if one["queue"] else whys)
+        return PreconditionFailed(f"the message at LSN {lsn} does not wait: {'. '.join(sentences)}")
+
+    # -- from queue to queue
+
+    def _redrive(self, caller: Caller, f: Fields) -> Reply:
+        return self._moved(caller, f, None)
+
+    def _move(self, caller: Caller, f: Fields) -> Reply:
+        return self._moved(caller, f, f.name("to"))
+
+    def _moved(self, caller: Caller, f: Fields, to: str | None) -> Reply:
+        wanted = Wanted(
+            f.name("queue"), self._vhost(f), to, f.optional_text("filter", TEXT_LIMIT),
+            f.count("count", CALL_MOST, 1, CALL_MOST), f.count("after"), f.flag("dry"), caller.user,
+        )  # fmt: skip
+        f.finish()
+        if wanted.filter is not None:
+            compile_filter(wanted.filter)
+        engine = self._usable()
+        return move(
+            engine, wanted, lambda work: self._handover.call(work, caller.gone, durable=not wanted.dry), caller.gone
+        ).told()
+
+    # -- small things
+
+    def _told(self, caller: Caller, lsn: int) -> Story:
+        core, log = self._handover.engine.core, self._handover.engine.log
+        what = self._handover.call(lambda: known(core), caller.gone, durable=False)
+        return tell(log, lsn, what.names, what.routes, caller.gone, anew=what.anew)
+
+    def _vhost(self, f: Fields) -> str:
+        vhost = f.text("vhost", DEFAULT_VHOST)
+        self._check_vhost(vhost)
+        return vhost
+
+    def _usable(self) -> Engine:
+        engine = self._handover.engine
+        if engine.broken is not None:
+            raise LogBroken(f"the log is broken: {engine.broken}")
+        return engine
+
+
+def reasons_of(reasons: Sequence[Reason]) -> list[dict[str, str]]:
+    """Reasons as JSON."""
+    return [reason._asdict() for reason in reasons]
+
+
+def _had(story: Story) -> list[str]:
+    """The queues that had the message, by its story."""
+    out = dict[str, None]()
+    for event in story.events:
+        told = event.details.get("queues")
+        if isinstance(told, list):
+            out.update(dict.fromkeys(str(name) for name in told))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - JSON
+        if event.queue:
+            out[event.queue] = None
+    return list(out)
+
+
+def _unknown(story: Story, lsn: int, origin: int) -> NotFound:
+    return NotFound(
+        f"the log has no message {format_bookmark(origin, lsn)!r}: it begins at LSN {story.first_lsn}, and what stands "
+        "there is no message, or retention has passed it"
+    )
+
+
+__all__ = ["MessageActions", "reasons_of"]

@@ -1,0 +1,219 @@
+"""Redriving and moving: what waits in a queue, picked by a filter, goes back to its origin or to another queue.
+
+Rows are read and filtered off the loop, the loop takes a few hundred messages a step.  One call does a bounded part and
+says where it ended, so that who asks sets the pace; a step is atomic, and what comes between is harmless.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.commands.moving import MOVED, REDRIVEN
+from penstock.errors import InvalidArgument, NotFound
+from penstock.records.chunks import Chunk
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes
+from penstock.records.kinds import NO_VIA, Kind
+from penstock.server.flight.reading.contents import lsns_of
+from penstock.server.flight.reading.history import History
+from penstock.server.messages.origins import Origin, of_header, of_record
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.core.queue.view import Queue
+    from penstock.server.engine import Engine
+
+T = TypeVar("T")
+OnLoop = Callable[[Callable[[], T]], T]
+
+STEP_ROWS = 256
+STEP_BYTES = 1 << 20
+"""What the loop takes in one step, about; a larger message goes alone."""
+CALL_MOST = 10_000
+"""Messages of one call."""
+LOOKED_MOST = 200_000
+"""Messages that one call looks at."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What shall be moved."""
+
+    queue: str
+    vhost: str = "/"
+    to: str | None = None  # None: each to its origin
+    filter: str | None = None
+    count: int = CALL_MOST
+    after: int = 0  # only messages above this LSN
+    dry: bool = False
+    by: str = ""
+
+
+@dataclass(slots=True)
+class Done:
+    """What one call did, or would do."""
+
+    moved: int = 0
+    matched: int = 0
+    targets: dict[str, int] = field(default_factory=dict[str, int])  # by queue
+    strays: dict[str, int] = field(default_factory=dict[str, int])  # that stay, by why
+    next: int | None = None  # where to go on; None: all was looked at
+
+    def told(self) -> dict[str, object]:
+        """As JSON."""
+        return {
+            "moved": self.moved, "matched": self.matched, "targets": self.targets, "strays": self.strays,
+            "next": self.next,
+        }  # fmt: skip
+
+
+def move(engine: Engine, wanted: Wanted, on_loop: OnLoop[Any], gone: Callable[[], bool]) -> Done:
+    """Move, or with `dry` count, what is wanted.  Any thread but the loop's.
+
+    Errors: NotFound for a queue that is not there, InvalidArgument for one that is its own target, ExpressionError.
+    """
+    if not 1 <= wanted.count <= CALL_MOST:
+        raise InvalidArgument(f"count is {wanted.count}; one call moves 1 to {CALL_MOST} messages")
+    if wanted.to == wanted.queue:
+        raise InvalidArgument(f"queue '{wanted.queue}' cannot give its messages to itself")
+    done = Done()
+    asked, more = on_loop(lambda: _waiting(engine.core, wanted))
+    log = engine.log
+    history = History(log, gone)
+    rows: Iterator[pa.RecordBatch] = history.rows_at(asked)
+    if wanted.filter is not None:
+        rows = history.matching(rows, wanted.filter, wanted.vhost)
+    last = int(asked[-1]) if len(asked) else wanted.after
+    known = on_loop(lambda: {queue.name for queue in engine.core.queues() if queue.vhost == wanted.vhost})
+    for batch in rows:
+        for start in range(0, batch.num_rows, STEP_ROWS):
+            if gone():
+                return done
+            part = batch.slice(start, min(STEP_ROWS, wanted.count - done.matched))
+            for target, some in _by_target(engine, wanted, part, known, done).items():
+                done.matched += len(some.lsns)
+                if wanted.dry:
+                    done.targets[target] = done.targets.get(target, 0) + len(some.lsns)
+                else:
+                    _give(engine, wanted, target, some, on_loop, done)
+            if done.matched >= wanted.count:
+                done.next = int(part.column("lsn")[-1].as_py())
+                return done
+    done.next = last if more else None
+    return done
+
+
+def _waiting(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+    """LSNs above `after` that wait in the queue, ascending, and whether there are more than were looked at."""
+    queue = core.queue(wanted.vhost, wanted.queue)
+    if wanted.to is not None:
+        core.queue(wanted.vhost, wanted.to)
+    parts = [np.zeros(0, np.int64), *(lsns_of(chunk) for chunk in _chunks(queue) if len(chunk))]
+    lsns = np.concatenate(parts)
+    lsns = np.sort(lsns[lsns > wanted.after])
+    return lsns[:LOOKED_MOST], len(lsns) > LOOKED_MOST
+
+
+def _chunks(queue: Queue) -> Iterator[Chunk]:
+    """All that waits: what is held by a consumer or dying does not."""
+    yield from queue.main.chunks()
+    yield from queue.tail.chunks()
+    yield from queue.barriers.chunks()
+    yield from (run.chunk for run in queue.returned.runs())
+    yield from (run.chunk for run in queue.barriers.runs())
+    yield from (run.chunk for run in queue.delays.retries.runs())
+    yield from (lsns for lsns, _ in queue.delays.scheduled.items())
+
+
+@dataclass(slots=True)
+class _Some:
+    """Rows for one target."""
+
+    lsns: list[int] = field(default_factory=list[int])
+    topics: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # exchange, key
+    properties: list[bytes] = field(default_factory=list[bytes])
+    bodies: list[bytes] = field(default_factory=list[bytes])
+    priority: list[int] = field(default_factory=list[int])
+    expires_at: list[int] = field(default_factory=list[int])
+    transient: list[bool] = field(default_factory=list[bool])
+
+
+def _by_target(engine: Engine, wanted: Wanted, rows: pa.RecordBatch, known: set[str], done: Done) -> dict[str, _Some]:
+    out = dict[str, _Some]()
+    log = engine.log
+    columns = [rows.column(name).to_pylist() for name in ("lsn", "kind", "name", "via", "properties", "body")]
+    ends = rows.column("expires_at").cast(pa.int64()).to_pylist()
+    ranks = rows.column("priority").to_pylist()
+    for lsn, kind, name, via, properties, body, end, rank in zip(*columns, ends, ranks, strict=True):
+        exchange = log.vias.known[via][1] if via is not None and via != NO_VIA else ""
+        header, origin = properties or b"\0\0", Origin(wanted.to or "", exchange, name or "")
+        if wanted.to is None:
+            told, header = of_header(header)
+            found = told or of_record(log, lsn)
+            why = None
+            if found is None:
+                why = "nothing says where it came from"
+            elif found.queue not in known:
+                why = f"its queue '{found.queue}' is not there any more"
+            elif found.queue == wanted.queue:
+                why = "it came from this very queue"
+            if found is None or why is not None:
+                done.strays[why or ""] = done.strays.get(why or "", 0) + 1
+                continue
+            origin = found
+        some = out.setdefault(origin.queue, _Some())
+        some.lsns.append(lsn)
+        some.topics.append((origin.exchange, origin.key))
+        some.properties.append(header)
+        some.bodies.append(body or b"")
+        some.priority.append(rank or 0)
+        some.expires_at.append(end or 0)
+        some.transient.append(kind == int(Kind.PUBLISH_TRANSIENT))
+    return out
+
+
+def _give(engine: Engine, wanted: Wanted, target: str, some: _Some, on_loop: OnLoop[Any], done: Done) -> None:
+    """Hand rows to the loop, in steps."""
+    reason = MOVED if wanted.to is not None else REDRIVEN
+    for start, stop in _steps(some.bodies):
+
+        def step(start: int = start, stop: int = stop) -> int:
+            core = engine.core
+            source, into = core.find_queue(wanted.vhost, wanted.queue), core.find_queue(wanted.vhost, target)
+            if source is None or into is None:
+                raise NotFound(f"queue '{wanted.queue if source is None else target}' was deleted meanwhile")
+            topics = [core.interned(wanted.vhost, exchange, key) for exchange, key in some.topics[start:stop]]
+            bodies, headers = some.bodies[start:stop], some.properties[start:stop]
+            batch = Publishes(
+                topics, headers, bodies, size=sum(map(len, bodies)) + sum(map(len, headers)),
+                transient=some.transient[start:stop],
+            )  # fmt: skip
+            if any(some.priority[start:stop]):
+                batch.priority = some.priority[start:stop]
+            if any(some.expires_at[start:stop]):
+                batch.expires_at = some.expires_at[start:stop]
+            return core.move_messages(engine.now(), source, into, some.lsns[start:stop], batch, reason, by=wanted.by)
+
+        moved = on_loop(step)
+        done.moved += moved
+        if moved:
+            done.targets[target] = done.targets.get(target, 0) + moved
+
+
+def _steps(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    start = size = 0
+    for at, body in enumerate(bodies):
+        if at > start and size + len(body) > STEP_BYTES:
+            yield start, at
+            start, size = at, 0
+        size += len(body)
+    if start < len(bodies):
+        yield start, len(bodies)
