@@ -33,7 +33,6 @@ class Core(
     Life, TopologyCommands, SubscriptionCommands, MovingCommands, SinkCommands, TransactionCommands, PagingCommands,
     PolicyCommands,
 ):  # fmt: skip
-):  # fmt: skip
     """The rules of one instance."""
 
     @property

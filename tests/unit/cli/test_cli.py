@@ -58,7 +58,6 @@ def test_the_tree_of_commands() -> None:
         *("serve", "up", "check", "convert", "publish", "consume", "expr", "audit", "doctor", "version"),
         *("backup", "restore", "sow", "replay", "topic list", "topic show"),
         *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),
-        *("queue peek", "queue ack"),
         *("policy list", "policy set", "policy delete"),
         *("operator-policy list", "operator-policy set", "operator-policy delete"),
         *("queue peek", "queue ack", "queue pause", "queue resume", "queue explain", "queue redrive", "queue move"),
