@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.config.policies import read_policy
 from penstock.core.commands import life
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -24,6 +25,7 @@ from penstock.expr import compile_filter
 from penstock.records.actions import Action, OnExpire, PublishStep
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes
+from penstock.records.policies import AddressSetting
 from penstock.records.settings import QueueSettings, Retry
 from unit.core.walking import walk
 from unit.core.world import World, header
@@ -45,6 +47,19 @@ KINDS: tuple[dict[str, object], ...] = (
     {"recovery_point": "epoch", "barrier_expression": "/n > 2", "retry": Retry(initial=2_000_000)},
     {"recovery_point": "20231114T221321Z", "filter": "/n > 1"},
 )
+POLICY_SAYS: tuple[dict[str, object], ...] = (
+    {
+        "message-ttl": 2500,
+        "dead-letter-exchange": "",
+        "dead-letter-routing-key": "b",
+        "alternate-exchange": "amq.topic",
+    },
+    {"delivery-limit": 1, "barrier-expression": "/n > 3", "filter": "/n < 5"},
+    {"max-length": 2, "overflow": "drop-head", "lease-period": 2000},
+)
+OPERATOR_SAYS: tuple[dict[str, object], ...] = (
+    {"message-ttl": 1500}, {"max-length": 1}, {"delivery-limit": 0, "overflow": "reject-publish"},
+)  # fmt: skip
 KEYS: tuple[dict[str, object] | None, ...] = (
     {"key": ["/n"]},
     {"key": ["/n"], "expiration": 3_000_000},
@@ -102,7 +117,7 @@ class History:
         seldom = (
             self.declare, self.unsubscribe, self.delete_and_redeclare, self.bind, self.bind, self.purge, self.alter,
             self.restart, self.save, self.sink, self.exchange, self.stream, self.decide, self.copy, self.copy,
-            self.key,
+            self.key, self.policy, self.policy,
         )  # fmt: skip
         for name in NAMES:
             self.declare(name)
@@ -230,6 +245,22 @@ class History:
     def alter(self) -> None:
         if (queue := self.queue()) is not None:
             self.world.core.alter_queue(self.world.now, queue, QueueSettings(**KINDS[self.next(len(KINDS))]))  # type: ignore[arg-type]
+
+    def policy(self) -> None:
+        """A policy for queues and exchanges, an operator policy, address settings; or one less."""
+        core, now, name = self.world.core, self.world.now, "pq"[self.next(2)]
+        operator = self.next(4) == 3
+        match self.next(4):
+            case 0:
+                core.delete_policy(now, "/", name, operator=operator)
+            case 1:
+                attempts = {pattern: self.next(4) for pattern in ("#", "a", "*")}
+                found = [AddressSetting("/", one, {"max_delivery_attempts": n}) for one, n in attempts.items() if n]
+                core.rule_by_file(now, (), found)
+            case _:
+                definition = (OPERATOR_SAYS if operator else POLICY_SAYS)[self.next(3)]
+                pattern = ("", "^a", "[bx]")[self.next(3)]
+                core.set_policy(now, read_policy("/", name, pattern, definition, operator=operator))
 
     def walk(self) -> None:
         walk(self.world, bool(self.next(3)))

@@ -217,7 +217,6 @@ def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) 
         {"name": "q", "fairness_model": "round-robin", "max_length": 5, "queue_expires": "1s"}
     ]
     assert remarks(converted) == {
-        (Verdict.LATER, 'policies[0] "p"'),
         (Verdict.LATER, "permissions[0]"),
         (Verdict.REFUSED, 'queues[0] "q" x-queue-type'),
         (Verdict.REFUSED, 'exchanges[0] "later"'),
