@@ -4,6 +4,7 @@ from penstock.client.client import Client, connect
 from penstock.client.consumer import Consumer
 from penstock.client.messages import Message, Receipt, Refusal, TableReceipt
 from penstock.client.replaying import Bookmarks, Replay
+from penstock.client.transactions import Transaction
 
 __all__ = [
     "Bookmarks",
@@ -14,5 +15,6 @@ __all__ = [
     "Refusal",
     "Replay",
     "TableReceipt",
+    "Transaction",
     "connect",
 ]

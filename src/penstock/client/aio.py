@@ -11,7 +11,7 @@ Calls run in a few threads of the client's own, so the event loop never waits fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -22,15 +22,19 @@ from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
 from penstock.client import messages as blocking_messages
 from penstock.client import replaying as blocking_replaying
+from penstock.client import transactions as blocking_transactions
 from penstock.client.client import CONNECT_TIMEOUT
 from penstock.client.durations import Duration
-from penstock.client.messages import Receipt, Refusal, TableReceipt, Values
+from penstock.client.messages import Following, Receipt, Refusal, TableReceipt, Values
 from penstock.client.replaying import Bookmarks
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-__all__ = ["Bookmarks", "Client", "Consumer", "Message", "Receipt", "Refusal", "Replay", "TableReceipt", "connect"]
+__all__ = [
+    "Bookmarks", "Client", "Consumer", "Message", "Receipt", "Refusal", "Replay", "TableReceipt", "Transaction",
+    "connect",
+]  # fmt: skip
 
 THREADS = 8
 """Calls of one client that may wait for the server at once; further ones wait for these."""
@@ -53,9 +57,14 @@ class Message(Values):
         """How this holder settled it: ack, release, retry or reject; None so far."""
         return self._inner.outcome
 
-    async def ack(self) -> None:
-        """Done: it will not come again."""
-        await self._run(self._inner.ack)
+    async def ack(self, *, publish: Iterable[Following] = ()) -> None:
+        """Done: it will not come again.  publish: as for `penstock.Message.ack`."""
+        await self._run(partial(self._inner.ack, publish=list(publish)))
+
+    @property
+    def blocking(self) -> blocking_messages.Message:
+        """The message within."""
+        return self._inner
 
     async def release(self) -> None:
         """Back to its place at once, not counted as a failure."""
@@ -84,6 +93,73 @@ class Message(Values):
     ) -> None:
         """Ack; retry after an exception, release when the task is cancelled; nothing if it was settled within."""
         await self._run(partial(self._inner.__exit__, kind, error, trace))
+
+
+class Transaction:
+    """Settle some messages and publish others, all or nothing.  Made by `Client.transaction`.
+
+    async with client.transaction() as transaction:
+        transaction.publish("invoices", invoice)
+        transaction.ack(message)
+
+    Its methods only gather; `commit`, or the end of the block, sends it.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._inner: blocking_transactions.Transaction | None = None
+        self._asked: list[Callable[[blocking_transactions.Transaction], None]] = []
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """One for each message that was published, in order, once it is committed."""
+        return () if self._inner is None else self._inner.receipts
+
+    def publish(self, topic: str, body: object, **options: Any) -> None:
+        """Publish a message with the commit; options as of `penstock.Client.publish`."""
+        self._asked.append(lambda inner: inner.publish(topic, body, **options))
+
+    def ack(self, message: Message) -> None:
+        """Done: it will not come again."""
+        self._asked.append(lambda inner: inner.ack(message.blocking))
+
+    def release(self, message: Message) -> None:
+        """Back to its place at once, not counted as a failure."""
+        self._asked.append(lambda inner: inner.release(message.blocking))
+
+    def retry(self, message: Message, *, delay: Duration | None = None, error: str | None = None) -> None:
+        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
+        self._asked.append(lambda inner: inner.retry(message.blocking, delay=delay, error=error))
+
+    def reject(self, message: Message, *, reason: str | None = None) -> None:
+        """Refused for good: a dead letter, which is part of the transaction."""
+        self._asked.append(lambda inner: inner.reject(message.blocking, reason=reason))
+
+    cancel = retry
+    expire = reject
+
+    async def commit(self) -> tuple[Receipt, ...]:
+        """Do all of it, and wait until it is durable; errors as of the blocking `Transaction.commit`."""
+        client = await self._client.blocking()
+        inner = self._inner = self._inner or client.transaction()
+        asked, self._asked = self._asked, []
+
+        def work() -> tuple[Receipt, ...]:
+            for one in asked:
+                one(inner)
+            return inner.commit()
+
+        return await self._client.run(work)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit, unless that was done; forget it after an exception."""
+        if error is None and self._inner is None:
+            await self.commit()
 
 
 class Replay:
@@ -318,6 +394,10 @@ class Client:
         """The answer of a server action by its name; fields that are None are left out."""
         client = await self.blocking()
         return await self.run(lambda: client.action(name, with_vhost=True, **fields))
+
+    def transaction(self) -> Transaction:
+        """Settle some messages and publish others, all or nothing."""
+        return Transaction(self)
 
     def consume(
         self,

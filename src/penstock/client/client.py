@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from penstock.client.link import Link
 from penstock.client.messages import Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import batches_of, body_of, headers_of, moment, one_row
 from penstock.client.reading import Reading
+from penstock.client.transactions import Transaction
 from penstock.client.uploads import Upload
 from penstock.client.urls import parse_url
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
@@ -255,6 +256,24 @@ class Client(Reading):
             raise upload.failure(error) from None
         finally:
             upload.close()
+
+    def transaction(self) -> Transaction:
+        """Settle some messages and publish others, all or nothing: see `Transaction`.
+
+        with client.transaction() as transaction:
+            transaction.publish("invoices", invoice)
+            transaction.ack(message)
+        """
+        return Transaction(self)
+
+    def open_transaction(self, asked: bytes, schema: pa.Schema) -> tuple[Any, Any]:
+        """Writer and reader of a commit.  (Transactions call this.)"""
+        return self._link.put(asked, schema)
+
+    @property
+    def vhost(self) -> str | None:
+        """The vhost of this connection; None: the default one."""
+        return self._vhost
 
     # -- consuming
 

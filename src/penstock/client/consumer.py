@@ -139,6 +139,16 @@ class Consumer:
             self._work.set()
 
     @property
+    def client(self) -> Client:
+        """Whose it is."""
+        return self._client
+
+    @property
+    def tag(self) -> str:
+        """What the server calls it.  Waits for its word; errors as for `take`."""
+        return cast("str", self._told()["consumer"])
+
+    @property
     def effective_backlog(self) -> int | None:
         """How many may be unsettled at once: what was asked for, or the limit of a queue; None: no limit.
 

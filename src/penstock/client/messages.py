@@ -10,10 +10,11 @@ messages and looking at their bodies makes no dictionary of headers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import orjson
 import pyarrow as pa
@@ -26,6 +27,10 @@ from penstock.wire.flight.schemas import SETTLE
 
 if TYPE_CHECKING:
     from penstock.client.consumer import Consumer
+
+
+Following: TypeAlias = "tuple[str, object] | tuple[str, object, Mapping[str, object]]"
+"""A message to publish: topic, body, and options of `Client.publish`."""
 
 
 class Rows:
@@ -197,9 +202,22 @@ class Message(Values):
         self.outcome: str | None = None
         """How this holder settled it: ack, release, retry or reject; None so far."""
 
-    def ack(self) -> None:
-        """Done: it will not come again."""
-        self._settle("ack")
+    def ack(self, *, publish: Iterable[Following] = ()) -> None:
+        """Done: it will not come again.
+
+        publish    messages, (topic, body) or (topic, body, options of `publish`), that are published with the ack, both
+                   or neither; then this waits until all is durable.  `Client.transaction` does the same with more.
+        Errors, with `publish`: as for `Transaction.commit`; the message is still held.
+        """
+        following = list(publish)
+        if not following:
+            self._settle("ack")
+            return
+        with self.holder.client.transaction() as transaction:
+            transaction.ack(self)
+            for one in following:
+                topic, body, options = one if len(one) == 3 else (*one, {})
+                transaction.publish(topic, body, **cast("dict[str, Any]", options))
 
     def release(self) -> None:
         """Back to its place at once, not counted as a failure."""
@@ -218,16 +236,22 @@ class Message(Values):
 
     def extend(self, period: Duration) -> None:
         """Hold it until `period` from now at least."""
-        self._holder().settle(self, "extend", span(period, "extend"), None)
+        self.holder.settle(self, "extend", span(period, "extend"), None)
 
     def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> None:
-        holder = self._holder()
-        if self.outcome is not None:
-            raise PreconditionFailed(f"{self!r} was settled already: {self.outcome}")
+        holder = self.holder
+        self.check_unsettled()
         holder.settle(self, verb, None if delay is None else span(delay, "delay"), reason)
         self.outcome = verb
 
-    def _holder(self) -> Consumer:
+    def check_unsettled(self) -> None:
+        """PreconditionFailed once it was settled."""
+        if self.outcome is not None:
+            raise PreconditionFailed(f"{self!r} was settled already: {self.outcome}")
+
+    @property
+    def holder(self) -> Consumer:
+        """The consumer that it is leased to.  Refused for a message that is not leased."""
         if self._consumer is None:
             raise Refused(f"{self!r} is not leased: only messages of `consume` are settled")
         return self._consumer

@@ -92,6 +92,31 @@ class Publishes:
         )
 
 
+def joined(batches: Sequence[Publishes], size: int) -> Publishes:
+    """Batches that are not stored yet, in order, as one of `size` bytes."""
+    topics = list[Topic]()
+    properties, bodies = list[bytes](), list[bytes]()
+    columns: dict[str, list[int]] = {}
+    for batch in batches:
+        n, before = len(batch), len(bodies)
+        topics += batch.topics if isinstance(batch.topics, list) else [batch.topics] * n
+        properties += batch.properties if isinstance(batch.properties, list) else [batch.properties] * n
+        bodies += listed(batch.bodies)
+        for name in ("expires_at", "not_before"):
+            own: list[int] | None = getattr(batch, name)
+            if own is not None or name in columns:
+                columns.setdefault(name, [0] * before).extend(own or [0] * n)
+    alike, same = set(topics), set(properties)
+    return Publishes(
+        alike.pop() if len(alike) == 1 else topics,
+        same.pop() if len(same) == 1 else properties,
+        bodies,
+        size=size,
+        expires_at=columns.get("expires_at"),
+        not_before=columns.get("not_before"),
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Control:
     """A decision that is not a message; `records.kinds` says what the columns hold for each kind."""

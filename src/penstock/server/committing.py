@@ -1,7 +1,7 @@
 """A transaction on its way to the core: bodies are read, large ones judged by content filters, then it is decided.
 
 Dead letters of what is rejected belong to the transaction, so the bodies are read first, in portions, and count against
-the budget like its messages.  Whoever commits calls `step` until it answers, each time after `again` was called; what
+the budget like its messages.  Whoever commits calls `step` until it answers, each time after it was told to; what
 happened meanwhile (a lease that ended, a queue that was deleted) is judged when it is decided, not before.
 """
 
@@ -33,14 +33,17 @@ SHARE = 4
 class Charge:
     """What one open transaction has in memory, as the budget knows it."""
 
-    __slots__ = ("_engine", "bytes")
+    __slots__ = ("_engine", "_over", "bytes")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._over = False  # whoever had it is gone: what is still read for it counts no more
         self.bytes = 0
 
     def add(self, size: int) -> None:
         """So many bytes more.  Raises DiskFull when open transactions have too many."""
+        if self._over:
+            return
         budget = self._engine.bodies.budget
         account, most = budget.account("transactions"), budget.limit // SHARE
         if account.bytes + size > most:
@@ -52,28 +55,31 @@ class Charge:
         self.bytes += size
 
     def end(self) -> None:
-        """It is over, in whatever way."""
+        """It is over, in whatever way; another one may begin."""
         self._engine.bodies.budget.account("transactions").add(-self.bytes)
         self.bytes = 0
+
+    def close(self) -> None:
+        """It is over, and none follows."""
+        self.end()
+        self._over = True
 
 
 class Committing:
     """One commit.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine, transaction: Transaction, charge: Charge, again: Callable[[], None]) -> None:
-        """again: called when what a `step` waits for has come, never before that step has returned."""
+    def __init__(self, engine: Engine, transaction: Transaction, charge: Charge) -> None:
         self._engine = engine
         self._transaction = transaction
         self._charge = charge
-        self._again = again
         self._unread = engine.core.mourned(transaction)
         self._came: list[tuple[Queue, Rows]] = []  # from the log, since the last step
         self._read: dict[Queue, Rows] = {}
         self._size = 0  # bytes of what was read
         self._asked = False  # filters have judged the dead letters
 
-    def step(self) -> Transacted | None:
-        """What it came to; None: wait for `again`, then call once more.
+    def step(self, again: Callable[[], None]) -> Transacted | None:
+        """What it came to; None: `again` is called when what it waits for has come, and calls this once more.
 
         Errors, after which nothing is done: LogBroken, DiskFull, and as `Core.transact`.
         """
@@ -86,20 +92,20 @@ class Committing:
         for queue, rows in came:
             self._take(queue, rows)
         while self._unread:
-            if not self._fetch(*self._unread.pop()):
+            if not self._fetch(*self._unread.pop(), again):
                 return None
         if self._read:
             core.lay_out(engine.now(), transaction, self._read)
             self._read = {}
-        if transaction.batch is not None and not engine.judges.ready([transaction.batch], self._again):
+        if transaction.batch is not None and not engine.judges.ready([transaction.batch], again):
             return None
         if not self._asked and (asked := core.unjudged_letters(transaction)) and engine.judges.off is not None:
             self._asked = True
-            engine.judges.ask_about(asked, self._again)
+            engine.judges.ask_about(asked, again)
             return None
         return core.transact(engine.now(), transaction)
 
-    def _fetch(self, queue: Queue, chunk: Chunk) -> bool:
+    def _fetch(self, queue: Queue, chunk: Chunk, again: Callable[[], None]) -> bool:
         """Have the bodies of some messages read; whether they are there."""
         if len(chunk) > READ_MOST:
             self._unread.append((queue, chunk[READ_MOST:]))
@@ -121,7 +127,7 @@ class Committing:
             if came < len(chunk):
                 self._unread.append((queue, chunk[came:]))
             self._came.append((queue, first_of(both, bisect_right(both.lsns, upto))))
-            self._again()
+            again()
 
         self._engine.read_cold(as_chunk(absent), done, most)
         return False

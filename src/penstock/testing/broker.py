@@ -15,11 +15,12 @@ from penstock.testing.publishing import NO_END, Publishing
 from penstock.testing.running import VHOST
 from penstock.testing.story import Event, tell
 from penstock.testing.subscribing import Subscribing
+from penstock.testing.transactions import Transactions
 from penstock.testing.viewing import Viewing
 from penstock.testing.waiting import Waiting
 
 
-class Broker(Publishing, Viewing, Subscribing, Waiting):
+class Broker(Transactions, Publishing, Viewing, Subscribing, Waiting):
     """A running broker; `with` closes it.  Safe to use from one thread at a time."""
 
     # -- administration

@@ -62,6 +62,11 @@ class Message:
         return f"Message({self.topic!r}, {self.body[:40]!r}, {self.bookmark!r}, attempt {self.attempt})"
 
     @property
+    def holder(self) -> Holder:
+        """The subscription that it was delivered to."""
+        return self._holder
+
+    @property
     def properties(self) -> header_codec.Properties:
         """The publisher's properties, and what the server added to a dead letter."""
         return header_codec.decode(self._properties)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, NotFound
 from penstock.records import properties as header_codec
@@ -73,7 +73,37 @@ class Publishing(Running):
         sequence: int | None,
         delta: bool | None,
     ) -> str:
-        _checked(body, priority, headers, publisher, sequence)
+        check_message(body, priority, headers, publisher, sequence)
+        make = self.outgoing(topic, body, priority, expiration, delay, headers)
+
+        def work(instance: Instance) -> str:
+            core, engine = instance.core, instance.engine
+            if engine.broken is not None:
+                raise LogBroken(engine.broken)
+            if instance.log.full:
+                raise DiskFull("the log has no room")
+            batch = make(instance)
+            batch.delta = delta
+            while not engine.records.ready([batch], lambda: None):
+                instance.run_turns()
+            published = core.publish(engine.now(), batch, publisher=publisher, sequence=sequence)
+            instance.make_durable()
+            for _, refusal in published.refused:
+                raise refusal
+            return format_bookmark(instance.log.origin, published.first) if published.stored else ""
+
+        return self.command(work)
+
+    def outgoing(
+        self,
+        topic: str,
+        body: bytes | str,
+        priority: int | None,
+        expiration: float | None,
+        delay: float | None,
+        headers: Mapping[str, FieldValue] | None,
+    ) -> Callable[[Instance], Publishes]:
+        """One message, to be made when it is published, for its times count from then."""
         data = body.encode() if isinstance(body, str) else body
         life = _micros("expiration", expiration)
         wait = _micros("delay", delay)
@@ -86,28 +116,16 @@ class Publishing(Running):
             )
         )
 
-        def work(instance: Instance) -> str:
-            core, engine = instance.core, instance.engine
-            if engine.broken is not None:
-                raise LogBroken(engine.broken)
-            if instance.log.full:
-                raise DiskFull("the log has no room")
-            now = engine.now()
+        def make(instance: Instance) -> Publishes:
+            now = instance.engine.now()
             batch = Publishes(self._topic(instance, topic), header, [data], size=len(header) + len(data))
             if life is not None:
                 batch.expires_at = [now.wall + life if life else NO_END]
             if wait:
                 batch.not_before = [now.wall + wait]
-            batch.delta = delta
-            while not engine.records.ready([batch], lambda: None):
-                instance.run_turns()
-            published = core.publish(now, batch, publisher=publisher, sequence=sequence)
-            instance.make_durable()
-            for _, refusal in published.refused:
-                raise refusal
-            return format_bookmark(instance.log.origin, published.first) if published.stored else ""
+            return batch
 
-        return self.command(work)
+        return make
 
     def last_sequence(self, publisher: str) -> int:
         """The highest sequence that is stored of a publisher; 0 for one that nobody knows."""
@@ -142,7 +160,7 @@ def _micros(what: str, seconds: float | None) -> int | None:
     return micros
 
 
-def _checked(body: object, priority: object, headers: object, publisher: object, sequence: object) -> None:
+def check_message(body: object, priority: object, headers: object, publisher: object, sequence: object) -> None:
     """InvalidArgument for what no door would let through."""
     if not isinstance(body, bytes | str):
         raise InvalidArgument(f"body is {body!r}, not bytes or text")

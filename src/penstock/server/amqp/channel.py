@@ -164,7 +164,7 @@ class Channel:
     def give_back(self, now: Now, *, lost: bool) -> None:
         """It is over: what its consumers hold goes back to the queues.  lost: the connection broke."""
         if self.tx is not None:
-            self.tx.forget()
+            self.tx.close()
         self.silence()  # what one gives back must not be granted to the next one that goes
         core = self.session.core
         for consumer in [*self.consumers.values(), *self.cancelled_consumers, *self.getters.values()]:

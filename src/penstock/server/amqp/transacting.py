@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.core.commands.transactions import Ending, Transacted, Transaction
 from penstock.core.effects import Verb
 from penstock.errors import PenstockError, PreconditionFailed
-from penstock.records.entries import Publishes, Topic
+from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.amqp.tags import Lent
 from penstock.server.committing import Charge, Committing
@@ -81,6 +81,11 @@ class Open:
         self.charge.end()
         self._runs, self._ends, self._size = [], [], 0
 
+    def close(self) -> None:
+        """The channel is over: nothing of it is done."""
+        self.forget()
+        self.charge.close()
+
     def roll_back(self) -> None:
         """Publishes are forgotten, and what was settled is outstanding again."""
         for lent, _ in self._ends:
@@ -96,20 +101,7 @@ class Open:
         if len(self._runs) == 1:
             run, topics = self._runs[0]
             return Publishes(topics, run.properties, run.bodies, size=self._size)
-        topics_of = list[Topic]()
-        properties, bodies = list[bytes](), list[bytes]()
-        for run, topics in self._runs:
-            n = len(run.bodies)
-            topics_of += topics if isinstance(topics, list) else [topics] * n
-            properties += run.properties if isinstance(run.properties, list) else [run.properties] * n
-            bodies += run.bodies
-        alike, same = set(topics_of), set(properties)
-        return Publishes(
-            alike.pop() if len(alike) == 1 else topics_of,
-            same.pop() if len(same) == 1 else properties,
-            bodies,
-            size=self._size,
-        )
+        return joined([Publishes(topics, run.properties, run.bodies) for run, topics in self._runs], size=self._size)
 
     def endings(self) -> list[Ending]:
         """What it settled, in order, neighbours of one consumer and verb together."""
@@ -138,11 +130,11 @@ class Commit:
         self._tx = tx
         session.settling.finish()  # what other channels said before
         transaction = Transaction(tx.batch(), tx.endings(), by=session.peer)
-        self._committing = Committing(session.engine, transaction, tx.charge, self._again)
+        self._committing = Committing(session.engine, transaction, tx.charge)
 
     def step(self) -> None:
         """Go on as far as it goes.  Raises what the commit is refused with."""
-        done = self._committing.step()
+        done = self._committing.step(self._again)
         if done is None:
             self._session.incoming.hold()
         else:

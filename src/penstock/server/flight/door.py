@@ -49,6 +49,7 @@ from penstock.server.flight.reading.watching import Watching
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.server.flight.sinks.stages import Stages
+from penstock.server.flight.transacting import Transacting
 from penstock.server.sow.query import Counts
 from penstock.server.sow.selecting import selected
 from penstock.server.upkeep.holds import Holds
@@ -64,6 +65,7 @@ from penstock.wire.flight.tickets import (
     Replay,
     Sow,
     Subscribe,
+    Transact,
     command,
     parse_exchange,
     parse_get,
@@ -129,6 +131,7 @@ class FlightDoor:
             upkeep = Upkeep(bulk, engine, self.handover, self.stages, engine.core.instance)
             self.actions.table |= UpkeepActions(upkeep).table
         self.exchanges = set[Exchange]()
+        self.transacting = Transacting(self.handover, self.limits.bounds, self.gate, lambda: list(self.exchanges))
         self.following = Following(self.handover, self.relay)
         self.watching = Watching(self.handover)
         self.viewing = Viewing(self.handover)
@@ -217,6 +220,8 @@ class FlightDoor:
             self.actions.check_vhost(wanted.vhost)
             if isinstance(wanted, Publish):
                 self.publishing.serve(caller, slot, wanted, reader, writer)
+            elif isinstance(wanted, Transact):
+                self.transacting.serve(caller, slot, wanted, reader, writer)
             else:
                 stage, rows = self.stages.write(caller, slot, wanted, reader, self.gate)
                 writer.write(orjson.dumps({"stage": stage, "rows": rows}))

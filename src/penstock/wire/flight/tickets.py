@@ -75,6 +75,13 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Transact:
+    """DoPut: messages and settles that are done as a whole; `wire.flight.transactions` has what comes beside them."""
+
+    vhost: str = DEFAULT_VHOST
+
+
+@dataclass(frozen=True, slots=True)
 class Consume:
     """DoExchange: be a consumer of a queue."""
 
@@ -185,7 +192,7 @@ class Plan:
     columns: tuple[str, ...] | None = None
 
 
-Put: TypeAlias = "Publish | Stage"
+Put: TypeAlias = "Publish | Stage | Transact"
 Get: TypeAlias = "QueueContent | Replay | LogRange | Plan | Sow | Subscribe"
 
 REPLAY_COLUMNS = (
@@ -220,6 +227,10 @@ def _stage(f: Fields) -> Stage:
         f.text("exchange"),
         f.text("vhost", DEFAULT_VHOST),
     )
+
+
+def _transact(f: Fields) -> Transact:
+    return Transact(f.text("vhost", DEFAULT_VHOST))
 
 
 def _consume(f: Fields) -> Consume:
@@ -334,7 +345,7 @@ def _plan(f: Fields) -> Plan:
     return command
 
 
-_PUT: Mapping[str, Callable[[Fields], Put]] = {"publish": _publish, "stage": _stage}
+_PUT: Mapping[str, Callable[[Fields], Put]] = {"publish": _publish, "stage": _stage, "transact": _transact}
 _EXCHANGE: Mapping[str, Callable[[Fields], Consume]] = {"consume": _consume}
 _GET: Mapping[str, Callable[[Fields], Get]] = {
     "queue": _queue_content,

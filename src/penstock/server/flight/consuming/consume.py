@@ -285,6 +285,12 @@ class Exchange:
             )
         return affected
 
+    def settled_elsewhere(self, queue: str | None, lsn: int) -> None:
+        """A delivery of this consumer ended with a transaction of its client."""
+        self._attempts.pop((queue, lsn), None)
+        if self._came is not None:
+            self._came.discard((queue, lsn))
+
     def _answered(self, number: int, affected: int, stale: int) -> None:
         self._unanswered.popleft()
         self._down.answer(orjson.dumps({"answer": number, "affected": affected, "stale": stale}))

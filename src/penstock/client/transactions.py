@@ -1,0 +1,221 @@
+"""Transactions of the client: settle these and publish those, all or nothing.
+
+    with client.transaction() as transaction:
+        transaction.publish("invoices", invoice)
+        transaction.ack(message)
+
+What is asked for is gathered here and sent with the commit, which the end of the block says; an exception in the block
+sends nothing, and the messages are still held.  It is one step of the server: one group of its log.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import orjson
+import pyarrow as pa
+
+from penstock.client.durations import Duration, span
+from penstock.client.link import rebuilt
+from penstock.client.messages import Message, Receipt
+from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, body_of, headers_of, moment, one_row
+from penstock.errors import PreconditionFailed, Unavailable
+from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.flight.schemas import PUBLISH
+from penstock.wire.flight.tickets import command
+
+if TYPE_CHECKING:
+    from penstock.client.client import Client
+
+
+class Transaction:
+    """Made by `Client.transaction`.  Of one thread, and used once."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._rows: list[tuple[str, dict[str, object]]] = []  # exchange and columns of each message
+        self._settles: list[tuple[Message, str, int | None, str | None]] = []
+        self._over = False
+        self.receipts: tuple[Receipt, ...] = ()
+        """One for each message that was published, in order, once it is committed."""
+
+    # -- what is to be done
+
+    def publish(
+        self,
+        topic: str,
+        body: object,
+        *,
+        exchange: str = "",
+        headers: Mapping[str, object] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        not_before: datetime | int | None = None,
+        expiration: Duration | None = None,
+        expires_at: datetime | int | None = None,
+        content_type: str | None = None,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+    ) -> None:
+        """Publish a message with the commit.  The arguments are those of `Client.publish`; times count from now."""
+        self._check()
+        data, kind = body_of(body)
+        columns: dict[str, object] = {
+            "body": data,
+            "topic": topic,
+            "priority": priority,
+            "not_before": moment(not_before, delay, "delay"),
+            "expires_at": moment(expires_at, expiration, "expiration"),
+            "headers": headers_of(headers),
+            "content_type": content_type or kind,
+            "message_id": message_id,
+            "correlation_id": correlation_id,
+            "reply_to": reply_to,
+        }
+        one_row(columns)  # what is wrong is told here, not at the commit
+        self._rows.append((exchange, columns))
+
+    def ack(self, message: Message) -> None:
+        """Done: it will not come again."""
+        self._settle(message, "ack")
+
+    def release(self, message: Message) -> None:
+        """Back to its place at once, not counted as a failure."""
+        self._settle(message, "release")
+
+    def retry(self, message: Message, *, delay: Duration | None = None, error: str | None = None) -> None:
+        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
+        self._settle(message, "retry", None if delay is None else span(delay, "delay"), error)
+
+    def reject(self, message: Message, *, reason: str | None = None) -> None:
+        """Refused for good: a dead letter, which is part of the transaction."""
+        self._settle(message, "reject", None, reason)
+
+    cancel = retry
+    expire = reject
+
+    def _settle(self, message: Message, verb: str, delay: int | None = None, reason: str | None = None) -> None:
+        self._check()
+        holder = message.holder
+        message.check_unsettled()
+        if holder.client is not self._client:
+            raise PreconditionFailed(f"{message!r} is held by a consumer of another client")
+        if any(one is message for one, *_ in self._settles):
+            raise PreconditionFailed(f"{message!r} is settled twice in one transaction")
+        self._settles.append((message, verb, delay, reason))
+
+    def _check(self) -> None:
+        if self._over:
+            raise PreconditionFailed("the transaction is over; begin another one")
+
+    # -- how it ends
+
+    def commit(self) -> tuple[Receipt, ...]:
+        """Do all of it, and wait until it is durable.
+
+        Errors, after which nothing of it is done and every message is still held as before: Fenced when a message is no
+        longer held by its consumer, naming it; PreconditionFailed and others for a message that would be refused.
+        Unavailable and LogBroken leave open whether it was done.
+        """
+        self._check()
+        self._over = True
+        if not self._rows and not self._settles:
+            return ()
+        writer, reader = self._client.open_transaction(command("transact", vhost=self._client.vhost), PUBLISH)
+        try:
+            for exchange, batch in self._batches():
+                writer.write_with_metadata(batch, orjson.dumps({"exchange": exchange}))
+            settles = [
+                [message.holder.tag, message.queue, message.lsn, message.attempt, verb, delay, reason]
+                for message, verb, delay, reason in self._settles
+            ]
+            writer.write_metadata(orjson.dumps({"commit": {"rows": len(self._rows), "settles": settles}}))
+            writer.done_writing()
+            answer = reader.read()
+            if answer is None:
+                writer.close()  # raises what the server refused, if it did
+                raise Unavailable("the server ended the transaction without an answer")
+            said = cast("dict[str, Any]", orjson.loads(answer.to_pybytes()))
+        except pa.ArrowException as error:
+            raise _failure(writer, error) from None
+        finally:
+            _close(writer)
+        for message, verb, _, _ in self._settles:
+            message.outcome = verb
+        self.receipts = self._told(said)
+        return self.receipts
+
+    def rollback(self) -> None:
+        """Forget it: nothing was sent, and the messages are held as before."""
+        self._check()
+        self._over = True
+
+    def _batches(self) -> list[tuple[str, pa.RecordBatch]]:
+        """Neighbours of one exchange together."""
+        out: list[tuple[str, pa.RecordBatch]] = []
+        start = size = 0
+        rows = self._rows
+        for at, (exchange, columns) in enumerate(rows):
+            if at > start and (exchange != rows[start][0] or at - start >= BATCH_ROWS or size >= BATCH_BYTES):
+                out.append((rows[start][0], _batch(rows[start:at])))
+                start, size = at, 0
+            size += len(cast("bytes", columns["body"]))
+        if rows:
+            out.append((rows[start][0], _batch(rows[start:])))
+        return out
+
+    def _told(self, said: Mapping[str, Any]) -> tuple[Receipt, ...]:
+        unroutable = set(said["unroutable"])
+        out = list[Receipt]()
+        lsn = said["first"]
+        for row in range(len(self._rows)):
+            if row in unroutable:
+                out.append(Receipt("unroutable"))
+            else:
+                out.append(Receipt("stored", lsn, format_bookmark(self._client.origin, lsn)))
+                lsn += 1
+        return tuple(out)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit, unless it is over; forget it after an exception."""
+        if not self._over:
+            if error is None:
+                self.commit()
+            else:
+                self.rollback()
+
+
+def _batch(rows: list[tuple[str, dict[str, object]]]) -> pa.RecordBatch:
+    arrays: list[pa.Array[Any]] = [
+        pa.array([columns[field.name] for _, columns in rows], field.type) for field in PUBLISH
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=PUBLISH)
+
+
+def _failure(writer: Any, error: BaseException) -> BaseException:
+    """Why it failed: what the server said at its end tells more than a broken write."""
+    try:
+        writer.close()
+    except pa.ArrowException as better:
+        return rebuilt(better)
+    return rebuilt(error)
+
+
+def _close(writer: Any) -> None:
+    try:
+        writer.close()
+    except pa.ArrowException:
+        pass  # it was told before

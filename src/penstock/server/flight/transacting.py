@@ -1,0 +1,212 @@
+"""DoPut transact: messages and settles of one client that become one group of the log, or nothing.
+
+Batches are kept, counted against the budget, until the last word comes; without it nothing is done, for a vanished
+client looks like one that has finished.  Deliveries are fenced by attempt: one that its consumer no longer holds
+refuses the whole, and the answer names it.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from penstock.core.commands.transactions import Ending, Transacted, Transaction
+from penstock.errors import Fenced, InvalidArgument, PenstockError, PreconditionFailed
+from penstock.records.chunks import as_chunk
+from penstock.records.entries import Publishes, joined
+from penstock.records.schema import TRANSACTION_BYTES_MAX
+from penstock.server.committing import Charge, Committing
+from penstock.server.flight.consuming.settles import VERBS
+from penstock.server.flight.publish import chunks, to_publishes
+from penstock.wire.flight.codec import Upload, read_upload
+from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
+from penstock.wire.flight.transactions import CommitWord, Goal, Settle, read_word
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.server.flight.calls import Caller, Slot
+    from penstock.server.flight.consuming.consume import Exchange
+    from penstock.server.flight.entitled import Gatekeeper
+    from penstock.server.flight.handover import Answer, Handover
+    from penstock.wire.flight.tickets import Transact
+
+Kept = list[tuple[str, Upload]]
+"""Exchange and messages of each batch."""
+
+ROW_COST = 128
+"""Bytes a message counts for beyond its body and header."""
+
+
+class Transacting:
+    """Commits transactions."""
+
+    def __init__(
+        self, handover: Handover, bounds: Bounds, gate: Gatekeeper, consuming: Callable[[], Iterable[Exchange]]
+    ) -> None:
+        """consuming: the consumers of all clients."""
+        self._handover = handover
+        self._engine = handover.engine
+        self._bounds = bounds
+        self._gate = gate
+        self._consuming = consuming
+
+    # -- Flight's thread
+
+    def serve(self, caller: Caller, slot: Slot, command: Transact, reader: Any, writer: Any) -> None:
+        """Read until the last word, then commit and answer."""
+        check_schema(reader.schema, PUBLISH, ("body",), "transact")
+        charge = Charge(self._engine)
+        try:
+            kept, word = self._read(caller, slot, command, reader, charge)
+            if word is None:
+                if not caller.gone():
+                    raise InvalidArgument("transact: the upload ended without its commit, so nothing is done")
+                return
+            sent = sum(len(upload) for _, upload in kept)
+            if word.rows != sent:
+                raise InvalidArgument(f"transact: the commit says {word.rows} rows and {sent} came; nothing is done")
+            answer = self._handover.submit(partial(self._begin, caller, command, kept, word, charge))
+            writer.write(orjson.dumps(answer.wait(caller.gone)))
+        finally:
+            self._handover.post(charge.close)
+
+    def _read(
+        self, caller: Caller, slot: Slot, command: Transact, reader: Any, charge: Charge
+    ) -> tuple[Kept, CommitWord | None]:
+        kept: Kept = []
+        size = 0
+        for batch, metadata in chunks(reader):
+            slot.touch()
+            word = Goal() if metadata is None else read_word(metadata)
+            if isinstance(word, CommitWord):
+                return kept, word
+            if batch is None or not batch.num_rows:
+                continue
+            upload = read_upload(batch, word.topic, self._bounds, "transact")
+            self._gate.publish(caller, command.vhost, word.exchange, upload)
+            size += upload.size
+            if size > TRANSACTION_BYTES_MAX:
+                raise PreconditionFailed(
+                    f"a transaction may have {TRANSACTION_BYTES_MAX} bytes of messages, and this one has {size}; "
+                    "nothing of it is done"
+                )
+            self._handover.call(partial(charge.add, upload.size + ROW_COST * len(upload)), caller.gone, durable=False)
+            kept.append((word.exchange, upload))
+        return kept, None
+
+    # -- the loop
+
+    def _begin(
+        self,
+        caller: Caller,
+        command: Transact,
+        kept: Kept,
+        word: CommitWord,
+        charge: Charge,
+        answer: Answer[dict[str, object]],
+    ) -> None:
+        """Put the transaction together when there is room."""
+        engine = self._engine
+        if kept and not engine.has_room():
+            later = partial(self._begin, caller, command, kept, word, charge)
+            engine.on_room.append(partial(self._handover.again, later, answer))
+            return
+        batches = [to_publishes(engine, upload, command.vhost, exchange) for exchange, upload in kept]
+        batch: Publishes | None = None
+        if batches:
+            size = sum(one.size for one in batches)
+            batch = batches[0] if len(batches) == 1 else joined(batches, size)
+        holders = self._holders(caller)
+        endings = [ending for some in _alike(word.settles) for ending in self._endings(command, holders, some)]
+        committing = Committing(engine, Transaction(batch, endings, by=caller.peer), charge)
+        self._go_on(committing, holders, word, answer)
+
+    def _go_on(
+        self,
+        committing: Committing,
+        holders: dict[str, Exchange],
+        word: CommitWord,
+        answer: Answer[dict[str, object]],
+    ) -> None:
+        again = partial(self._handover.again, partial(self._go_on, committing, holders, word), answer)
+        done = committing.step(again)
+        if done is None:
+            return
+        for one in word.settles:
+            holders[one.consumer].settled_elsewhere(one.queue, one.lsn)
+        self._handover.when_durable(done.lsn, answer, _told(done))
+
+    def _holders(self, caller: Caller) -> dict[str, Exchange]:
+        """The user's own consumers by their names."""
+        return {
+            one.wish.tag: one for one in self._consuming() if one.wish is not None and one.caller.user == caller.user
+        }
+
+    def _endings(self, command: Transact, holders: dict[str, Exchange], some: list[Settle]) -> list[Ending]:
+        """Deliveries of one queue and consumer that end alike.  Raises Fenced when the consumer or queue is gone."""
+        first = some[0]
+        holder = holders.get(first.consumer)
+        if holder is None or holder.wish is None:
+            raise Fenced(f"nothing of the transaction is done: {_names(some)} held by a consumer that is closed")
+        try:
+            name = holder.command.queue if first.queue is None else first.queue
+            queue = self._engine.core.queue(command.vhost, name, by=holder)
+        except PenstockError as error:
+            raise Fenced(f"nothing of the transaction is done: {_names(some)} gone: {error}") from None
+        lsns = sorted({one.lsn for one in some})
+        if len(lsns) < len(some):
+            raise InvalidArgument(f"transact: a message of queue '{name}' is settled twice; nothing is done")
+        by: dict[Consumer | None, list[int]] = {}
+        consumers = holder.wish.at(queue)
+        for lsn in lsns:
+            by.setdefault(_who_holds(consumers, lsn, first.attempt), []).append(lsn)
+        return [
+            Ending(
+                queue, [as_chunk(array("q", own))], VERBS[first.verb], by=consumer,
+                client=holder.command.name or holder.caller.peer, delay=first.delay, reason=first.reason,
+                attempt=first.attempt,
+            )
+            for consumer, own in by.items()
+        ]  # fmt: skip
+
+
+def _who_holds(consumers: list[Consumer], lsn: int, attempt: int) -> Consumer | None:
+    """Of a client's consumers at one queue (two, when it left it and came back) the one that holds the message."""
+    for consumer in consumers if len(consumers) > 1 else ():
+        if len(consumer.leases.holding(range(lsn, lsn + 1), attempt)):
+            return consumer
+    return consumers[0] if consumers else None
+
+
+def _alike(settles: Iterable[Settle]) -> list[list[Settle]]:
+    """Neighbours of one consumer that end alike, together."""
+
+    def kind(one: Settle) -> tuple[object, ...]:
+        return one.consumer, one.queue, one.verb, one.delay, one.reason, one.attempt
+
+    return [list(some) for _, some in groupby(settles, key=kind)]
+
+
+def _names(some: list[Settle]) -> str:
+    text = ", ".join(str(one.lsn) for one in some[:5])
+    return f"message {text} is" if len(some) == 1 else f"messages {text}{' and others' if len(some) > 5 else ''} are"
+
+
+def _told(done: Transacted) -> dict[str, object]:
+    """The answer."""
+    published = done.published
+    return {
+        "lsn": done.lsn,
+        "first": published.first if published is not None else 0,
+        "stored": published.stored if published is not None else 0,
+        "unroutable": list(published.unroutable) if published is not None else [],
+        "ended": done.ended,
+    }
