@@ -83,8 +83,8 @@ class Walk:
     """One walk; `run` raises AssertionError where queue and model part."""
 
     KINDS = ("none", "none", "fenced", "fenced", "/a", "/b", "depth")
-    """Of queues: without an order of their own, with barriers, with few or many priorities, with a target depth.  Some of
-    those with priorities have levels instead.
+    """Of queues: without an order of their own, with barriers, with few or many priorities, with a target depth.  Some
+    of those with priorities have levels instead.
     """
 
     def __init__(self, seed: int, mix: int | None = None) -> None:

@@ -72,8 +72,8 @@ def read_word(metadata: bytes) -> Goal | CommitWord:
 
 
 def _settle(item: object) -> Settle:
+    told = f"transact: {shown(item)}"
     values = cast("list[object]", item) if isinstance(item, list) else []
-    told = f"transact: {shown(values or item)}"
     if len(values) != 7:
         raise InvalidArgument(f"{told} is no settle: [consumer, queue, lsn, attempt, verb, delay, reason]")
     consumer, queue, lsn, attempt, verb, delay, reason = values
