@@ -101,6 +101,10 @@ class Model:
         end = fence.place[0] if fence is not None else float("inf")
         return [m for m in self.waiting() if m.lsn < end and not m.barrier]
 
+    def offered(self) -> list[Message]:
+        """Those of them that consumers may have."""
+        return self.ready()
+
     def waiting(self) -> list[Message]:
         """Ready, or held back by a barrier."""
         return sorted((m for m in self.messages.values() if m.state == "ready"), key=lambda m: m.place)
@@ -169,7 +173,7 @@ class Model:
         if self.paused_until or self.queue_room() <= 0:
             return False
         free = [w for w in self.here() if not w.paused and self.may_take(w) and self.room(w) > 0]
-        for message in self.ready():
+        for message in self.offered():
             wanting = [w for w in free if self.wants(w, message)]
             if wanting:
                 top = max(w.priority for w in wanting)
@@ -369,7 +373,7 @@ class Model:
     def pull(self, now: int, w: Worker, count: int) -> int:
         given = 0
         while not self.paused_until and given < count and self.room(w) > 0 and self.queue_room() > 0:
-            message = next((m for m in self.ready() if self.wants(w, m)), None)
+            message = next((m for m in self.offered() if self.wants(w, m)), None)
             if message is None:
                 break
             self.give(now, w, message)

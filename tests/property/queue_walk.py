@@ -87,11 +87,13 @@ class Walk:
     of those with priorities have levels instead.
     """
 
+    MACHINE: type[WholeMachine] = WholeMachine
+
     def __init__(self, seed: int, mix: int | None = None) -> None:
         self.dice = dice = Random(seed)
         self.verbs = VERBS[seed % len(VERBS) if mix is None else mix]
         self.releases = 0
-        self.machine = WholeMachine()
+        self.machine = self.MACHINE()
         self.kind = dice.choice(self.KINDS)
         settings = any_settings(dice)
         if mix is None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.effects import Deliver, Effect, Fetch, Purpose, Rate, Scan, Verb
+from penstock.core.effects import Deliver, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import dispatch, filtering
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
@@ -200,6 +200,8 @@ class QueueMachine(RuleBasedStateMachine):
                     self.scan(effect)
                 elif isinstance(effect, Rate):
                     self.rate(effect)
+                elif isinstance(effect, Key):
+                    self.key(effect)
                 else:
                     self.other(effect)
         for entry in sink.take_journal():
@@ -245,6 +247,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def rate(self, effect: Rate) -> None:
         """A question of a queue with priorities: `test_ordered_queue_model` answers it."""
+        raise NotImplementedError
+
+    def key(self, effect: Key) -> None:
+        """A question of a queue with shares: `shares_machine` answers it."""
         raise NotImplementedError
 
     def look_at_barrier(self, effect: Scan) -> None:

@@ -142,6 +142,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             low=1000,
         ),
         QueueKey(
+            "group_key",
+            Kind.TEXT,
+            "An expression: of the messages with one key one is leased at a time, the oldest; a key in use is skipped "
+            "and not waited for.  NULL is no key.",
+        ),
+        QueueKey(
             "file_backed_metadata",
             Kind.FILE,
             "Whether what the queue keeps of each message may leave memory for a file: true, or in the settings file "
@@ -225,7 +231,6 @@ LATER_QUEUE_KEYS = frozenset(
         "message_type",
         "max_length_bytes",
         "ring_size",
-        "group_key",
         "fairness_key",
         "weights",
         "dedup_key",
@@ -304,6 +309,24 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
         )
     if -1 < settings.max_consumers < settings.consumers_before_dispatch:
         raise BadValue(spell("consumers_before_dispatch"), f"so many never come with {spell('max_consumers')} below it")
+    if settings.group_key is not None:
+        if settings.semantics == "at-most-once":
+            raise BadValue(
+                spell("group_key"), "an at-most-once message is gone once it is sent, so its key would never be in use"
+            )
+        for key in ONE_ORDER:
+            if getattr(settings, key):
+                raise BadValue(
+                    spell("group_key"),
+                    f"it cannot be set beside {spell(key)}: each says in its own way which message goes before another",
+                )
+        for key in LIMITS:
+            if getattr(settings, key) is not None and settings.overflow == "drop-head":
+                raise BadValue(
+                    spell("group_key"),
+                    f"it cannot be set beside {spell(key)} that lets the oldest go, for those may wait behind a key in "
+                    f"use: let {spell('overflow')} be 'reject-publish'",
+                )
     grouped = settings.kind == "group-local"
     if grouped and settings.initial_owner is None:
         raise BadValue(spell("kind"), f"a group-local queue needs {spell('initial_owner')} beside it")

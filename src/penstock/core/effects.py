@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     BARRIER = 3  # filters say whether they want a barrier
     SWEEP = 2  # whatever a filter matches is settled
     RANK = 4  # priorities of messages that wait
+    KEY = 5  # keys of messages that wait
 
 
 class Token(NamedTuple):
@@ -135,6 +136,18 @@ class Rate:
 
 
 @dataclass(slots=True, eq=False)
+class Key:
+    """Evaluate these expressions for these messages off the loop, and tell `keyed` their keys under the same token.
+
+    The answer may be for the first part of the chunk alone; what cannot be read has no key.
+    """
+
+    token: Token
+    values: tuple[Value, ...]
+    chunk: Chunk
+
+
+@dataclass(slots=True, eq=False)
 class Recover:
     """Walk over the log for the queues that ask for what it had before them (`Core.passes`)."""
 
@@ -162,7 +175,7 @@ class Swept:
     affected: int
 
 
-Effect: TypeAlias = "Rate | Swept | Overdue | Deliver | Fetch | Scan | Judge | Cancelled | Act | Gone | Recover"
+Effect: TypeAlias = "Key | Rate | Swept | Overdue | Deliver | Fetch | Scan | Judge | Cancelled | Act | Gone | Recover"
 
 
 class Sink(Protocol):

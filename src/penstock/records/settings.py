@@ -61,6 +61,7 @@ class QueueSettings:
     max_priority: int = 0  # 0..255, RabbitMQ's x-max-priority: the property `priority`, up to this; 0: no order by it
     priority_ageing: int = 0  # microseconds of age that count as much as one level of it; 0: none
     target_queue_depth: int = 0  # active messages; what arrives beyond them is inactive.  0: no bound
+    group_key: str | None = None  # of the messages for which it gives one value one is leased at a time, the oldest
     file_backed_metadata: bool | str = False  # its state may leave memory for a file; text: the path of one of its own
     recovery_point: str = "now"  # from where a new queue takes what the log has; a bookmark or a time, too
     single_active_consumer: bool = False  # one consumer gets all; the others wait in order of arrival

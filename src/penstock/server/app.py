@@ -173,7 +173,7 @@ class Server:
             )
             pools = self.pools
             self.engine.scans.off = pools.off(pools.scanning)
-            self.engine.rates.off = self.engine.recoveries.off = self.engine.scans.off
+            self.engine.rates.off = self.engine.keyings.off = self.engine.recoveries.off = self.engine.scans.off
             self.engine.views.run_off(self.engine.scans.off)
             self.engine.judges.off = pools.off(pools.judging)
             self.engine.replays.off = pools.off(pools.replaying)

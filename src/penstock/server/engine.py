@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Act, Deliver, Effect, Fetch, Gone, Judge, Overdue, Rate, Recover, Scan, Swept
+from penstock.core.effects import Act, Deliver, Effect, Fetch, Gone, Judge, Key, Overdue, Rate, Recover, Scan, Swept
 from penstock.core.queue.upcoming import Upcoming
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
@@ -33,6 +33,7 @@ from penstock.records.kinds import Kind
 from penstock.server.actions.acts import Acts
 from penstock.server.fetching import Fetches
 from penstock.server.filters.judging import Judges
+from penstock.server.filters.keying import Keyings
 from penstock.server.filters.rating import Rates
 from penstock.server.filters.scanning import Scans
 from penstock.server.gates import Fence, Gates, at_most_once, receiver_of
@@ -86,6 +87,7 @@ class Engine:
         self.scans = Scans(self)
         self.recoveries = Recoveries(self)
         self.rates = Rates(self)
+        self.keyings = Keyings(self)
         self.fetches = Fetches(self)
         self.replays = Replays(self)
         self.views = Views(self)
@@ -241,6 +243,8 @@ class Engine:
                 self.recoveries.start()
             elif isinstance(effect, Rate):
                 self.rates.start(effect)
+            elif isinstance(effect, Key):
+                self.keyings.start(effect)
             elif isinstance(effect, Act):
                 self.acts.go_on(effect)
             elif isinstance(effect, Gone):

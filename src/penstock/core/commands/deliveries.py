@@ -140,6 +140,13 @@ class DeliveryCommands(QueueCommands):
             queue.rated(self._at(now), token, chunk, ranks, self._out)
             self._touch(queue)
 
+    def keyed(self, now: Now, token: Token, chunk: Chunk, keys: Sequence[Sequence[str | None]]) -> None:
+        """The answer to a `Key` effect: keys of the messages of the chunk, the first part of what was asked."""
+        queue = self._admin.by_id.get(token.queue)
+        if queue is not None:
+            queue.keyed(self._at(now), token, chunk, keys, self._out)
+            self._touch(queue)
+
     def judged(self, now: Now, token: Token) -> None:
         """The answer to a `Judge` effect is on its batches."""
         parts = self._buried.pop(token, None)

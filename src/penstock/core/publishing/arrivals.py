@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
+from penstock.core.publishing.keying import keys_of
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.rating import ranks_of
 from penstock.core.publishing.shared_credit import Share, share_out
@@ -113,10 +114,11 @@ class Arrivals:
         ranks = None
         if queue.ranks is not None and (text := queue.settings.rank_text) is not None:
             ranks = ranks_of(text, batch, rows, chunk, now.wall)
+        keys = None if queue.shares is None else keys_of(queue.settings, batch, rows, chunk, now.wall)
         queue.arrive(
             now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before,
             priority=priority, barriers=None if marked is None else _within(chunk, marked, batch.first),
-            ranks=ranks,
+            ranks=ranks, keys=keys,
         )  # fmt: skip
 
 

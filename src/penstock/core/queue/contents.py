@@ -28,6 +28,7 @@ from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.priority.targets import PriorityTargets
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.letters import Letters
+from penstock.core.queue.shares.shares import Shares, expressions
 from penstock.core.queue.timed.delays import Delays
 from penstock.core.queue.timed.expiry import Expiry
 from penstock.core.sizes.sizes import Sizes
@@ -66,7 +67,7 @@ class Contents:
         "figures", "hungry", "id", "lease_due", "leased", "leases_in_order", "leaving", "letters", "limits", "main",
         "name", "older", "outstanding", "overfull", "overspent", "paused_until", "ranking", "ranks", "ready",
         "redelivered_below", "returned", "roster",
-        "ruling", "settings", "sharing", "sizes", "stale", "tail", "targets", "vhost",
+        "ruling", "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +107,7 @@ class Contents:
         self.expiry = _EXPIRY
         self.letters = _LETTERS
         self.barriers = _BARRIERS
+        self.shares: Shares | None = None  # what is ready and may not be offered to anybody now
         self.older: Older | None = None  # a pass over the log finds messages, and they wait for its end
         # consumers
         self.attendance = _ATTENDANCE
@@ -136,6 +138,8 @@ class Contents:
         self.figures: Figures | None = None  # what else it counts, from its first delivery on
         if settings.rank_text is not None:
             begin_ranks(self)
+        if expressions(settings):
+            self.shares = Shares(settings)
 
     def __repr__(self) -> str:
         counts = f"ready={self.ready}, held={self.held}, leased={self.leased}"
@@ -218,10 +222,14 @@ class Contents:
         self.main, self.tail, self.ranking = self.main.emptied(), _TAIL, None
         self.returned, self.delays, self.expiry, self.letters = _RETURNED, _DELAYS, _EXPIRY, _LETTERS
         self.barriers, self.older = _BARRIERS, None
+        if self.shares is not None:
+            self.shares = Shares(self.settings)
         self.ready = self.leased = self.delayed = 0
 
     def _drop_ready(self) -> None:
         """Forget what is ready, and what barriers hold back."""
+        if self.shares is not None:
+            self.shares.drop_ready(self)
         self.main, self.tail = self.main.emptied(), _TAIL
         self.returned = _RETURNED
         self.ready = 0
@@ -238,6 +246,11 @@ class Contents:
         self.returned = _RETURNED
 
     # -- ready messages
+
+    @property
+    def offered(self) -> int:
+        """Ready messages that consumers may have; the others wait for something of their own queue."""
+        return self.ready if self.shares is None else self.main.count + self.returned.count
 
     @property
     def held(self) -> int:
@@ -304,6 +317,10 @@ class Contents:
                     self.targets.left(run.chunk)
             out += back
         self.ready -= sum(len(run.chunk) for run in out)
+        if self.shares is not None:
+            waiting = self.shares.extract(wanted)
+            self.ready -= sum(len(run.chunk) for run in waiting)
+            out += waiting
         if self.tail.count:
             out += self.tail.extract(wanted)
         if self.barriers is not _BARRIERS:
@@ -324,15 +341,23 @@ class Contents:
 
     def put_back(self, run: Run) -> None:
         """A run is ready again, at its place."""
-        if self.barriers is _BARRIERS:
+        if self.shares is not None:
+            offered = self.shares.come_back(self, run)
+            if offered is not None:
+                self._put_back(offered)
+        elif self.barriers is _BARRIERS:
             self._put_back(run)
         else:
             for part in hold_back(self, run):
                 self._put_back(part)
 
     def _put_back(self, run: Run) -> None:
-        self.coming_back().push(run)
         self.ready += len(run.chunk)
+        self.offer(run)
+
+    def offer(self, run: Run) -> None:
+        """Let consumers have this, which counts as ready already."""
+        self.coming_back().push(run)
         if self.targets.lists:
             self.targets.came_back(run.chunk)
 
@@ -403,6 +428,8 @@ class Contents:
             floor = min(floor, block.lsns[0])
         if self.barriers is not _BARRIERS:
             floor = min(floor, self.barriers.floor())
+        if self.shares is not None:
+            floor = min(floor, self.shares.floor())
         return floor if self.older is None or not self.older.count else min(floor, self.older.floor())
 
     def runs(self) -> Iterator[Run]:
@@ -430,6 +457,9 @@ class Contents:
     def beside_main(self) -> Iterator[Chunk]:
         """The same without those that are ready and were never delivered."""
         yield from self.tail.chunks()
+        if self.shares is not None:
+            yield from self.shares.chunks()
+            yield from (run.chunk for run in self.shares.runs())
         yield from self.barriers.chunks()
         yield from (run.chunk for runs in (self.runs(), self.barriers.runs()) for run in runs if len(run.chunk))
         yield from (lsns for lsns, _ in self.delays.scheduled.items())

@@ -16,6 +16,7 @@ from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranking import load_ranks
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.shares.shares import begin
 from penstock.core.state.capture import Contained
 from penstock.core.state.durable import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
@@ -29,6 +30,9 @@ def capture(queue: Contents) -> Contained:
     main = queue.main
     loose = main.copies() if isinstance(main, PriorityOrder) else []
     out = Contained([] if loose else list(main.chunks()), loose=loose)
+    if queue.shares is not None:
+        out.loose += queue.shares.groups.waiting()
+        out.main += queue.shares.staging.chunks()
     if queue.tail.count:
         out.inactive = list(queue.tail.chunks())
     if queue.ranks is not None and queue.settings.rank_text is not None:
@@ -36,6 +40,8 @@ def capture(queue: Contents) -> Contained:
         out.unranked = queue.ranking.pieces(queue) if queue.ranking is not None else []
     out.retries = [_copy(run) for run in queue.delays.retries.runs()]
     out.runs = [_copy(run) for run in queue.runs_held() if len(run.chunk)] + out.retries
+    if queue.shares is not None:
+        out.runs += [_copy(run) for run in queue.shares.runs()]
     out.scheduled = list(queue.delays.scheduled.items())
     if not queue.expiry.empty:
         out.expiry = queue.expiry.copy()
@@ -56,6 +62,8 @@ def _copy(run: Run) -> Run:
 def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
     _load(queue, waiting, columns)
+    if queue.shares is not None:
+        begin(queue)
     if len(queue.barriers):
         queue.hungry = True  # one may be free: what it waited for may have been delivered at most once
     if queue.settings.target_queue_depth:
@@ -149,7 +157,10 @@ def check(queue: Contents) -> None:
     assert main == queue.main.count, f"{queue!r}: main {main}, counted {queue.main.count}"
     returned = sum(len(run.chunk) for run in queue.returned.runs())
     assert returned == queue.returned.count, f"{queue!r}: returned {returned}, counted {queue.returned.count}"
-    assert main + returned == queue.ready, f"{queue!r}: {main + returned} are ready"
+    behind = 0 if queue.shares is None else queue.shares.count
+    assert main + returned + behind == queue.ready, f"{queue!r}: {main + returned} + {behind} are ready"
+    if queue.shares is not None:
+        queue.shares.check(queue)
     inactive = sum(map(len, queue.tail.chunks()))
     assert inactive == queue.tail.count, f"{queue!r}: {inactive} are inactive, counted {queue.tail.count}"
     assert queue.delays.count == queue.delayed, f"{queue!r}: {queue.delays.count} are delayed"

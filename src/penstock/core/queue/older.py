@@ -16,6 +16,7 @@ import numpy as np
 from penstock.core.queue import lasting
 from penstock.core.queue.order.runs import Run, packed, sift, tidy
 from penstock.core.queue.priority.ranking import change_ranks, take_unranked
+from penstock.core.queue.shares.shares import begin
 from penstock.core.state.capture import Contained
 from penstock.core.state.durable import Ints
 from penstock.records.chunks import Chunk
@@ -70,7 +71,8 @@ def waits(queue: Contents) -> bool:
     """Whether the queue has to be put in order before it may go on."""
     settings = queue.settings
     ordered = settings.barrier_expression is not None or settings.rank_text is not None
-    return ordered or bool(settings.target_queue_depth) or queue.held > 0 or queue.ranks is not None
+    ordered = ordered or bool(settings.target_queue_depth) or queue.shares is not None
+    return ordered or queue.held > 0 or queue.ranks is not None
 
 
 def take_older(
@@ -133,12 +135,17 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
         return
     if queue.ranks is not None:
         queue.ready += older.count
-        change_ranks(queue, older.chunks)
+        if queue.shares is not None:
+            begin(queue, older.chunks)
+        else:
+            change_ranks(queue, older.chunks)
         return
     contained = Contained([*older.chunks])
     contained.main += _ready(queue)
     contained.runs = [Run(run.chunk, False, run.tally, run.place) for run in queue.returned.runs()]
     contained.runs += [Run(run.chunk, False, run.tally, run.place) for run in queue.barriers.runs()]
+    if queue.shares is not None:
+        contained.runs += [Run(run.chunk, False, run.tally, run.place) for run in queue.shares.runs()]
     barriers = np.array(sorted({*older.barriers, *queue.barriers.all_lsns()}), dtype=np.int64)
     contained.barriers = packed(barriers) if len(barriers) else range(0)
     dormant = queue.barriers.dormant
@@ -154,6 +161,8 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
 
 def _ready(queue: Contents) -> Iterator[Chunk]:
     yield from queue.main.chunks()
+    if queue.shares is not None:
+        yield from queue.shares.chunks()
     yield from queue.barriers.chunks()
     yield from queue.tail.chunks()
 

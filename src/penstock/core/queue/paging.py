@@ -19,6 +19,8 @@ def page(queue: Contents, move: Move) -> None:
     queue.expiry.page(move)
     if queue.ranks is not None:
         queue.ranks.page(move)
+    if queue.shares is not None:
+        queue.shares.page(move)
     for barrier in queue.barriers.waiting():
         if barrier.main is not None:
             barrier.main.page(move)

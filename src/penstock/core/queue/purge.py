@@ -23,6 +23,8 @@ def ready_pairs(queue: Contents) -> list[int]:
     """Flat pairs, ascending, that hold what is ready or held back, and nothing else that lives."""
     ready: list[Chunk] = [*queue.main.whole(), *(run.chunk for run in queue.returned.runs())]
     ready += queue.tail.whole()
+    if queue.shares is not None:
+        ready += [*queue.shares.chunks(), *(run.chunk for run in queue.shares.runs())]
     if len(queue.barriers):
         ready += [*queue.barriers.chunks(), *(run.chunk for run in queue.barriers.runs())]
     if queue.older is not None:

@@ -39,6 +39,8 @@ from penstock.core.queue.purge import ready_pairs
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import give_back, settle
+from penstock.core.queue.shares.shares import begin, expressions
+from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
 from penstock.core.queue.timed.moving import pause, reschedule, withdraw
 from penstock.errors import AccessRefused
@@ -68,6 +70,7 @@ class Queue(Contents):
         priority: Sequence[int] | None = None,
         barriers: Sequence[int] | None = None,
         ranks: Sequence[int] | None = None,
+        keys: Sequence[Told] | None = None,
     ) -> None:
         """Take messages (ascending, newer than all before), then dispatch.
 
@@ -75,6 +78,7 @@ class Queue(Contents):
         expires_at, not_before    as on `Publishes`, one value for each message of the chunk
         priority       of each message; queues of this version serve in order of arrival whatever it says
         ranks          of each message, what its priority expression gave (`core.queue.ranks`)
+        keys           of each message, what the queue's expressions gave; None: they are worked out later
         barriers       those of the chunk that are barriers, ascending; their BARRIER record is written
         """
         if not len(chunk):
@@ -93,25 +97,30 @@ class Queue(Contents):
             dead = None
             if not self.expiry.empty:
                 self.expiry.part()
+        behind = None
+        if self.shares is not None:
+            behind = self.shares.arrive(self, chunk, keys, elsewhere, dead)
+            self.ready += 0 if behind is None else len(behind)
         if barriers is not None or self.barriers.held:
             arrive_behind(self, chunk, batch, rows, barriers or (), elsewhere, dead)
             if dead is not None:
                 self.expire([Run(dead, False)], "time_limit", sink)
         elif self.ranks is not None or self.settings.target_queue_depth or self.tail.count:
-            gone = [part for part in (elsewhere, dead) if part is not None]
+            gone = [part for part in (elsewhere, dead, behind) if part is not None]
             if self.ranks is not None:
                 arrive_by_priority(self, now, chunk, batch, rows, gone, sink)
             else:
                 arrive_behind_depth(self, chunk, batch, rows, gone)
             if dead is not None:
                 self.expire([Run(dead, False)], "time_limit", sink)
-        elif elsewhere is None and dead is None:
+        elif elsewhere is None and dead is None and behind is None:
             if self.targets.lists:
                 self.targets.arrive(chunk, batch, rows, self.main)
             self.main.append(chunk)
             self.ready += len(chunk)
         else:
-            append_rest(self, chunk, batch, rows, [part for part in (elsewhere, dead) if part is not None])
+            apart = (elsewhere, dead, behind)
+            append_rest(self, chunk, batch, rows, [part for part in apart if part is not None])
             if dead is not None:
                 self.expire([Run(dead, False)], "time_limit", sink)
         if self.roster.all:
@@ -123,6 +132,8 @@ class Queue(Contents):
             activate(self, now, sink)
         if self.barriers.held:
             release(self, now, sink)
+        if self.shares is not None:
+            self.shares.ask(self, sink)
         if self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
         if self.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone
@@ -144,6 +155,8 @@ class Queue(Contents):
         passive, exclusive = terms.get("passive", False), terms.get("exclusive", False)
         if not passive:
             self._admit(exclusive=exclusive)
+        if self.shares is not None:
+            self.shares.refuse(self, terms)
         if self.is_due(now):
             self.tick(now, sink)
         self._serial += 1
@@ -242,6 +255,11 @@ class Queue(Contents):
 
     def pull(self, now: Now, consumer: Consumer, count: int, sink: Sink) -> int:
         """Grant up to `count` of the oldest messages that the consumer wants; returns how many."""
+        if count > 1 and self.shares is not None and consumer.no_ack:  # each that goes lets another of its key come
+            granted = 0
+            while granted < count and self.pull(now, consumer, 1, sink):
+                granted += 1
+            return granted
         if self.is_due(now):
             self.tick(now, sink)
         note_use(self, now)
@@ -249,7 +267,7 @@ class Queue(Contents):
             return 0
         if self.ranking is not None or self.older is not None or self.paused_until:
             return 0
-        count = min(count, self.ready, consumer.room)
+        count = min(count, self.offered, consumer.room)
         if not consumer.no_ack:
             count = min(count, self.room)
         runs = list[Run]()
@@ -324,6 +342,7 @@ class Queue(Contents):
             or self.leaving
             or 0 < self.paused_until <= now.wall
             or (self.ranks is not None and self._reranks)
+            or (self.shares is not None and self.shares.due <= now.mono)
         )
 
     @property
@@ -338,6 +357,8 @@ class Queue(Contents):
         at_once = self.hungry or self.overspent or self.overfull or self.leaving
         at_once = at_once or (self.ranks is not None and self._reranks)
         mono = 0 if at_once else min(self.lease_due, self.attendance.due, self.attendance.expires)
+        if self.shares is not None:
+            mono = min(mono, self.shares.due)
         return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 
     def tick(self, now: Now, sink: Sink) -> None:
@@ -350,6 +371,8 @@ class Queue(Contents):
             self._leave(now, sink)
         if self.ranks is not None and self.ranks.forgetting:
             self.ranks.forget_some()
+        if self.shares is not None:
+            self.shares.tick(self)
         if self.attendance.due <= now.mono:
             look(self, now, sink)
         if self.lease_due <= now.mono:
@@ -385,6 +408,8 @@ class Queue(Contents):
         self.hungry = False
         if self.ranking is not None:
             go_on(self, sink)
+        if self.shares is not None:
+            self.shares.ask(self, sink)
         if self.roster.all:
             if self.ready:
                 dispatch(self, now, sink)
@@ -411,6 +436,8 @@ class Queue(Contents):
             dissolve(self)
         if settings.rank_text != before.rank_text:
             change_ranks(self)
+        if expressions(settings) != expressions(before):
+            begin(self)
         for consumer in self._consumers:
             consumer.set_limit()
             if consumer.targets is not None:
@@ -481,6 +508,8 @@ class Queue(Contents):
     def forget(self, wanted: Chunk) -> int:
         """Remove waiting messages without a record: another record already says that they are gone."""
         runs = self.extract(wanted)
+        if self.shares is not None:
+            self.shares.left(self, runs)
         return sum(len(run.chunk) for run in runs)
 
     # -- bodies
@@ -500,6 +529,14 @@ class Queue(Contents):
         if self.is_due(now):
             self.tick(now, sink)
         rated(self, token, chunk, ranks, sink)
+        self._go_on(now, sink)
+
+    def keyed(self, now: Now, token: Token, chunk: Chunk, keys: Sequence[Told], sink: Sink) -> None:
+        """The answer to a `Key`: keys of the messages of the chunk, the first part of what was asked."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        if self.shares is not None:
+            self.shares.keyed(self, token, chunk, keys, sink)
         self._go_on(now, sink)
 
     def letter(self, token: Token, upto: int = LSN_LIMIT) -> Letter | None:
@@ -532,6 +569,8 @@ class Queue(Contents):
         """
         if not runs:
             return
+        if self.shares is not None and self.shares.left(self, runs):
+            self.hungry = True
         if self.figures is None:
             self.figures = Figures()
         self.figures.expired(reason, sum(len(run.chunk) for run in runs))

@@ -37,6 +37,9 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
     if settings.priority_expression is not None:
         with _naming("priority_expression", where):
             compile_value(settings.priority_expression).require_deterministic("a priority expression")
+    if settings.group_key is not None:
+        with _naming("group_key", where):
+            compile_value(settings.group_key).require_deterministic("a group key")
     if settings.barrier_expression:
         with _naming("barrier_expression", where):
             compile_filter(settings.barrier_expression).require_deterministic("a barrier expression")

@@ -39,7 +39,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most."""
     queue.hungry = False
     roster = queue.roster
-    if not queue.ready or not roster.all or queue.expiry.busy or queue.overfull or queue.paused_until:
+    if not queue.offered or not roster.all or queue.expiry.busy or queue.overfull or queue.paused_until:
         return
     if queue.ranking is not None or queue.older is not None:
         return
@@ -56,7 +56,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         free = [one for one in level if one.leases.count < one.limit and not one.paused and one.room > 0]
         if not free:
             continue
-        limit = min(queue.ready, queue.room)
+        limit = min(queue.offered, queue.room)
         if len(free) == 1:
             want = min(limit, free[0].room)
         else:
@@ -73,7 +73,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
             queue.roster.turn = free[0].serial
         else:
             _deal(queue, now, sink, free, runs, count)
-        if not queue.ready:
+        if not queue.offered:
             return
 
 
@@ -241,6 +241,8 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
         after = settled if once else 0 if early else chunk[-1]
         sink.effect(Deliver(consumer, queue, chunk, tally.deliveries + 1, again > 0, after, until=until))
     queue.delivered += count
+    if (once or not keep) and queue.shares is not None and queue.shares.left(queue, runs):
+        queue.hungry = True
     if keep:
         queue.outstanding += count
         if not once:

@@ -75,6 +75,8 @@ def _through(queue: Queue, batch: Publishes) -> int | None:
     if queue.expiry.busy or queue.overfull or queue.ranking is not None or queue.older is not None:
         return 0
     settings, roster = queue.settings, queue.roster
+    if queue.shares is not None:
+        return None  # it depends on their keys
     if batch.expires_at is not None or settings.message_ttl == 0 or settings.expiration == 0:
         return None  # some may be gone as soon as they were offered
     if not roster.all:

@@ -79,6 +79,8 @@ def settle(
         return affected
     named = client or (by.tag if by is not None else "")
     if verb is Verb.ACK:
+        if queue.shares is not None:
+            queue.shares.left(queue, runs)
         header = {"by": named} if named else None
         body = exact_body(queue, runs) if queue.actions else pairs_body(queue.id, runs)
         settled = sink.record(Kind.SETTLE, queue.name, header, body)

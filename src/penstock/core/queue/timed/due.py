@@ -72,7 +72,10 @@ def expire_due(queue: Queue, now: Now, sink: Sink) -> None:
 
 def expire_overspent(queue: Queue, sink: Sink) -> None:
     queue.overspent = False
-    for run in list(queue.returned.runs()):
+    waiting = list(queue.returned.runs())
+    if queue.shares is not None:
+        waiting += queue.shares.runs()
+    for run in waiting:
         reasons = spent(run.tally, queue.settings)
         if reasons:
             queue.expire(queue.extract(run.chunk), ",".join(reasons), sink)

@@ -1,0 +1,1 @@
+"""Who may have how much: one lease per group key, fair shares of tenants, rates."""

@@ -1,0 +1,227 @@
+"""Groups: of the messages with one key one is out at a time, and always the oldest.
+
+The oldest living message of a key stands for it: it is offered to consumers as any other message, or leased, or in
+back-off.  The others wait in a line behind it, ready and offered to nobody, so a key in use is skipped and not waited
+for.  When the one in front leaves for good, the next of the line is offered; when it comes back, it is in front still.
+
+A line is one array: the place of its first message in the array, then LSNs in the order of the queue.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from penstock.core.queue.order.runs import Run
+from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.shares.keys import NO_KEY, Keys
+from penstock.records.chunks import Chunk
+
+CUT = 64
+"""Numbers of a line that are behind its first message before they are cut off."""
+
+
+class Groups:
+    """Who stands in front of each key, and who waits behind."""
+
+    __slots__ = ("_beside", "_front", "_lines", "apart", "count", "keys")
+
+    def __init__(self) -> None:
+        self.keys = Keys()
+        self.count = 0  # messages that wait in lines
+        self._front = array("q", (0,))  # LSN by key; 0: there is none
+        self._lines: dict[int, array[int]] = {}  # by key; none empty
+        self._beside: dict[int, set[int]] = {}  # others that are out, by key: leased before they had keys
+        self.apart: dict[int, Run] = {}  # of those in lines what was delivered before, or has a place of its own
+
+    # -- in
+
+    def enter(self, lsn: int, key: int) -> bool:
+        """A message that is ready comes behind all others; whether it may be offered."""
+        if key == NO_KEY:
+            return True
+        if key >= len(self._front):
+            self._front.extend([0] * (key + 1 - len(self._front)))
+        if not self._front[key]:
+            self._front[key] = lsn
+            return True
+        line = self._lines.get(key)
+        if line is None:
+            self._lines[key] = array("q", (1, lsn))
+        else:
+            line.append(lsn)
+        self.count += 1
+        return False
+
+    def hold(self, lsn: int, key: int) -> None:
+        """A message that is out, leased or in back-off, has this key."""
+        if key == NO_KEY:
+            return
+        if key >= len(self._front):
+            self._front.extend([0] * (key + 1 - len(self._front)))
+        if not self._front[key]:
+            self._front[key] = lsn
+        else:
+            self._beside.setdefault(key, set()).add(lsn)
+
+    def come_back(self, run: Run, lsn: int, key: int) -> bool:
+        """A message is ready again; whether it may be offered."""
+        if key == NO_KEY or self.front(key) == lsn:
+            return True
+        beside = self._beside.get(key)
+        if beside is not None and lsn in beside:
+            self._unbeside(key, beside, lsn)
+        if self.enter(lsn, key):
+            return True
+        line = self._lines[key]
+        own = run.place or lsn
+        at = len(line) - 1  # where it stands; those before it have lower places
+        while at > line[0] and self._place(line[at - 1]) > own:
+            line[at] = line[at - 1]
+            at -= 1
+        line[at] = lsn
+        if run.tally != FRESH or run.place:
+            self.apart[lsn] = run.part(range(lsn, lsn + 1), True)
+        return False
+
+    def _place(self, lsn: int) -> int:
+        run = self.apart.get(lsn)
+        return lsn if run is None else run.place or lsn
+
+    # -- out
+
+    def leave(self, lsn: int) -> int:
+        """A message that was not in a line is gone; who is to be offered in its stead, or 0."""
+        key = self.keys.of(lsn)
+        successor = 0
+        if key != NO_KEY:
+            if self.front(key) == lsn:
+                successor = self._next(key)
+            elif key in self._beside:
+                self._unbeside(key, self._beside[key], lsn)
+        self.keys.drop(lsn, key)
+        return successor
+
+    def _unbeside(self, key: int, beside: set[int], lsn: int) -> None:
+        beside.discard(lsn)
+        if not beside:
+            del self._beside[key]
+
+    def _next(self, key: int) -> int:
+        """Let the next of a key stand for it; its LSN if it was in line, else 0."""
+        beside = self._beside.get(key)
+        if beside is not None:
+            self._front[key] = lsn = min(beside)
+            self._unbeside(key, beside, lsn)
+            return 0
+        line = self._lines.get(key)
+        if line is None:
+            self._front[key] = 0
+            return 0
+        at = line[0]
+        self._front[key] = lsn = line[at]
+        self._cut(key, line, at + 1)
+        self.count -= 1
+        return lsn
+
+    def _cut(self, key: int, line: array[int], first: int) -> None:
+        if first == len(line):
+            del self._lines[key]
+        elif first > CUT and 2 * first > len(line):
+            del line[1:first]
+            line[0] = 1
+        else:
+            line[0] = first
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that wait in lines; they are still known as living."""
+        if not self.count:
+            return []
+        out = list[Run]()
+        for lsn in self.keys.among(wanted):
+            key = self.keys.of(lsn)
+            if key == NO_KEY or (line := self._lines.get(key)) is None:
+                continue
+            at = self._find(line, lsn)
+            if not at:
+                continue
+            if at == line[0]:
+                self._cut(key, line, at + 1)
+            else:
+                del line[at]
+            self.count -= 1
+            out.append(self.run_of(lsn))
+        return out
+
+    def _find(self, line: array[int], lsn: int) -> int:
+        """Where a message is in a line; 0: it is not."""
+        if not self.apart:
+            at = bisect_left(line, lsn, line[0])
+            return at if at < len(line) and line[at] == lsn else 0
+        try:
+            return line.index(lsn, line[0])
+        except ValueError:
+            return 0
+
+    def run_of(self, lsn: int) -> Run:
+        """A message that was in a line, as a run."""
+        run = self.apart.pop(lsn, None) if self.apart else None
+        return Run(range(lsn, lsn + 1), True) if run is None else run
+
+    def clear_lines(self) -> Iterator[tuple[int, int]]:
+        """All that wait are gone: (LSN, key) of each."""
+        for key, line in self._lines.items():
+            for lsn in line[line[0] :]:
+                yield lsn, key
+        self._lines = {}
+        self.apart = {}
+        self.count = 0
+
+    # -- asked
+
+    def front(self, key: int) -> int:
+        """The message that stands for a key; 0: there is none."""
+        return self._front[key] if key < len(self._front) else 0
+
+    def stands(self, lsn: int) -> bool:
+        """Whether this message stands for its key, which is known."""
+        key = self.keys.of(lsn)
+        return key != NO_KEY and self.front(key) == lsn
+
+    def behind(self, key: int) -> int:
+        """How many wait in line for a key."""
+        line = self._lines.get(key)
+        return 0 if line is None else len(line) - line[0]
+
+    def waiting(self) -> Iterator[array[int]]:
+        """The LSNs in lines, but those in `apart`; copies."""
+        for line in self._lines.values():
+            part = line[line[0] :]
+            if self.apart:
+                part = array("q", [lsn for lsn in part if lsn not in self.apart])
+            if len(part):
+                yield part
+
+    def busy(self, held: Iterable[int]) -> int:
+        """How many keys these leased messages stand for."""
+        return sum(self.keys.knows(lsn) and self.keys.of(lsn) != NO_KEY for lsn in held)
+
+    def check(self, living: Sequence[int], ready: Sequence[int]) -> None:
+        """Recount; `living`: all messages whose keys are known, `ready` those of them that are offered."""
+        counted: dict[int, int] = {}
+        for lsn in living:
+            key = self.keys.of(lsn)
+            counted[key] = counted.get(key, 0) + 1
+        counted.pop(NO_KEY, None)
+        told = {key: count for key, count in enumerate(self.keys.living) if count}
+        assert counted == told, f"keys of {counted} messages, counted {told}"
+        assert self.count == sum(len(line) - line[0] for line in self._lines.values())
+        offered = [self.keys.of(lsn) for lsn in ready]
+        for lsn, key in zip(ready, offered, strict=True):
+            assert key == NO_KEY or self._front[key] == lsn, f"{lsn} is offered and does not stand for its key"
+        for key, line in self._lines.items():
+            assert self._front[key], f"nobody stands before {line}"
+            places = [self._place(lsn) for lsn in line[line[0] :]]
+            assert places == sorted(places), f"{line} is in disorder"
+            assert len(places), "a line is empty"
