@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.priority.levels import Ranking
     from penstock.core.queue.view import Queue
-    from penstock.expr import Matcher
+    from penstock.expr import Matcher, Value
     from penstock.records.entries import Publishes
 
 

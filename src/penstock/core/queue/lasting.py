@@ -16,7 +16,7 @@ from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranking import load_ranks
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.shares.shares import begin
+from penstock.core.queue.shares.shares import stage
 from penstock.core.state.capture import Contained
 from penstock.core.state.durable import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
@@ -63,7 +63,7 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
     """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
     _load(queue, waiting, columns)
     if queue.shares is not None:
-        begin(queue)
+        stage(queue)
     if len(queue.barriers):
         queue.hungry = True  # one may be free: what it waited for may have been delivered at most once
     if queue.settings.target_queue_depth:

@@ -39,7 +39,7 @@ from penstock.core.queue.purge import ready_pairs
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import give_back, settle
-from penstock.core.queue.shares.shares import begin, expressions
+from penstock.core.queue.shares.shares import expressions, stage
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
 from penstock.core.queue.timed.moving import pause, reschedule, withdraw
@@ -437,7 +437,7 @@ class Queue(Contents):
         if settings.rank_text != before.rank_text:
             change_ranks(self)
         if expressions(settings) != expressions(before):
-            begin(self)
+            stage(self)
         for consumer in self._consumers:
             consumer.set_limit()
             if consumer.targets is not None:

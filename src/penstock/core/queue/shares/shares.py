@@ -274,7 +274,7 @@ class Shares:
         self.groups.check(known, [lsn for chunk in ready for lsn in chunk])
 
 
-def begin(queue: Contents, more: Sequence[Chunk] = ()) -> None:
+def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     """The queue, new or loaded, or with other settings: what is ready waits for its keys from now on.
 
     more    messages that are ready too, and counted as such

@@ -1,0 +1,191 @@
+"""Group keys: of the messages with one key one is leased at a time, the oldest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.testing import Broker
+
+QUEUE = {"name": "q", "group_key": "/key", "lease_period": "30s"}
+
+
+def broker(**more: object) -> Broker:
+    return Broker(config={"queue": [{**QUEUE, **more}]})
+
+
+def publish(broker: Broker, *keys: str | None, **more: Any) -> list[str]:
+    """A message for each key; its body says which of them it is."""
+    return [broker.publish("q", orjson.dumps({"key": key, "n": n}), **more) for n, key in enumerate(keys)]
+
+
+def numbers(messages: Any) -> list[int]:
+    return [orjson.loads(message.body)["n"] for message in messages]
+
+
+def test_one_lease_a_key_at_a_time_and_a_key_in_use_is_skipped() -> None:
+    with broker() as b:
+        publish(b, "a", "a", "b", "a", "b", "c")
+        one = b.subscribe("q", max_backlog=10)
+        held = one.take()
+        assert numbers(held) == [0, 2, 5]
+        assert b.stats("q")["ready"] == 3
+        held[1].ack()
+        held[0].ack()
+        assert numbers(one.take()) == [4, 1]
+
+
+def test_several_consumers_share_the_keys_and_none_is_held_twice() -> None:
+    with broker() as b:
+        one, two = b.subscribe("q", max_backlog=5), b.subscribe("q", max_backlog=5)
+        publish(b, *"abababab")
+        first, second = one.take(), two.take()
+        assert sorted(numbers(first) + numbers(second)) == [0, 1]
+        seen = list[int]()
+        while messages := first + second:
+            for message in messages:
+                seen += numbers([message])
+                message.ack()
+            first, second = one.take(), two.take()
+        assert [n for n in seen if n % 2 == 0] == [0, 2, 4, 6]
+        assert [n for n in seen if n % 2] == [1, 3, 5, 7]
+
+
+def test_what_returns_comes_before_the_younger_ones_of_its_key() -> None:
+    with broker() as b:
+        publish(b, "a", "a", "a")
+        one = b.subscribe("q", max_backlog=10)
+        [message] = one.take()
+        message.cancel()
+        [message] = one.take()
+        assert (numbers([message]), message.attempt) == ([0], 2)
+        b.advance(31.0)  # its lease ends
+        [message] = one.take()
+        assert (numbers([message]), message.attempt) == ([0], 3)
+        message.expire()
+        assert numbers(one.take()) == [1]
+
+
+def test_a_key_waits_for_its_oldest_message_while_that_is_in_back_off() -> None:
+    with broker(retry={"initial": "10s", "jitter": 0.0}) as b:
+        publish(b, "a", "a", "b")
+        one = b.subscribe("q", max_backlog=10)
+        first, other = one.take()
+        assert numbers([first, other]) == [0, 2]
+        first.cancel()
+        other.ack()
+        assert one.take() == []
+        b.advance(10.0)
+        assert numbers(one.take()) == [0]
+
+
+def test_without_a_key_a_message_waits_for_nobody() -> None:
+    with broker() as b:
+        publish(b, None, None, "a", "a")
+        assert numbers(b.subscribe("q", max_backlog=10).take()) == [0, 1, 2]
+
+
+def test_order_within_a_key_holds_across_filters() -> None:
+    """A younger message does not overtake an older one of its key that its own consumer has no room for."""
+    with broker() as b:
+        even = b.subscribe("q", max_backlog=1, filter="/n IN (0, 2, 4)")
+        odd = b.subscribe("q", max_backlog=10, filter="/n IN (1, 3, 5)")
+        publish(b, "a", "b", "b", "b", "c", "c")
+        assert numbers(even.take()) == [0]
+        [b1] = odd.take()
+        assert numbers([b1]) == [1]
+        b1.ack()
+        assert odd.take() == []  # 2 stands before 3, and 4 before 5
+        b.disconnect("")
+        even.close()
+        anybody = b.subscribe("q", max_backlog=10)
+        assert numbers(anybody.take()) == [0, 2, 4]
+
+
+def test_keys_are_worked_out_again_after_a_restart() -> None:
+    with broker(retry={"initial": "10s", "jitter": 0.0}) as b:
+        publish(b, "a", "a", "b", "b")
+        one = b.subscribe("q", max_backlog=10)
+        first, _ = one.take()
+        first.cancel()  # its back-off outlives the restart, and its key waits for it
+        b.restart()
+        one = b.subscribe("q", max_backlog=10)
+        assert numbers(one.take()) == [2]
+        publish(b, "a")
+        assert one.take() == []
+        b.advance(10.0)
+        assert numbers(one.take()) == [0]
+
+
+def test_keys_after_a_crash() -> None:
+    with broker() as b:
+        publish(b, "a", "a", "b", "b", "a")
+        b.subscribe("q", max_backlog=10).take()
+        b.crash()
+        b.restart()
+        one = b.subscribe("q", max_backlog=10)
+        messages = one.take()
+        assert numbers(messages) == [0, 2]
+        messages[0].ack()
+        assert numbers(one.take()) == [1]
+
+
+def test_a_delayed_message_takes_its_place_in_its_key_when_it_is_due() -> None:
+    with broker() as b:
+        publish(b, "a", delay=5.0)
+        [_, second] = publish(b, "b", "a")
+        assert second
+        one = b.subscribe("q", max_backlog=10)
+        held = one.take()
+        assert numbers(held) == [0, 1]
+        b.advance(5.0)
+        assert one.take() == []  # its key is in use
+        held[1].ack()
+        assert numbers(one.take()) == [0]
+
+
+def test_keys_come_and_go_on_a_living_queue() -> None:
+    with Broker(config={"queue": [{"name": "q"}]}) as b:
+        publish(b, "a", "a", "a", "b")
+        one = b.subscribe("q", max_backlog=2)
+        held = one.take()
+        assert numbers(held) == [0, 1]
+        b.alter("q", group_key="/key")
+        two = b.subscribe("q", max_backlog=10)
+        assert numbers(two.take()) == [3]
+        held[0].ack()
+        assert two.take() == []
+        held[1].ack()
+        assert numbers(one.take() + two.take()) == [2]
+        b.alter("q", group_key=None)
+        publish(b, "b", "b")
+        assert len(one.take() + two.take()) == 2
+
+
+def test_settling_a_message_that_waits_behind_its_key() -> None:
+    with broker() as b:
+        bookmarks = publish(b, "a", "a", "a")
+        one = b.subscribe("q", max_backlog=10)
+        [message] = one.take()
+        assert b.ack("q", [bookmarks[1]], by="other") == 1
+        message.ack()
+        assert numbers(one.take()) == [2]
+
+
+def test_it_is_refused_where_it_could_not_hold() -> None:
+    for more in (
+        {"semantics": "at-most-once"},
+        {"priority_expression": "/p"},
+        {"target_queue_depth": 1000},
+        {"barrier_expression": "/b = 1"},
+        {"max_length": 10},
+    ):
+        with pytest.raises(PenstockError, match="group_key"):
+            broker(**more)
+    with broker(max_length=2, overflow="reject-publish") as b:
+        publish(b, "a", "a")
+        with pytest.raises(PenstockError):
+            publish(b, "a")
