@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.core.queue.order.runs import Run
+from penstock.core.queue.order.runs import Key, Run
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.keys import NO_KEY, Keys
 from penstock.records.chunks import Chunk
@@ -65,17 +65,34 @@ class Groups:
         else:
             self._beside.setdefault(key, set()).add(lsn)
 
-    def come_back(self, run: Run, lsn: int, key: int) -> bool:
-        """A message is ready again; whether it may be offered."""
-        if key == NO_KEY or self.front(key) == lsn:
-            return True
+    def come_back(self, run: Run, lsn: int, key: int) -> int:
+        """A message is ready again; which one may be offered now, 0: none."""
+        if key == NO_KEY:
+            return lsn
+        if self.front(key) == lsn:
+            line = self._lines.get(key)
+            if line is None or self._place(line[line[0]]) > (run.place or lsn, lsn):
+                return lsn
+            self._front[key] = line[line[0]]  # an older one was found meanwhile
+            self._insert(run, lsn, key)
+            first = line[line[0]]
+            self._cut(key, line, line[0] + 1)
+            self.count -= 1
+            return first
         beside = self._beside.get(key)
         if beside is not None and lsn in beside:
             self._unbeside(key, beside, lsn)
-        if self.enter(lsn, key):
-            return True
+        if not self.front(key):
+            self.enter(lsn, key)
+            return lsn
+        self._insert(run, lsn, key)
+        return 0
+
+    def _insert(self, run: Run, lsn: int, key: int) -> None:
+        """Put a message at its place in the line of its key, which somebody stands before."""
+        self.enter(lsn, key)
         line = self._lines[key]
-        own = run.place or lsn
+        own = run.place or lsn, lsn
         at = len(line) - 1  # where it stands; those before it have lower places
         while at > line[0] and self._place(line[at - 1]) > own:
             line[at] = line[at - 1]
@@ -83,25 +100,28 @@ class Groups:
         line[at] = lsn
         if run.tally != FRESH or run.place:
             self.apart[lsn] = run.part(range(lsn, lsn + 1), True)
-        return False
 
-    def _place(self, lsn: int) -> int:
+    def _place(self, lsn: int) -> Key:
         run = self.apart.get(lsn)
-        return lsn if run is None else run.place or lsn
+        return (lsn if run is None else run.place or lsn), lsn
 
     # -- out
 
     def leave(self, lsn: int) -> int:
         """A message that was not in a line is gone; who is to be offered in its stead, or 0."""
+        successor = self.give_way(lsn)
+        self.keys.drop(lsn, self.keys.of(lsn))
+        return successor
+
+    def give_way(self, lsn: int) -> int:
+        """A message that was not in a line does not stand for its key any more; who does so instead, if it is ready."""
         key = self.keys.of(lsn)
-        successor = 0
         if key != NO_KEY:
             if self.front(key) == lsn:
-                successor = self._next(key)
-            elif key in self._beside:
+                return self._next(key)
+            if key in self._beside:
                 self._unbeside(key, self._beside[key], lsn)
-        self.keys.drop(lsn, key)
-        return successor
+        return 0
 
     def _unbeside(self, key: int, beside: set[int], lsn: int) -> None:
         beside.discard(lsn)

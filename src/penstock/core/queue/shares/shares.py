@@ -100,6 +100,7 @@ class Shares:
         groups, staging = self.groups, self.staging
         offered = list[int]()
         strange = list[int]()
+        others = list[int]()
         waits = bool(staging)
         for lsn in run.chunk:
             if not groups.keys.knows(lsn):
@@ -108,11 +109,17 @@ class Shares:
                 waits = True
             elif waits and run.place and not groups.stands(lsn):  # it became due, behind all that wait there
                 strange.append(lsn)
-            elif groups.come_back(run, lsn, groups.keys.of(lsn)):
-                offered.append(lsn)
+            else:
+                free = groups.come_back(run, lsn, groups.keys.of(lsn))
+                if free == lsn:
+                    offered.append(lsn)
+                elif free:
+                    others.append(free)
         queue.ready += len(run.chunk) - len(offered)
         if strange:
             staging.returned.push(run.part(as_chunk(array("q", strange)), False))
+        if others:
+            self.offer(queue, others)
         if len(offered) == len(run.chunk):
             return run
         return run.part(as_chunk(array("q", offered)), False) if offered else None
@@ -135,6 +142,23 @@ class Shares:
         if freed:
             self.offer(queue, freed)
         return bool(freed)
+
+    def moved(self, queue: Contents, runs: Sequence[Run]) -> None:
+        """These were ready and are delayed now: those that were never delivered give way to others of their keys."""
+        groups = self.groups
+        freed = list[int]()
+        for run in runs:
+            for lsn in run.chunk:
+                if not groups.keys.knows(lsn):
+                    if run.tally != FRESH:
+                        self.staging.out[lsn] = None
+                elif run.tally == FRESH:
+                    if successor := groups.give_way(lsn):
+                        freed.append(successor)
+                elif not groups.stands(lsn):
+                    groups.hold(lsn, groups.keys.of(lsn))
+        if freed:
+            self.offer(queue, freed)
 
     def offer(self, queue: Contents, lsns: Sequence[int]) -> None:
         """Let consumers have these, which are counted as ready and wait nowhere."""

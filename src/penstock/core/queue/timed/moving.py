@@ -39,6 +39,8 @@ def withdraw(queue: Queue, wanted: Chunk, sink: Sink, by: str) -> int:
     runs = queue.extract(wanted)
     if not runs:
         return 0
+    if queue.shares is not None:
+        queue.shares.left(queue, runs)
     header: dict[str, object] = {"reason": CANCELLED}
     if by:
         header["by"] = by
@@ -68,6 +70,8 @@ def reschedule(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -> i
     if by:
         header["by"] = by
     sink.record(Kind.RESCHEDULE, queue.name, header, pairs_body(queue.id, moving + runs))
+    if queue.shares is not None:
+        queue.shares.moved(queue, runs)
     late = queue.late()
     for run in runs:
         queue.delayed += len(run.chunk)
