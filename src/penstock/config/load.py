@@ -28,7 +28,7 @@ from penstock.config.wording import NOT_YET, in_our_words, unknown
 from penstock.errors import SettingsError
 from penstock.records.patterns import SPECIAL
 
-_QUEUE_OWN = ("name", "vhost", "durable")
+_QUEUE_OWN = ("name", "vhost", "durable", "auto_delete", "arguments")
 
 
 def load_file(

@@ -7,6 +7,8 @@ with a unit in the file.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import (
@@ -164,12 +166,27 @@ class LogSection(Section):
     )
 
 
+HASHES = {"sha256": 32, "sha512": 64, "md5": 16}
+"""Bytes of a digest."""
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("password_hash is not base64") from None
+
+
 class User(Section):
     """`[[user]]`.  Without any there is `guest` with password `guest`, from loopback only."""
 
     name: Name = Field(description="Name to log in with.")
     password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
     password_file: str | None = Field(default=None, description="File whose first line is the password.")
+    password_hash: SecretStr | None = Field(
+        default=None, description="Or its hash as RabbitMQ keeps it: base64 of a salt of four bytes and the digest."
+    )
+    hashing: Literal["sha256", "sha512", "md5"] = Field(default="sha256", description="How password_hash was made.")
     tags: tuple[Literal["administrator", "policymaker", "monitoring", "management", "impersonator"], ...] = Field(
         default=(),
         description='What else the user may do: "administrator" reads records of all kinds, and has the whole log '
@@ -180,8 +197,12 @@ class User(Section):
 
     @model_validator(mode="after")
     def _one_password(self) -> User:
-        if (self.password is None) == (self.password_file is None):
-            raise ValueError("a user has either a password or a password_file")
+        if sum(one is not None for one in (self.password, self.password_file, self.password_hash)) != 1:
+            raise ValueError("a user has either a password or a password_file, or a password_hash")
+        if self.password_hash is not None:
+            size = len(_decoded(self.password_hash.get_secret_value()))
+            if size != 4 + HASHES[self.hashing]:
+                raise ValueError(f"password_hash has {size} bytes; {self.hashing} gives {4 + HASHES[self.hashing]}")
         return self
 
 
@@ -282,6 +303,10 @@ class Queue(Section):
     name: Name = Field(description="Name of the queue.")
     vhost: Name = Field(default="/", description="Its vhost.")
     durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
+    auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last consumer.")
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict[str, JsonValue], description="What the declares of AMQP clients are compared with."
+    )
     settings: InstanceOf[QueueSettings]
     given: frozenset[str] = Field(default=frozenset(), description="The keys that are written there.")
 

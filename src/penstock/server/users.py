@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
 import ipaddress
 from collections.abc import Iterable
@@ -35,10 +37,15 @@ class Users:
     ) -> None:
         """instance: the server's name, which an entitlement may ask for."""
         self._passwords: dict[str, bytes] = {}
+        self._hashes: dict[str, tuple[str, bytes, bytes]] = {}  # by user: how it was made, salt, digest
         self._loopback_only: set[str] = set()
         self._tags: dict[str, tuple[str, ...]] = {}
         for user in users:
-            self._passwords[user.name] = _password(user).encode()
+            if user.password_hash is not None:
+                data = base64.b64decode(user.password_hash.get_secret_value())
+                self._hashes[user.name] = user.hashing, data[:4], data[4:]
+            else:
+                self._passwords[user.name] = _password(user).encode()
             self._tags[user.name] = user.tags
             if user.loopback_only:
                 self._loopback_only.add(user.name)
@@ -46,8 +53,11 @@ class Users:
 
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether this user may log in with this password from this host."""
-        known = self._passwords.get(user)
-        right = hmac.compare_digest(known if known is not None else b"\0absent", password.encode())
+        known, given = self._passwords.get(user), password.encode()
+        if known is None and (hashed := self._hashes.get(user)) is not None:
+            how, salt, known = hashed
+            given = hashlib.new(how, salt + given, usedforsecurity=False).digest()
+        right = hmac.compare_digest(known if known is not None else b"\0absent", given)
         return known is not None and right and (user not in self._loopback_only or is_loopback(host))
 
     def rights(self, user: str) -> Rights | None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
 
+import pika
+import pika.exceptions
 import pytest
 
 from penstock.config.foreign import Converted, Verdict, is_foreign, read_foreign
@@ -14,6 +20,7 @@ from penstock.config.foreign.document import DEPTH_MAX
 from penstock.config.foreign.toml_writer import to_toml
 from penstock.config.load import judged, load_file, load_text
 from penstock.errors import SettingsError
+from penstock.testing import Broker
 
 
 def file(folder: Path, text: str | bytes) -> Path:
@@ -142,12 +149,34 @@ def test_options_and_environment_win_over_the_file(tmp_path: Path) -> None:
 
 # --- RabbitMQ -------------------------------------------------------------------------------------------------------
 
+HASH = base64.b64encode(b"salt" + sha256(b"saltpassword").digest()).decode()
+
 DEFINITIONS: dict[str, object] = {
     "rabbit_version": "3.13.1",
-    "users": [{"name": "ann", "password_hash": "x", "tags": ["administrator"]}],
+    "users": [{"name": "ann", "password_hash": HASH, "tags": "administrator,red"}, {"name": "bob"}],
     "vhosts": [{"name": "/"}, {"name": "shop"}],
-    "permissions": [{"user": "ann", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
-    "parameters": [],
+    "permissions": [
+        {"user": "ann", "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"} for vhost in ("/", "shop")
+    ],
+    "policies": [
+        {
+            "vhost": "shop",
+            "name": "cap",
+            "pattern": "^to",
+            "apply-to": "queues",
+            "priority": 2,
+            "definition": {"max-length": 5, "ha-mode": "all"},
+        }
+    ],
+    "parameters": [
+        {
+            "vhost": "/",
+            "component": "operator_policy",
+            "name": "all",
+            "value": {"pattern": ".*", "definition": {"message-ttl": 9000}, "priority": 0, "apply-to": "queues"},
+        }
+    ],
+    "global_parameters": [{"name": "cluster_name", "value": "rabbit@x"}],
     "exchanges": [
         {"name": "events", "vhost": "shop", "type": "topic", "durable": True, "auto_delete": False, "internal": False}
     ],
@@ -183,6 +212,7 @@ DEFINITIONS: dict[str, object] = {
 def test_definitions_become_settings(tmp_path: Path) -> None:
     converted = read_foreign(file(tmp_path, json.dumps(DEFINITIONS)))
     assert converted.settings == {
+        "user": [{"name": "ann", "password_hash": HASH, "tags": ["administrator"]}],
         "vhost": [{"name": "shop"}],
         "exchange": [{"name": "events", "type": "topic", "vhost": "shop"}],
         "queue": [
@@ -194,12 +224,36 @@ def test_definitions_become_settings(tmp_path: Path) -> None:
                 "dead_letter_exchange": "",
                 "dead_letter_routing_key": "graveyard",
                 "lease_period": "1500ms",
+                "arguments": {
+                    "x-queue-type": "classic",
+                    "x-message-ttl": 60_000,
+                    "x-dead-letter-exchange": "",
+                    "x-dead-letter-routing-key": "graveyard",
+                    "x-lease-period": 1500,
+                    "x-colour": "red",
+                },
             }
+        ],
+        "policy": [
+            {
+                "name": "cap",
+                "vhost": "shop",
+                "pattern": "^to",
+                "apply_to": "queues",
+                "priority": 2,
+                "definition": {"max-length": 5},
+            }
+        ],
+        "operator_policy": [
+            {"name": "all", "pattern": ".*", "apply_to": "queues", "definition": {"message-ttl": 9000}}
         ],
         "binding": [{"source": "events", "destination": "to-ship", "key": "order.*", "vhost": "shop"}],
     }
     assert remarks(converted) == {
-        (Verdict.DIFFERS, 'users[0] "ann"'),
+        (Verdict.NO_MEANING, 'users[0] "ann"'),
+        (Verdict.DIFFERS, 'users[1] "bob"'),
+        (Verdict.NO_MEANING, 'policies[0] "cap" ha-mode'),
+        (Verdict.NO_MEANING, 'global_parameters[0] "cluster_name"'),
         (Verdict.NO_MEANING, 'queues[0] "to-ship" x-colour'),
     }
     taken = load_file(converted.source)
@@ -214,15 +268,55 @@ def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) 
     text = json.dumps({"queues": [queue], "policies": [policy], "exchanges": [delayed], "permissions": [right]})
     converted = read_foreign(file(tmp_path, text))
     assert converted.settings["queue"] == [
-        {"name": "q", "fairness_model": "round-robin", "max_length": 5, "queue_expires": "1s"}
-    ]
+        {"name": "q", "fairness_model": "round-robin", "max_length": 5, "queue_expires": "1s",
+         "arguments": queue["arguments"]}
+    ]  # fmt: skip
     assert remarks(converted) == {
-        (Verdict.LATER, "permissions[0]"),
         (Verdict.REFUSED, 'queues[0] "q" x-queue-type'),
         (Verdict.REFUSED, 'exchanges[0] "later"'),
     }
-    with pytest.raises(SettingsError, match=r"permissions\[0\]: the section is not supported in this version"):
+    with pytest.raises(SettingsError, match=r'exchanges\[0\] "later": not done here'):
         load_file(converted.source)
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "told"),
+    [
+        (".*", "^q", [
+            {"topic": ".*", "exchange": "q.x", "read": True, "write": True},
+            {"queue": "(?:^q)", "read": True, "write": True}, {"read": False, "write": True},
+        ]),
+        ("amq.default", "", [{"topic": ".*", "read": False, "write": True}]),
+        ("x$", ".*", [
+            {"topic": ".*", "exchange": "q.x", "read": True, "write": True}, {"read": True, "write": False},
+        ]),
+        ("", "", []),
+    ],
+)  # fmt: skip
+def test_a_permission_becomes_entitlements(
+    tmp_path: Path, write: str, read: str, told: list[dict[str, object]]
+) -> None:
+    right = {"user": "bob", "vhost": "/", "configure": "", "write": write, "read": read}
+    exchange = {"name": "q.x", "vhost": "/", "type": "direct"}
+    text = json.dumps({"permissions": [right], "exchanges": [exchange], "vhosts": [{"name": "/"}]})
+    found = read_foreign(file(tmp_path, text)).settings.get("entitlement", [])
+    assert found == [{"user": "^bob$", **one} for one in told]
+
+
+def test_users_of_definitions_log_in_and_their_clients_declare_again(tmp_path: Path) -> None:
+    with Broker(config=file(tmp_path, json.dumps(DEFINITIONS))) as broker:
+        address = urlsplit(broker.amqp_url)
+        url = f"amqp://ann:password@{address.hostname}:{address.port}/shop"
+        connection = pika.BlockingConnection(pika.URLParameters(url))
+        channel = connection.channel()
+        queue = cast("list[dict[str, Any]]", DEFINITIONS["queues"])[0]
+        channel.queue_declare("to-ship", durable=True, arguments=queue["arguments"])
+        for key in range(7):
+            channel.basic_publish("events", f"order.{key}", b"x")
+        assert channel.queue_declare("to-ship", passive=True).method.message_count == 5  # the policy's limit
+        connection.close()
+        with pytest.raises(pika.exceptions.AMQPError):
+            pika.BlockingConnection(pika.URLParameters(url.replace(":password@", ":wrong@")))
 
 
 @pytest.mark.parametrize(

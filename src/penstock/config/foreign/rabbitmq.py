@@ -1,7 +1,7 @@
-"""RabbitMQ's `definitions.json`: vhosts, queues with their arguments, exchanges, bindings, policies.
+"""RabbitMQ's `definitions.json`: users, vhosts, permissions, policies, exchanges, queues, bindings.
 
-JSON has no lines that a parser keeps, so a place is `queues[3] "jobs"`.  Passwords are hashes there and cannot be taken
-over.  Durations are milliseconds there, text with a unit here.
+JSON has no lines that a parser keeps, so a place is `queues[3] "jobs"`.  Durations are milliseconds there, text with a
+unit here; a queue keeps its arguments too, for the declares of clients are compared with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import NamedTuple, cast
 
 from penstock.config.arguments import HARMLESS_ARGUMENTS
 from penstock.config.foreign.converted import Book, Converted, Verdict
+from penstock.config.foreign.rabbitmq_people import ALL, Permission, entitle, user_table
 from penstock.config.places import Path_, Place
+from penstock.config.policies import MIRRORS
 from penstock.config.queue_values import Kind, argument_name
 from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import SettingsError
@@ -27,12 +29,20 @@ _HALF = re.compile("[\ud800-\udfff]")
 DEPTH_MAX = 16
 _EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 _ABOUT = frozenset(
-    {"rabbit_version", "rabbitmq_version", "product_name", "product_version", "rabbitmq_definition_format"}
+    {
+        "rabbit_version",
+        "rabbitmq_version",
+        "product_name",
+        "product_version",
+        "rabbitmq_definition_format",
+        "original_vhost_name",
+        "original_cluster_name",
+        "explanation",
+        "vhost",
+    }
 )
 _ABOUT_US = {
-    "parameters": "belongs to a plugin",
     "global_parameters": "belongs to the cluster",
-    "topic_permissions": "a right by routing key",
 }
 _USUAL: Mapping[str, object] = {
     "vhost": "/",
@@ -41,7 +51,19 @@ _USUAL: Mapping[str, object] = {
     "internal": False,
     "arguments": dict[str, object](),
 }
-_SECTIONS = ("users", "vhosts", "permissions", "policies", "exchanges", "queues", "bindings")
+_USUAL_OF_POLICIES: Mapping[str, object] = {"vhost": "/", "apply_to": "all", "priority": 0}
+NO_MIRRORS = "there is one instance, so there are no mirrors"
+_SECTIONS = (
+    "users",
+    "vhosts",
+    "permissions",
+    "topic_permissions",
+    "parameters",
+    "policies",
+    "exchanges",
+    "queues",
+    "bindings",
+)
 
 
 class Item(NamedTuple):
@@ -68,11 +90,17 @@ def read_definitions(data: bytes, shown: str) -> Converted:
         )
     book = Book()
     default_vhost = _default_vhost(top)
+    vhosts = list[str]()
     for vhost in _items(book, top, "vhosts", shown):
         name = _text(book, vhost, "name")
+        if name:
+            vhosts.append(name)
         if name and name != "/":
             book.add("vhost", {"name": name}, vhost.place, {})
-    _users(book, top, shown)
+        kind = vhost.values.get("default_queue_type", "classic")
+        if kind not in ("classic", "undefined"):
+            book.remark(Verdict.DIFFERS, vhost.place, f"default_queue_type {kind!r}: queues here are of one type")
+    users = _users(book, top, shown)
     for policy in _items(book, top, "policies", shown):
         _policy(book, policy, default_vhost)
     for exchange in _items(book, top, "exchanges", shown):
@@ -81,10 +109,11 @@ def read_definitions(data: bytes, shown: str) -> Converted:
         _queue(book, queue, default_vhost)
     for binding in _items(book, top, "bindings", shown):
         _binding(book, binding, default_vhost)
+    _parameters(book, top, shown, default_vhost)
+    _permissions(book, top, shown, users, vhosts)
     for section, why in _ABOUT_US.items():
         for item in _items(book, top, section, shown):
-            verdict = Verdict.REFUSED if section == "topic_permissions" else Verdict.NO_MEANING
-            book.remark(verdict, item.place, why)
+            book.remark(Verdict.NO_MEANING, item.place, why)
     for name in top:
         if name not in {*_SECTIONS, *_ABOUT, *_ABOUT_US}:
             book.remark(Verdict.NO_MEANING, Place(shown, 0, name), "is not read")
@@ -160,34 +189,68 @@ def _arguments(book: Book, item: Item) -> Mapping[str, object]:
     return {}
 
 
-def _users(book: Book, top: Mapping[str, object], shown: str) -> None:
+def _users(book: Book, top: Mapping[str, object], shown: str) -> list[str]:
+    names = list[str]()
     for user in _items(book, top, "users", shown):
-        book.remark(Verdict.DIFFERS, user.place, "its password is a hash: write a [[user]] with password_file instead")
+        table = user_table(book, user.values, user.place)
+        if table is not None:
+            names.append(str(table["name"]))
+            book.add("user", table, user.place, {})
+    return names
+
+
+def _permissions(book: Book, top: Mapping[str, object], shown: str, users: list[str], vhosts: list[str]) -> None:
+    found = list[Permission]()
     for right in _items(book, top, "permissions", shown):
-        table: dict[str, object] = {}
-        for key in ("user", "vhost", "configure", "write", "read"):
-            value = _text(book, right, key, _default_vhost(top) if key == "vhost" else None)
-            if value is not None:
-                table[key] = value
-        if any(table.get(key) != ".*" for key in ("configure", "write", "read")):
-            book.add("permission", table, right.place, {})
+        vhost = _text(book, right, "vhost", _default_vhost(top))
+        texts = [_text(book, right, key) for key in ("user", "configure", "write", "read")]
+        if vhost is not None and None not in texts:
+            user, configure, write, read = map(str, texts)
+            found.append(Permission(user, vhost, configure, write, read, right.place))
+    if found:
+        exchanges = [(str(one.get("vhost", "/")), str(one["name"])) for one in book.tables("exchange")]
+        entitle(book, found, users, vhosts, exchanges)
+    for item in _items(book, top, "topic_permissions", shown):
+        if any(item.values.get(key, ALL) != ALL for key in ("write", "read")):
+            book.remark(Verdict.REFUSED, item.place, "a right by routing key: write an [[entitlement]] with `topic`")
 
 
-def _policy(book: Book, item: Item, default_vhost: str) -> None:
+def _parameters(book: Book, top: Mapping[str, object], shown: str, default_vhost: str) -> None:
+    for item in _items(book, top, "parameters", shown):
+        component, value = item.values.get("component"), item.values.get("value")
+        if component == "operator_policy" and isinstance(value, dict):
+            about = {key: item.values[key] for key in ("vhost", "name") if key in item.values}
+            _policy(book, Item({**cast("dict[str, object]", value), **about}, item.place), default_vhost, operator=True)
+        elif component == "vhost-limits":
+            limits = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+            if any(isinstance(limit, int) and limit >= 0 for limit in limits.values()):
+                book.remark(Verdict.REFUSED, item.place, f"limits of a vhost: {value!r}")
+        else:
+            book.remark(Verdict.REFUSED, item.place, f"belongs to the plugin {component!r}")
+
+
+def _policy(book: Book, item: Item, default_vhost: str, *, operator: bool = False) -> None:
     name, pattern = _text(book, item, "name"), _text(book, item, "pattern")
-    definition = item.values.get("definition", {})
-    if not isinstance(definition, dict):
+    given = item.values.get("definition", {})
+    if not isinstance(given, dict):
         book.wrong(item.place, "definition is not an object")
+        return
+    definition = dict(cast("dict[str, object]", given))
+    for key in [key for key in definition if key in MIRRORS]:
+        del definition[key]
+        book.remark(Verdict.NO_MEANING, item.place._replace(what=f"{item.place.what} {key}"), NO_MIRRORS)
+    if not definition:
         return
     table: dict[str, object] = {
         "name": name,
         "vhost": _text(book, item, "vhost", default_vhost),
         "pattern": pattern,
-        "apply_to": _text(book, item, "apply-to", "all"),
+        "apply_to": _text(book, item, "apply-to", "queues" if operator else "all"),
         "priority": item.values.get("priority", 0),
-        "definition": cast("dict[str, object]", definition),
+        "definition": definition,
     }
-    book.add("policy", table, item.place, {})
+    kept = {key: value for key, value in table.items() if value != _USUAL_OF_POLICIES.get(key)}
+    book.add("operator_policy" if operator else "policy", kept, item.place, {})
 
 
 def _exchange(book: Book, item: Item, default_vhost: str) -> None:
@@ -220,12 +283,14 @@ def _queue(book: Book, item: Item, default_vhost: str) -> None:
     if not _truth(book, item, "durable", default=True):
         table["durable"] = False
     if _truth(book, item, "auto_delete", default=False):
-        book.remark(Verdict.DIFFERS, item.place, "auto_delete: a queue of the settings stays")
+        table["auto_delete"] = True
     table["fairness_model"] = "round-robin"
     places: dict[Path_, Place] = {}
     for argument, value in _arguments(book, item).items():
         place = item.place._replace(what=f"{item.place.what} {argument}")
         _argument(book, table, places, argument, value, place)
+    if arguments := _arguments(book, item):
+        table["arguments"] = dict(arguments)
     book.add("queue", table, item.place, places)
 
 

@@ -147,7 +147,14 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
                 core.alter_queue(now(), present, queue.settings, queue.given)
             else:
                 core.declare_queue(
-                    now(), queue.vhost, queue.name, queue.settings, durable=queue.durable, given=queue.given
+                    now(),
+                    queue.vhost,
+                    queue.name,
+                    queue.settings,
+                    durable=queue.durable,
+                    auto_delete=queue.auto_delete,
+                    arguments=dict(queue.arguments),
+                    given=queue.given,
                 )
     for index, binding in enumerate(settings.binding):
         with _placed(settings, "binding", index, f"{binding.source} -> {binding.destination}"):
