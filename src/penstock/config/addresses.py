@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from penstock.config.hints import known_name
 from penstock.config.queue_values import COUNT_MAX, BadValue
-from penstock.records.addresses import BESIDE, MAKERS
-from penstock.units import parse_duration
+from penstock.records.addresses import BESIDE, LATER, MAKERS
+from penstock.units import parse_duration, parse_size
 
 
 def _duration(value: object) -> int:
@@ -41,6 +41,34 @@ def _share(low: float, high: float) -> Callable[[object], float]:
     return read
 
 
+def _delay(value: object) -> int:
+    """A duration, or -1 for none."""
+    return -1 if type(value) is int and value == -1 else _duration(value)
+
+
+def _bytes(value: object) -> int:
+    """A size, or -1 for none."""
+    if type(value) is int and value == -1:
+        return -1
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a size with a unit, as '10MiB'")
+    return parse_size(value)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _full_policy(value: object) -> str:
+    if value in ("DROP", "BLOCK"):
+        raise ValueError(f"{value!r} has no equal here: FAIL tells publishers that a queue is full, PAGE has no limit")
+    if value not in ("PAGE", "FAIL"):
+        raise ValueError(f"{value!r} is not one of PAGE, FAIL")
+    return str(value)
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is not text")
@@ -50,6 +78,19 @@ def _text(value: object) -> str:
 ADDRESS_KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "dead_letter_address": (_text, "Where messages go that failed too often: this key of the default exchange."),
     "max_delivery_attempts": (_count(-1), "Deliveries before that; -1 for ever."),
+    "expiry_address": (_text, "Where expired messages go; without one they are dropped."),
+    "expiry_delay": (_delay, "After what time messages expire that do not say it themselves; -1 for never."),
+    "default_ring_size": (_count(-1), "Messages that wait: a newcomer takes the place of the oldest; -1 for no ring."),
+    "default_max_consumers": (_count(-1), "Consumers at once; -1 for any number."),
+    "default_purge_on_no_consumers": (_truth, "Whether a queue keeps messages only while somebody consumes."),
+    "default_exclusive_queue": (_truth, "Whether one consumer gets everything, and the next takes over."),
+    "default_consumers_before_dispatch": (_count(0), "Consumers that must be there before the first gets anything."),
+    "default_delay_before_dispatch": (_delay, "How long after the first it begins anyway; -1 for never."),
+    "default_non_destructive": (_truth, "Whether what is consumed stays."),
+    "default_last_value_key": (_text, "The header of which a queue keeps the last message for each value."),
+    "max_size_messages": (_count(-1), "Messages that may wait where address_full_policy is FAIL; -1 for any number."),
+    "max_size_bytes": (_bytes, "The same in bytes of bodies."),
+    "address_full_policy": (_full_policy, "FAIL refuses publishes to a full queue; PAGE, the default, has no limit."),
     "redelivery_delay": (_duration, "How long a failed message waits for its next delivery."),
     "redelivery_delay_multiplier": (_share(1, 1000), "What that grows by with each failure."),
     "max_redelivery_delay": (_duration, "What it grows to; without it ten times the delay."),
@@ -59,8 +100,6 @@ ADDRESS_KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
 
 OWN = ("pattern", "vhost", "literal")
 
-LATER_ADDRESS_KEYS = frozenset({"default_ring_size", "expiry_address"})
-"""Keys that are taken and refused for now."""
 
 _PAGES = "there is one log, so nothing is paged"
 _ALONE = "there is one instance"
@@ -82,7 +121,7 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """Keys that ask for nothing that a queue here does, and why."""
 
-assert {*MAKERS, *BESIDE} == set(ADDRESS_KEYS)
+assert {*MAKERS, *BESIDE, *LATER} == set(ADDRESS_KEYS)
 
 
 def read_address(table: Mapping[str, object]) -> dict[str, object]:
@@ -93,8 +132,8 @@ def read_address(table: Mapping[str, object]) -> dict[str, object]:
 def read_address_value(key: str, value: object) -> object:
     """One of them.  Raises BadValue."""
     row = ADDRESS_KEYS.get(key)
-    if row is None:
-        if key in LATER_ADDRESS_KEYS:
+    if row is None or key in LATER:
+        if key in LATER:
             raise BadValue(key, "is not supported in this version")
         raise BadValue(key, ELSEWHERE.get(key) or f"has no equal here{known_name(key, [*OWN, *ADDRESS_KEYS])}")
     try:

@@ -94,6 +94,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "Their routing key; without it they keep their own.  Needs dead_letter_exchange.",
             rabbitmq=True,
         ),
+        QueueKey(
+            "expiry_address",
+            Kind.TEXT,
+            "Where expired messages go instead, a key of the default exchange; empty: nowhere, and rejected ones still "
+            "go to dead_letter_exchange.",
+        ),
         _choice(
             "deliver",
             "Whether a lease may go out before the message is on disk.  at-most-once is always durable.",

@@ -7,10 +7,15 @@ settings refuses it by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TypeAlias
 
-from penstock.records.settings import Retry
+from penstock.records.settings import QueueSettings, Retry
 
-Values = Mapping[str, object]
+Values: TypeAlias = "Mapping[str, object]"
+_Row: TypeAlias = "tuple[tuple[str, ...], Callable[[Values], dict[str, object]]]"
+"""The settings that a key makes, and how."""
+_NAMES = frozenset(one.name for one in fields(QueueSettings))
 
 
 def _number(values: Values, key: str, default: float) -> float:
@@ -23,7 +28,17 @@ def _deliveries(values: Values) -> dict[str, object]:
 
 
 def _dead_letters(values: Values) -> dict[str, object]:
-    return {"dead_letter_exchange": "", "dead_letter_routing_key": values["dead_letter_address"]}
+    return {"dead_letter_exchange": "", "dead_letter_routing_key": values["dead_letter_address"], **_expiry(values)}
+
+
+def _expiry_delay(values: Values) -> dict[str, object]:
+    delay = int(_number(values, "expiry_delay", -1))
+    return {"expiration": None if delay < 0 else delay}
+
+
+def _ring(values: Values) -> dict[str, object]:
+    size = int(_number(values, "default_ring_size", -1))
+    return {"ring_size": getattr(QueueSettings(), "ring_size") if size < 0 else size}  # noqa: B009
 
 
 def _retry(values: Values) -> dict[str, object]:
@@ -41,12 +56,63 @@ def _retry(values: Values) -> dict[str, object]:
     }
 
 
+def _expiry(values: Values) -> dict[str, object]:
+    return {"expiry_address": values.get("expiry_address", "")}  # without one they are dropped, dead letters or not
+
+
+def _delay_before_dispatch(values: Values) -> dict[str, object]:
+    delay = int(_number(values, "default_delay_before_dispatch", -1))
+    return {"delay_before_dispatch": None if delay < 0 else delay}
+
+
+def _full(values: Values) -> dict[str, object]:
+    """Of the policies for a full address FAIL alone is here: who publishes is told."""
+    return {"overflow": "reject-publish"} if values["address_full_policy"] == "FAIL" else {}
+
+
+def _same(key: str, name: str) -> _Row:
+    """A value that stands for itself."""
+    return (name,), lambda values: {name: values[key]}
+
+
+def _limit(key: str, name: str) -> Callable[[Values], dict[str, object]]:
+    """A limit of an address, which holds here where its policy is FAIL; below 0 there is none."""
+
+    def make(values: Values) -> dict[str, object]:
+        value = values[key]
+        if not isinstance(value, int) or value < 0 or values.get("address_full_policy") != "FAIL":
+            return {}
+        return {name: value}
+
+    return make
+
+
+_ALL: Mapping[str, _Row] = {
+    "max_delivery_attempts": (("max_deliveries",), _deliveries),
+    "dead_letter_address": (("dead_letter_exchange", "dead_letter_routing_key"), _dead_letters),
+    "expiry_address": (("expiry_address",), _expiry),
+    "expiry_delay": (("expiration",), _expiry_delay),
+    "redelivery_delay": (("retry",), _retry),
+    "default_ring_size": (("ring_size",), _ring),
+    "default_max_consumers": _same("default_max_consumers", "max_consumers"),
+    "default_purge_on_no_consumers": _same("default_purge_on_no_consumers", "purge_on_no_consumers"),
+    "default_exclusive_queue": _same("default_exclusive_queue", "single_active_consumer"),
+    "default_consumers_before_dispatch": _same("default_consumers_before_dispatch", "consumers_before_dispatch"),
+    "default_delay_before_dispatch": (("delay_before_dispatch",), _delay_before_dispatch),
+    "default_non_destructive": _same("default_non_destructive", "non_destructive"),
+    "default_last_value_key": _same("default_last_value_key", "last_value_key"),
+    "max_size_messages": (("max_length",), _limit("max_size_messages", "max_length")),
+    "max_size_bytes": (("max_length_bytes",), _limit("max_size_bytes", "max_length_bytes")),
+    "address_full_policy": (("overflow",), _full),
+}
+
 MAKERS: Mapping[str, Callable[[Values], dict[str, object]]] = {
-    "max_delivery_attempts": _deliveries,
-    "dead_letter_address": _dead_letters,
-    "redelivery_delay": _retry,
+    key: make for key, (names, make) in _ALL.items() if all(name in _NAMES for name in names)
 }
 """By the key without which nothing comes of it: the settings of a queue, out of all merged values."""
+
+LATER = frozenset(_ALL.keys() - MAKERS.keys())
+"""Keys whose setting this version does not have."""
 
 BESIDE: Mapping[str, str] = {
     "redelivery_delay_multiplier": "redelivery_delay",

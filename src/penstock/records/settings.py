@@ -53,6 +53,7 @@ class QueueSettings:
     message_ttl: int | None = None  # microseconds; RabbitMQ's name for the same, the smaller wins
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
+    expiry_address: str | None = None  # of the default exchange: where expired ones go instead; empty: nowhere
     deliver: Deliver = "early"
     deferred_ack_expiration: int = 86_400_000_000  # microseconds that an ack of what is not there is remembered
     barrier_expression: str | None = None  # what matches it waits for all before it, and holds back all after it
@@ -76,6 +77,14 @@ class QueueSettings:
     group_local_queue_domain: str | None = None  # what it is known by beside its name; None: the instance's group
     max_length: int | None = None  # ready messages; None: no limit
     overflow: Overflow = "drop-head"  # what gives way where a limit is met
+
+    def letters_to(self, reason: str) -> tuple[str, str | None] | None:
+        """The exchange and key of what ends for this reason, a None for the key it came by; None: nowhere."""
+        if self.expiry_address is not None and reason.split(",")[0] == "time_limit":
+            return ("", self.expiry_address) if self.expiry_address else None
+        if self.dead_letter_exchange is None:
+            return None
+        return self.dead_letter_exchange, self.dead_letter_routing_key
 
     @property
     def rank_text(self) -> str | None:

@@ -38,7 +38,7 @@ REMEMBERED = 10_000
 PLAIN = QueueSettings()
 """Settings of a queue that shows its own name alone and sends nothing elsewhere, in the keys that matter."""
 
-_ELSEWHERE = ("underlying_topic", "exchange", "default_publish_target", "dead_letter_exchange")
+_ELSEWHERE = ("underlying_topic", "exchange", "default_publish_target", "dead_letter_exchange", "expiry_address")
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ def test_all_address_settings_that_match_are_merged_the_closest_first(world: Rul
         address("a.*.c", max_delivery_attempts=3),
     )
     assert queue.settings == QueueSettings(
-        max_deliveries=3, dead_letter_exchange="", dead_letter_routing_key="DLQ",
+        max_deliveries=3, dead_letter_exchange="", dead_letter_routing_key="DLQ", expiry_address="",
         retry=Retry(5_000_000, 2.0, 50_000_000, 0.0, 0),
     )  # fmt: skip
     sources = world.core.sources(queue)

@@ -163,6 +163,49 @@ def test_address_settings_of_the_file_rule_live_queues_and_are_undone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "expired", "rejected"),
+    [
+        ({"dead_letter_address": "dead"}, None, "dead"),
+        ({"dead_letter_address": "dead", "expiry_address": "late"}, "late", "dead"),
+        ({"expiry_address": "late"}, "late", None),
+    ],
+)
+def test_expired_messages_have_an_address_of_their_own(
+    settings: dict[str, str], expired: str | None, rejected: str | None
+) -> None:
+    queues = [{"name": "jobs"}, {"name": "dead"}, {"name": "late"}]
+    with Broker(config={"queue": queues, "address": [{"pattern": "jobs", **settings}]}) as broker:
+        broker.publish("jobs", b"late", expiration=1.0)
+        broker.advance(2.0)
+        broker.publish("jobs", b"bad")
+        [message] = broker.subscribe("jobs").take()
+        message.expire()
+        found = {name: [one.body for one in broker.subscribe(name).take()] for name in ("dead", "late")}
+    wanted: dict[str, list[bytes]] = {"dead": [], "late": []}
+    for name, body in ((expired, b"late"), (rejected, b"bad")):
+        if name is not None:
+            wanted[name].append(body)
+    assert found == wanted
+
+
+def test_address_settings_of_consumers_and_full_addresses() -> None:
+    settings = {
+        "default_exclusive_queue": True, "default_max_consumers": 3, "max_size_messages": 1,
+        "address_full_policy": "FAIL", "expiry_delay": "5s",
+    }  # fmt: skip
+    with Broker(config={"queue": [{"name": "jobs"}], "address": [{"pattern": "#", **settings}]}) as broker:
+        assert {key: row["value"] for key, row in stats(broker)["settings"].items()} == {
+            "single_active_consumer": True, "max_consumers": 3, "max_length": 1, "overflow": "reject-publish",
+            "expiration": "5s",
+        }  # fmt: skip
+        broker.publish("jobs", b"1")
+        with pytest.raises(penstock.PenstockError):
+            broker.publish("jobs", b"2")
+        broker.advance(6.0)
+        assert broker.stats("jobs")["ready"] == 0
+
+
+@pytest.mark.parametrize(
     ("config", "why"),
     [
         ({"address": [{"pattern": "a.#.b"}]}, "'#' stands for the rest of an address"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.config.addresses import ADDRESS_KEYS, ELSEWHERE, LATER_ADDRESS_KEYS
+from penstock.config.addresses import ADDRESS_KEYS, ELSEWHERE
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.document import Element
 from penstock.config.places import Path_, Place
@@ -165,7 +165,7 @@ def _setting(book: Book, element: Element) -> None:
         if key in ELSEWHERE:
             book.remark(Verdict.NO_MEANING, child.place(place.what), ELSEWHERE[key])
             continue
-        if key not in ADDRESS_KEYS and key not in LATER_ADDRESS_KEYS:
+        if key not in ADDRESS_KEYS:
             book.remark(Verdict.REFUSED, child.place(place.what), f"{child.text!r} has no equal here")
             continue
         if key in table:

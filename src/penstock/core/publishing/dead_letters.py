@@ -95,8 +95,9 @@ class DeadLetters:
         at = {lsn: row for row, lsn in enumerate(rows.lsns)}
         order = [at[lsn] for run in letter.runs for lsn in run.chunk if lsn in at]
         out = list[Prepared]()
-        if queue.settings.dead_letter_exchange is not None:
-            out.append(self._to_exchange(queue, rows, order, letter.reason))
+        target = queue.settings.letters_to(letter.reason)
+        if target is not None:
+            out.append(self._to_exchange(queue, *target, rows, order, letter.reason))
         if queue.actions:
             out.append(self._to_actions(queue, rows, order, letter.reason))
         return [one for one in out if one.causes or one.acts]
@@ -132,9 +133,9 @@ class DeadLetters:
                 act.after = lsn
                 self._outbox.effect(act)
 
-    def _to_exchange(self, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> Prepared:
-        settings = queue.settings
-        exchange, key = settings.dead_letter_exchange or "", settings.dead_letter_routing_key
+    def _to_exchange(
+        self, queue: Queue, exchange: str, key: str | None, rows: Rows, order: Sequence[int], why: str
+    ) -> Prepared:
         letters = _Letters([], [], [], [], {})
         reason = why.split(",")[0]
         for i in order:

@@ -555,7 +555,7 @@ class Queue(Contents):
         """Whether messages that leave for this reason have somewhere to go; what a ring replaced, if that is asked."""
         if reason == REPLACED:
             return names(self.actions, reason)
-        if self.settings.dead_letter_exchange is not None:
+        if self.settings.letters_to(reason) is not None:
             return True
         reasons = reason.split(",")
         return wants(self.actions, reasons)
