@@ -14,17 +14,13 @@ class Http:
 
     def __init__(self, broker: Broker, user: str = "guest", password: str | None = None) -> None:
         self.broker = broker
-        password = user if password is None else password
-        self._client = httpx.Client(base_url=f"{broker.http_url}/api/", auth=(user, password), timeout=20)
-
-    def close(self) -> None:
-        self._client.close()
+        self._auth = user, user if password is None else password
 
     def ask(self, method: str, path: str, body: object = None, **more: Any) -> httpx.Response:
         """An answer, whatever its status."""
         if body is not None:
             more["json"] = body
-        return self._client.request(method, path, **more)
+        return httpx.request(method, f"{self.broker.http_url}/api/{path}", auth=self._auth, timeout=20, **more)
 
     def get(self, path: str) -> Any:
         """The value of a path that is there."""

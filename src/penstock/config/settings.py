@@ -189,9 +189,10 @@ class User(Section):
     hashing: Literal["sha256", "sha512", "md5"] = Field(default="sha256", description="How password_hash was made.")
     tags: tuple[Literal["administrator", "policymaker", "monitoring", "management", "impersonator"], ...] = Field(
         default=(),
-        description='What else the user may do: "administrator" reads records of all kinds, and has the whole log '
-        'backed up, verified and compacted; "policymaker" sets policies; the others are shown to tools and allow '
-        "nothing more.",
+        description='What else the user may do: "administrator" reads records of all kinds, has the whole log '
+        'backed up, verified and compacted, and administers users, vhosts and limits over HTTP; "monitoring" sees '
+        'connections of others there, "policymaker" sets policies, and each of them includes "management": '
+        "declaring, deleting, publishing and getting over HTTP.",
     )
     loopback_only: StrictBool = Field(default=False, description="Refuse this user from other machines.")
 

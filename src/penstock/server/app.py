@@ -28,6 +28,7 @@ from penstock.log.settings import CACHE_MOST
 from penstock.memory import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
+from penstock.server.accounts import Accounts
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.compacting import Compactor
 from penstock.server.bulk.process import Bulk
@@ -126,7 +127,8 @@ class Server:
         self.clock = SystemClock()
         self.stopping = asyncio.Event()
         self.counters = Counters()
-        self.users = Users(settings.users, settings.entitlement, settings.server.name)
+        self.accounts = Accounts(settings.vhosts, frozenset(user.name for user in settings.user))
+        self.users = Users(settings.users, settings.entitlement, settings.server.name, self.accounts)
         self.serving = False  # the doors are open
         self.failure: BaseException | None = None  # why the process must stop
         self.recovered_records = 0
@@ -160,6 +162,8 @@ class Server:
         self.loop = loop
         data = make_folder(settings.server.data)
         disk = OsDisk(data)
+        self.accounts.in_thread = True
+        self.accounts.load(disk)
         starting = Starting(self, self._show)
         try:
             self.log, recovered = await starting.recover(self.pools.reading, partial(self._recover, disk))
@@ -185,6 +189,7 @@ class Server:
             self.log.on_broken = self.engine.break_down
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later)
             apply_settings(recovered.core, settings, self.engine.now)
+            self.accounts.bound(recovered.core.queue_limits)
             declare_views(self.engine.views, settings)
             self.engine.acts.resuming.start()
             self.engine.finish_turn()
@@ -194,6 +199,7 @@ class Server:
                 self.progress.watch("finishing", done, total)
                 await asyncio.sleep(0)  # HTTP answers between two chunks
             self.progress.watch("opening", 0, 1)
+            from penstock.server.amqp.admission import Admission
             from penstock.server.amqp.door import AmqpDoor  # the doors' modules came while the log was folded
             from penstock.server.flight.actions.compact import CompactAction
             from penstock.server.flight.door import FlightDoor
@@ -211,12 +217,13 @@ class Server:
             )
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
             self.amqp = AmqpDoor(
-                self.engine, self.users.check, frozenset(settings.vhosts), self.counters, limits, self.users.rights
-            )
+                self.engine, self.users.check, self.accounts.vhosts, self.counters, limits, self.users.rights,
+                Admission(self.users),
+            )  # fmt: skip
             self.flight = FlightDoor(
                 self.engine,
                 self.users,
-                frozenset(settings.vhosts),
+                self.accounts.vhosts,
                 disk,
                 wake=loop.call_soon_threadsafe,
                 bulk=self.bulk,

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
 
+Need: TypeAlias = "tuple[str, str, str]"
+"""What a change needs of a thing: `configure`, `write` or `read`; `queue` or `exchange`; its name."""
+
 Right: TypeAlias = "bool | Filter"
 """All, nothing, or what a filter lets through."""
 
@@ -89,18 +92,23 @@ class Entitlements:
         self._tags = tags
         self._rights = dict[str, Rights]()
 
+    def forget(self) -> None:
+        """Users have changed."""
+        self._rights = {}
+
     def rights(self, user: str) -> Rights | None:
         """Of one user; None where nothing is limited.  Any thread."""
         if not self._entries:
             return None
-        found = self._rights.get(user)
+        rights = self._rights  # whoever forgets puts another one there
+        found = rights.get(user)
         if found is None:
-            if len(self._rights) >= REMEMBERED:
-                self._rights.clear()
+            if len(rights) >= REMEMBERED:
+                rights.clear()
             tags = self._tags(user)
             asks = Context(user=user, instance_name=self._instance)
             mine = [entry.bound(asks) for entry in self._entries if entry.of(user, tags)]
-            found = self._rights[user] = Rights(user, mine, administrator=ADMINISTRATOR in tags)
+            found = rights[user] = Rights(user, mine, administrator=ADMINISTRATOR in tags)
         return found
 
 
@@ -230,8 +238,11 @@ class Rights:
             right = self._remembered(("write either", vhost, "", key), lambda: next(either, False))
         return self._granted(right, "write", f"queue '{key}' in vhost '{vhost}'")
 
-    def configure(self, what: str) -> None:
-        """AccessRefused unless the user may change the topology."""
+    def configure(self, what: str, vhost: str | None = None, needs: Iterable[Need] = ()) -> None:
+        """AccessRefused unless the user may change the topology.
+
+        vhost, needs: where, and what the change needs there, which permissions ask for; entitlements ask for the tag.
+        """
         if not self.administrator:
             raise AccessRefused(f"{what}: where entitlements are configured, for users with the tag {ADMINISTRATOR!r}")
 

@@ -128,13 +128,21 @@ def _consuming(queue: Queue, consumer: Consumer) -> dict[str, object]:
         "queue": queue.name,
         "tag": consumer.tag,
         "client": consumer.client,
-        "user": holder.session.user if isinstance(holder, Channel) else "",
+        **_whose(holder),
         "ack_required": not consumer.no_ack,
         "exclusive": consumer.exclusive,
         "prefetch": 0 if consumer.limit >= UNLIMITED else consumer.limit,
         "active": not consumer.paused,
         "unacknowledged": consumer.outstanding,
     }
+
+
+def _whose(holder: object) -> dict[str, object]:
+    """The user of a consumer, and the name of its connection."""
+    if not isinstance(holder, Channel):
+        return {"user": ""}
+    session = holder.session
+    return {"user": session.user, "connection": f"{session.peer} -> {session.local}"}
 
 
 def _level(engine: Engine, follower: Follower) -> bool:

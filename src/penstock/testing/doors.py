@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.errors import PenstockError, Unavailable
+from penstock.server.accounts import Accounts
+from penstock.server.amqp.admission import Admission
 from penstock.server.amqp.door import AmqpDoor, AmqpLink
 from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
@@ -46,7 +48,10 @@ class Doors:
 
     def __init__(self, instance: Instance, disk: Disk) -> None:
         settings = instance.settings
-        self.users = Users(settings.users, settings.entitlement, settings.server.name)  # raises: before there is a loop
+        self.accounts = Accounts(settings.vhosts, frozenset(user.name for user in settings.user))
+        self.accounts.load(disk)
+        users = Users(settings.users, settings.entitlement, settings.server.name, self.accounts)
+        self.users = users  # what raises comes before there is a loop
         self.instance = instance
         self.pulse = Pulse()
         self.loop = self.pulse.new_loop()
@@ -78,8 +83,9 @@ class Doors:
         limits = Limits(
             frame_max=amqp.frame_max, channel_max=amqp.channel_max, heartbeat=0, max_message_size=amqp.message_max
         )
-        vhosts = frozenset(self.settings.vhosts)
-        return AmqpDoor(self.engine, self.users.check, vhosts, self.counters, limits, self.users.rights)
+        self.accounts.bound(self.engine.core.queue_limits)
+        vhosts, admission = self.accounts.vhosts, Admission(self.users)
+        return AmqpDoor(self.engine, self.users.check, vhosts, self.counters, limits, self.users.rights, admission)
 
     # -- handing over
 
@@ -130,7 +136,7 @@ class Doors:
     def _open_flight(self, port: int) -> int:
         from penstock.server.flight.door import FlightDoor
 
-        vhosts = frozenset(self.settings.vhosts)
+        vhosts = self.accounts.vhosts
         wake = self.loop.call_soon_threadsafe
         door = self.run(lambda: FlightDoor(self.engine, self.users, vhosts, self._disk, wake=wake))
         self._flight = door

@@ -13,6 +13,4 @@ from penstock.testing import Broker
 @pytest.fixture
 def http() -> Iterator[Http]:
     with Broker({"queue": [{"name": "q"}], "vhost": [{"name": "shop"}]}) as broker:
-        client = Http(broker)
-        yield client
-        client.close()
+        yield Http(broker)

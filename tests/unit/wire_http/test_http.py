@@ -240,7 +240,6 @@ def test_overview_and_whoami(client: Client) -> None:
     assert overview["message_stats"]["publish"] == 12
     assert overview["penstock"]["settings"]["server.sync"]["from"] == "default"
     assert client.get("/api/whoami").json() == {"name": "guest", "tags": ["administrator"]}
-    assert client.get("/api/vhosts").json() == [{"name": "/"}, {"name": "shop"}]
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -111,6 +111,7 @@ class Parts:
         self._deferred = Deferred()
         self._patterns: dict[Subscription, None] = {}  # subscriptions to several queues
         self._sweeps: dict[Token, Sweep] = {}  # settlements by filter on their way
+        self.queue_limits: dict[str, int] = {}  # of vhosts: queues there may be; whoever serves sets it, no log has it
         self._sweeping = 0  # the serial number of the last one
 
     @property

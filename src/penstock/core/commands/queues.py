@@ -71,6 +71,8 @@ class QueueCommands(RecoveryCommands):
         fresh = not passive and (vhost, name) not in self._admin.queues
         if fresh:
             self._check_point(name, settings)
+            if vhost in self.queue_limits:
+                self._check_limit(vhost, name)
         self._out.begin()
         try:
             queue = self._admin.declare_queue(
@@ -87,6 +89,14 @@ class QueueCommands(RecoveryCommands):
         finally:
             self._out.end()
         return queue
+
+    def _check_limit(self, vhost: str, name: str) -> None:
+        """PreconditionFailed when the vhost has as many queues as it may."""
+        most = self.queue_limits[vhost]
+        if sum(queue.vhost == vhost for queue in self._admin.by_id.values()) >= most:
+            raise PreconditionFailed(
+                f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({most}) is reached"
+            )
 
     def ruling(self, queue: Queue) -> Ruling:
         """A queue's own settings, which of them were given, and what makes those in force of them."""

@@ -46,8 +46,8 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
 
 def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
     """queue.bind."""
-    may_configure(session, "binding a queue")
     name = channel.queue_name(method.queue)
+    may_configure(session, "binding a queue", ("write", "queue", name), ("read", "exchange", method.exchange))
     key = method.routing_key if method.routing_key or method.queue else name
     queue = session.core.queue(session.vhost, name, by=session)
     session.core.bind(session.engine.now(), session.vhost, method.exchange, queue.name, "queue", key, method.arguments)
@@ -57,8 +57,8 @@ def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
 
 def unbind_queue(session: Session, channel: Channel, method: m.QueueUnbind) -> None:
     """queue.unbind."""
-    may_configure(session, "unbinding a queue")
     name = channel.queue_name(method.queue)
+    may_configure(session, "unbinding a queue", ("write", "queue", name), ("read", "exchange", method.exchange))
     session.core.unbind(
         session.engine.now(), session.vhost, method.exchange, name, "queue", method.routing_key, method.arguments
     )
@@ -83,7 +83,7 @@ def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> N
         count = 0  # deleting what is not there is fine
     else:
         if queue.exclusive_to is not session:
-            may_configure(session, "deleting a queue")
+            may_configure(session, "deleting a queue", ("configure", "queue", name))
         count = session.core.delete_queue(
             session.engine.now(), queue, if_unused=method.if_unused, if_empty=method.if_empty
         )
@@ -97,7 +97,11 @@ def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> N
 def declare_exchange(session: Session, channel: Channel, method: m.ExchangeDeclare) -> None:
     """exchange.declare: an exchange, or whether it is there."""
     if not method.passive:
-        may_configure(session, "declaring an exchange")
+        alternate = method.arguments.get("alternate-exchange")
+        needs = [("configure", "exchange", method.exchange)]
+        if isinstance(alternate, str):
+            needs += [("read", "exchange", method.exchange), ("write", "exchange", alternate)]
+        may_configure(session, "declaring an exchange", *needs)
     session.core.declare_exchange(
         session.engine.now(),
         session.vhost,
@@ -115,7 +119,7 @@ def declare_exchange(session: Session, channel: Channel, method: m.ExchangeDecla
 
 def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete) -> None:
     """exchange.delete."""
-    may_configure(session, "deleting an exchange")
+    may_configure(session, "deleting an exchange", ("configure", "exchange", method.exchange))
     session.core.delete_exchange(session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused)
     if not method.nowait:
         session.reply(channel, m.ExchangeDeleteOk(), durable=True)
@@ -123,7 +127,9 @@ def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete
 
 def bind_exchange(session: Session, channel: Channel, method: m.ExchangeBind) -> None:
     """exchange.bind."""
-    may_configure(session, "binding an exchange")
+    may_configure(
+        session, "binding an exchange", ("write", "exchange", method.destination), ("read", "exchange", method.source)
+    )
     session.core.bind(
         session.engine.now(),
         session.vhost,
@@ -139,7 +145,9 @@ def bind_exchange(session: Session, channel: Channel, method: m.ExchangeBind) ->
 
 def unbind_exchange(session: Session, channel: Channel, method: m.ExchangeUnbind) -> None:
     """exchange.unbind."""
-    may_configure(session, "unbinding an exchange")
+    may_configure(
+        session, "unbinding an exchange", ("write", "exchange", method.destination), ("read", "exchange", method.source)
+    )
     session.core.unbind(
         session.engine.now(),
         session.vhost,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import DiskFull, Refused
@@ -20,6 +20,7 @@ from penstock.wire.amqp.frames import Limits
 from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
+    from penstock.server.amqp.admission import Admission
     from penstock.server.amqp.channel import Channel
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
@@ -47,12 +48,14 @@ class AmqpDoor:
         self,
         engine: Engine,
         check_login: CheckLogin,
-        vhosts: frozenset[str],
+        vhosts: Container[str],
         counters: Counters,
         limits: Limits | None = None,
         rights: Callable[[str], Rights | None] = unlimited,
+        admission: Admission | None = None,
     ) -> None:
-        """`rights`: what a user may read and write; None where nothing is limited."""
+        """`rights`: what a user may read and write; None where nothing is limited.  `vhosts` may change."""
+        self.admission = admission
         self.rights = rights
         self.engine = engine
         self.check_login = check_login
@@ -90,9 +93,9 @@ class AmqpDoor:
         for session in list(self.sessions):
             session.close_by_server(320, text)
 
-    def open_session(self, link: AmqpLink, peer: str) -> Session:
-        """A connection came."""
-        session = Session(self, ServerConnection(self.limits), link, peer)
+    def open_session(self, link: AmqpLink, peer: str, local: str = "") -> Session:
+        """A connection came from one address to another."""
+        session = Session(self, ServerConnection(self.limits), link, peer, local)
         self.sessions.add(session)
         self.counters.connections_opened += 1
         return session
@@ -128,6 +131,8 @@ class AmqpDoor:
         """connection.open."""
         if vhost not in self.vhosts:
             session.machine.fail_connection(530, f"vhost {vhost} not found", methods.ConnectionOpen)
+        elif self.admission is not None and (why := self.admission.to_vhost(session, vhost)) is not None:
+            session.machine.fail_connection(530, why, methods.ConnectionOpen)
         else:
             session.vhost = vhost
             session.opened = True
@@ -212,7 +217,8 @@ class AmqpLink(asyncio.Protocol):
         self.keep_below(SEND_MOST)
         self._read_at_most(self._appetite.size)
         host, port = self.transport.get_extra_info("peername")[:2]
-        self.session = self.door.open_session(self, f"{host}:{port}")
+        here = self.transport.get_extra_info("sockname")[:2]
+        self.session = self.door.open_session(self, f"{host}:{port}", f"{here[0]}:{here[1]}")
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes came."""

@@ -15,7 +15,7 @@ from penstock.errors import AccessRefused
 from penstock.expr import Filter
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.entries import Publishes
-from penstock.server.entitlements import Rights, narrowed
+from penstock.server.entitlements import Need, Rights, narrowed
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ def may_declare(session: Session, name: str, settings: QueueSettings) -> None:
         session.rights.declare(session.vhost, name, settings, present)
 
 
-def may_configure(session: Session, what: str) -> None:
-    """AccessRefused unless the user may change the topology."""
+def may_configure(session: Session, what: str, *needs: Need) -> None:
+    """AccessRefused unless the user may change the topology so."""
     if session.rights is not None:
-        session.rights.configure(what)
+        session.rights.configure(what, session.vhost, needs)
 
 
 def may_purge(session: Session, queue: Queue) -> None:

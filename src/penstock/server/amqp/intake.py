@@ -79,6 +79,10 @@ class Intake:
             return
         self._store(channel, run, topics, judged)
 
+    def forget_rights(self) -> None:
+        """They have changed."""
+        self._judge = None
+
     def _entitled(self, rights: Rights) -> Entitled:
         if self._judge is None:
             self._judge = Entitled(self, rights)

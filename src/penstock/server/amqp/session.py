@@ -36,7 +36,7 @@ LONE_READ = 2048
 class Session:
     """A connection that has a link.  `receive` for bytes in; `outgoing` has the bytes out until the end of the turn."""
 
-    def __init__(self, door: AmqpDoor, machine: ServerConnection, link: Link, peer: str) -> None:
+    def __init__(self, door: AmqpDoor, machine: ServerConnection, link: Link, peer: str, local: str = "") -> None:
         self.door = door
         self.engine = door.engine
         self.core = door.engine.core
@@ -44,6 +44,7 @@ class Session:
         self.machine = machine
         self.link = link
         self.peer = peer
+        self.local = local
         self.user = ""
         self.rights: Rights | None = None  # None: nothing is limited
         self.vhost = "/"
@@ -268,6 +269,10 @@ class Session:
                 self.door.login(self, event)
             case events.OpenAsked():
                 self.door.open_vhost(self, event.vhost)
+            case events.ChannelOpened() if (why := self._too_many_channels()) is not None:
+                self.machine.fail_connection(530, why, methods.ChannelOpen)
+                self._close_all(lost=False)
+                self.outgoing.mark_dirty()
             case events.ChannelOpened():
                 self.channels[event.channel] = Channel(self, event.channel)
                 self.counters.channels_opened += 1
@@ -283,6 +288,15 @@ class Session:
                 self.send(0, methods.ConnectionCloseOk())
             case _:
                 pass
+
+    def _too_many_channels(self) -> str | None:
+        admission = self.door.admission
+        return None if admission is None else admission.to_channel(self)
+
+    def take_rights(self, rights: Rights | None) -> None:
+        """What the user may do has changed."""
+        self.rights = rights
+        self.intake.forget_rights()
 
     def _channel_over(self, number: int, *, lost: bool = False) -> None:
         channel = self.channels.get(number)

@@ -11,7 +11,7 @@ It checks who calls and how many streams run, parses the command, and hands over
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,7 @@ class FlightDoor:
         self,
         engine: Engine,
         people: People,
-        vhosts: frozenset[str],
+        vhosts: Container[str],
         disk: Disk,
         *,
         wake: Callable[[Callable[[], None]], object],

@@ -162,7 +162,7 @@ class Gatekeeper:
             if not rights.sees_queue(vhost, queue):
                 raise refused("see", f"queue '{queue}' in vhost '{vhost}'", rights.user)
         elif name not in FREE:
-            rights.configure(name)
+            rights.configure(name, _vhost(body))
 
     def _declare(self, caller: Caller, rights: Rights, body: Body) -> None:
         name, vhost = _text(body, "queue"), _vhost(body)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Now
     from penstock.server.app import Server
     from penstock.server.engine import Engine
-    from penstock.server.entitlements import Rights
+    from penstock.server.entitlements import Need, Rights
     from penstock.server.http.facts import Facts
 
 T = TypeVar("T")
@@ -87,11 +87,11 @@ class Commands:
         """What a user may do; None where nothing is limited."""
         return self.server.users.rights(user)
 
-    def configure(self, user: str, what: str) -> None:
-        """AccessRefused unless the user may change the topology."""
+    def configure(self, user: str, what: str, vhost: str, *needs: Need) -> None:
+        """AccessRefused unless the user may change the topology so."""
         rights = self.rights(user)
         if rights is not None:
-            rights.configure(what)
+            rights.configure(what, vhost, needs)
 
     def vhost(self, name: str) -> str:
         """A vhost that is there.  Raises NotFound."""

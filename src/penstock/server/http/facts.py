@@ -128,7 +128,7 @@ class Facts:
 
     def vhosts(self) -> Sequence[str]:
         """Names of all vhosts."""
-        return self._server.settings.vhosts
+        return list(self._server.accounts.vhosts)
 
     def check_login(self, user: str, password: str, host: str) -> bool:
         """Whether this user may log in."""

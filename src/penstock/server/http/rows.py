@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.server.http.commands import Waits
+from penstock.server.http.links import Links
 from penstock.server.http.messages import Messages
+from penstock.server.http.people import People
 from penstock.server.http.topology import Topology
-from penstock.wire.http import bindings, exchanges, messages
+from penstock.wire.http import bindings, exchanges, health, links, messages, people, vhosts
 
 if TYPE_CHECKING:
     from penstock.server.app import Server
@@ -19,8 +21,14 @@ def rows_of(server: Server, facts: Facts) -> list[Row]:
     """The paths beside those that the facts answer."""
     waits = Waits()
     topology = Topology(server, facts, waits)
+    talk = Messages(server, facts, waits)
+    everybody = People(server, facts, waits)
     return [
         *exchanges.rows(topology),
         *bindings.rows(topology),
-        *messages.rows(Messages(server, facts, waits)),
+        *people.rows(everybody),
+        *vhosts.rows(everybody),
+        *messages.rows(talk),
+        *links.rows(Links(server, facts, waits)),
+        *health.rows(facts, topology, talk),
     ]

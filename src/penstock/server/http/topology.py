@@ -41,7 +41,7 @@ class Topology(Commands):
     async def delete_queue(self, user: str, vhost: str, name: str, *, if_unused: bool, if_empty: bool) -> None:
         """Delete."""
         queue = self._visible(user, vhost, name)
-        self.configure(user, "deleting a queue")
+        self.configure(user, "deleting a queue", vhost, ("configure", "queue", name))
         await self.decide(lambda: self.core.delete_queue(self.now(), queue, if_unused=if_unused, if_empty=if_empty))
 
     async def purge_queue(self, user: str, vhost: str, name: str) -> None:
@@ -90,7 +90,11 @@ class Topology(Commands):
         arguments: Mapping[str, object],
     ) -> bool:
         """Declare, or find an equal one; whether it is new."""
-        self.configure(user, "declaring an exchange")
+        needs = [("configure", "exchange", name)]
+        alternate = arguments.get("alternate-exchange")
+        if isinstance(alternate, str):
+            needs += [("read", "exchange", name), ("write", "exchange", alternate)]
+        self.configure(user, "declaring an exchange", vhost, *needs)
         fresh = self.exchange(vhost, name) is None
         await self.decide(
             lambda: self.core.declare_exchange(
@@ -102,7 +106,7 @@ class Topology(Commands):
 
     async def delete_exchange(self, user: str, vhost: str, name: str, *, if_unused: bool) -> None:
         """Delete with its bindings.  Raises NotFound."""
-        self.configure(user, "deleting an exchange")
+        self.configure(user, "deleting an exchange", vhost, ("configure", "exchange", name))
         if self.exchange(vhost, name) is None:
             raise NotFound("Not Found")
         await self.decide(lambda: self.core.delete_exchange(self.now(), vhost, name, if_unused=if_unused))
@@ -153,7 +157,7 @@ class Topology(Commands):
         self, user: str, vhost: str, source: str, kind: str, name: str, key: str, arguments: Mapping[str, object]
     ) -> None:
         """Bind; the same twice is one.  Raises NotFound."""
-        self.configure(user, "binding")
+        self.configure(user, "binding", vhost, ("write", kind, name), ("read", "exchange", source))
         self.vhost(vhost)
         if kind == "queue":
             self.queue(vhost, name)
@@ -163,7 +167,7 @@ class Topology(Commands):
         self, user: str, vhost: str, source: str, kind: str, name: str, key: str, arguments: Mapping[str, object]
     ) -> None:
         """Remove a binding."""
-        self.configure(user, "unbinding")
+        self.configure(user, "unbinding", vhost, ("write", kind, name), ("read", "exchange", source))
         if source == DEFAULT:
             raise AccessRefused("operation not permitted on the default exchange")
         await self.decide(lambda: self.core.unbind(self.now(), vhost, source, name, kind, key, arguments))

@@ -52,7 +52,7 @@ class Conversation:
         self.client_capabilities: frozenset[str] = frozenset()
         self.partial_size = 0  # bytes of bodies announced and not yet complete
         self._version = version
-        self._mechanism = ""
+        self.mechanism = ""
         self._payload_max = self.limits.handshake_frame - OVERHEAD
         self._kept = bytearray()  # an unfinished frame, or what waits for the shell's answer
         self._need = len(PROTOCOL_HEADER)  # bytes of `_kept` without which nothing can be read
@@ -102,7 +102,7 @@ class Conversation:
             return
         self.fail_connection(
             ACCESS_REFUSED,
-            f"Login was refused using authentication mechanism {self._mechanism}. For details see the broker logfile.",
+            f"Login was refused using authentication mechanism {self.mechanism}. For details see the broker logfile.",
             m.ConnectionStartOk,
         )
 

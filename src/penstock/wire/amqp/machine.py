@@ -232,7 +232,7 @@ class ServerConnection(Conversation):
         elif isinstance(method, m.ConnectionStartOk) and self.phase is Phase.STARTING:
             self.client_properties = method.client_properties
             self.client_capabilities = client_capabilities(method.client_properties)
-            self._mechanism = method.mechanism
+            self.mechanism = method.mechanism
             user, password = credentials(method)
             self.phase = Phase.LOGIN
             self._events.append(LoginAsked(method.mechanism, user, password))

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from penstock.wire.http.answers import gathered, json_response, not_found
 from penstock.wire.http.facts import Metrics, ServerFacts
-from penstock.wire.http.lists import listed, only_columns
+from penstock.wire.http.lists import only_columns
 from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, Ask, Row
 
 RABBITMQ_VERSION = "3.13.0"
@@ -27,7 +27,6 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
     doors = _Overview(facts)
     return (
         Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force"),
-        Row("GET", "/api/vhosts", doors.vhosts, "Every vhost", many=True),
         Row("GET", "/api/whoami", doors.whoami, "The user that is asking"),
         Row("GET", "/api/nodes", doors.nodes, "The one node", many=True),
         Row("GET", "/api/nodes/{name}", doors.node, "The one node"),
@@ -95,10 +94,6 @@ class _Overview:
 
     def _exchange_types(self) -> list[dict[str, object]]:
         return [{"name": name, "description": "", "enabled": True} for name in self._facts.exchange_types()]
-
-    async def vhosts(self, ask: Ask) -> Response:
-        """Names of the vhosts."""
-        return await listed(({"name": name} for name in self._facts.vhosts()), ask.query)
 
     async def whoami(self, ask: Ask) -> Response:
         """The user that is asking."""

@@ -6,7 +6,7 @@ Each is one durable step: it may be asked again after a crash and gives the same
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -43,7 +43,7 @@ ROWS_DEFAULT = 10_000
 class StreamActions:
     """Streams, stages and sink commits; and how any action runs on the loop."""
 
-    def __init__(self, handover: Handover, stages: Stages, copier: Copier, vhosts: frozenset[str]) -> None:
+    def __init__(self, handover: Handover, stages: Stages, copier: Copier, vhosts: Container[str]) -> None:
         self.engine = handover.engine
         self.stages = stages
         self.copier = copier

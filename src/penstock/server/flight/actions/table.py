@@ -6,8 +6,13 @@ answered when it is durable.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Callable
 from dataclasses import asdict, fields
+=======
+from collections.abc import Callable, Container
+from dataclasses import fields
+>>>>>>> 5c62f62 (HTTP: users, vhosts, permissions and limits at run time; connections are shown and closed; health checks)
 from typing import TYPE_CHECKING
 
 from penstock.config.arguments import given_names, queue_settings_from_mapping
@@ -85,7 +90,7 @@ class Actions(StreamActions):
     """All actions of a server."""
 
     def __init__(
-        self, handover: Handover, stages: Stages, copier: Copier, calls: Calls, vhosts: frozenset[str]
+        self, handover: Handover, stages: Stages, copier: Copier, calls: Calls, vhosts: Container[str]
     ) -> None:
         super().__init__(handover, stages, copier, vhosts)
         self.calls = calls

@@ -1,0 +1,241 @@
+"""What is administered at run time and is no message's affair: users, vhosts, permissions, limits, global parameters.
+
+It lies in `accounts.json` of the data folder, for secrets are never records of the log: passwords as salted hashes in
+RabbitMQ's form (base64 of four random bytes and the SHA-256 or SHA-512 of them and the password), so that its
+definitions can be taken over.  The file is replaced as a whole and synced before a change is answered.  What the
+settings file names is not here and cannot be changed here; `guest`, who is there when the settings name nobody, can.
+
+    <sha256 of the rest, hexadecimal> newline JSON
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, cast
+
+import orjson
+
+from penstock.errors import InvalidArgument, SettingsError
+from penstock.records.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from penstock.ports import Disk
+
+FILE = "accounts.json"
+
+SHA256, SHA512 = "rabbit_password_hashing_sha256", "rabbit_password_hashing_sha512"
+ALGORITHMS = {SHA256: hashlib.sha256, SHA512: hashlib.sha512}
+
+SALT = 4
+
+MANY = 10_000
+"""Objects of each kind that there may be."""
+
+VHOST_LIMITS = ("max-connections", "max-queues")
+USER_LIMITS = ("max-connections", "max-channels")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user made at run time."""
+
+    name: str
+    password_hash: str  # empty: no password is right
+    algorithm: str
+    tags: tuple[str, ...]
+
+    def knows(self, password: str) -> bool:
+        """Whether this is the password, in constant time."""
+        kept = base64.b64decode(self.password_hash)
+        digest = ALGORITHMS[self.algorithm](kept[:SALT] + password.encode()).digest()
+        return hmac.compare_digest(kept[SALT:], digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a user may do in a vhost: three regular expressions over names; an empty one allows nothing."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+def hash_password(password: str, algorithm: str = SHA256) -> str:
+    """A password, hashed with new salt."""
+    salt = secrets.token_bytes(SALT)
+    return base64.b64encode(salt + ALGORITHMS[algorithm](salt + password.encode()).digest()).decode()
+
+
+def check_hash(text: str, algorithm: str) -> None:
+    """InvalidArgument unless the text is a hash of this algorithm; an empty one is that of no password."""
+    if algorithm not in ALGORITHMS:
+        raise InvalidArgument(f"hashing_algorithm is {algorithm[:60]!r}, not one of {', '.join(ALGORITHMS)}")
+    try:
+        size = len(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        raise InvalidArgument("password_hash is not base64") from None
+    wanted = SALT + ALGORITHMS[algorithm]().digest_size
+    if size not in {0, wanted}:
+        raise InvalidArgument(f"password_hash has {size} bytes, {algorithm} has {wanted}")
+
+
+@dataclass(slots=True)
+class Accounts:
+    """All of it.  `vhosts` also has those of the settings, which never go."""
+
+    fixed_vhosts: tuple[str, ...] = ("/",)
+    fixed_users: frozenset[str] = frozenset()  # of the settings file
+    users: dict[str, Account] = field(default_factory=dict[str, Account])
+    removed: set[str] = field(default_factory=set[str])  # users that are there by default
+    vhosts: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])  # name -> description...
+    permissions: dict[tuple[str, str], Permission] = field(default_factory=dict[tuple[str, str], Permission])
+    vhost_limits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    user_limits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    global_parameters: dict[str, object] = field(default_factory=dict[str, object])
+    changed: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])  # told after each change
+    in_thread: bool = False  # the file is written by a thread
+    _disk: Disk | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.fixed_vhosts:
+            self.vhosts.setdefault(name, {})
+
+    # -- the file
+
+    def load(self, disk: Disk) -> None:
+        """What the folder has.  SettingsError when that cannot be read."""
+        self._disk = disk
+        if FILE not in disk.list():
+            return
+        file = disk.open(FILE, readonly=True)
+        try:
+            data = file.pread(file.size(), 0)
+        finally:
+            file.close()
+        digest, _, text = data.partition(b"\n")
+        if digest.decode("ascii", "replace") != hashlib.sha256(text).hexdigest():
+            raise SettingsError(
+                f"{FILE} of the data folder is damaged: restore it from a copy, or remove it, and users, vhosts, "
+                "permissions and limits that were made at run time are gone"
+            )
+        self._read(cast("dict[str, list[dict[str, object]]]", orjson.loads(text)))
+
+    def _read(self, values: Mapping[str, Iterable[Mapping[str, object]]]) -> None:
+        for one in values["users"]:
+            tags = tuple(cast("list[str]", one["tags"]))
+            account = Account(str(one["name"]), str(one["password_hash"]), str(one["hashing_algorithm"]), tags)
+            self.users[account.name] = account
+        self.removed = {str(one["name"]) for one in values["removed"]}
+        for one in values["vhosts"]:
+            self.vhosts[str(one["name"])] = {key: value for key, value in one.items() if key != "name"}
+        for one in values["permissions"]:
+            permission = Permission(**cast("dict[str, str]", dict(one)))
+            self.permissions[permission.user, permission.vhost] = permission
+        for kind, limits in (("vhost_limits", self.vhost_limits), ("user_limits", self.user_limits)):
+            limits.update({str(one["name"]): cast("dict[str, int]", one["value"]) for one in values[kind]})
+        self.global_parameters = {str(one["name"]): one["value"] for one in values["global_parameters"]}
+
+    def _plain(self) -> dict[str, object]:
+        return {
+            "users": [
+                {"name": one.name, "password_hash": one.password_hash, "hashing_algorithm": one.algorithm,
+                 "tags": one.tags}
+                for one in self.users.values()
+            ],
+            "removed": [{"name": name} for name in sorted(self.removed)],
+            "vhosts": [
+                {"name": name, **more}
+                for name, more in self.vhosts.items()
+                if more or name not in self.fixed_vhosts
+            ],
+            "permissions": [
+                {"user": one.user, "vhost": one.vhost, "configure": one.configure, "write": one.write,
+                 "read": one.read}
+                for one in self.permissions.values()
+            ],
+            "vhost_limits": [{"name": name, "value": value} for name, value in self.vhost_limits.items()],
+            "user_limits": [{"name": name, "value": value} for name, value in self.user_limits.items()],
+            "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
+        }  # fmt: skip
+
+    async def save(self) -> None:
+        """Replace the file and sync it.  Raises OSError, InvalidArgument for too many objects."""
+        for name, kept in (("users", self.users), ("vhosts", self.vhosts), ("permissions", self.permissions)):
+            if len(kept) > MANY:
+                raise InvalidArgument(f"there are {len(kept)} {name}, {MANY} are allowed")
+        if self._disk is not None:
+            text = orjson.dumps(self._plain())
+            data = hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+            if self.in_thread:
+                await asyncio.to_thread(_replace, self._disk, data)
+            else:
+                _replace(self._disk, data)
+
+    def tell(self) -> None:
+        """Tell whoever remembers something of it."""
+        for told in self.changed:
+            told()
+
+    def state(self) -> bytes:
+        """Everything, to `restore` when a change cannot be kept."""
+        return orjson.dumps(self._plain())
+
+    def restore(self, state: bytes) -> None:
+        """Everything as it was."""
+        for kept in (
+            self.users, self.vhosts, self.permissions, self.vhost_limits, self.user_limits, self.global_parameters,
+        ):  # fmt: skip
+            kept.clear()
+        self.vhosts.update({name: {} for name in self.fixed_vhosts})
+        self._read(cast("dict[str, list[dict[str, object]]]", orjson.loads(state)))
+
+    def bound(self, queue_limits: dict[str, int]) -> None:
+        """Keep the core's limits on the queues of vhosts as they are here."""
+
+        def tell() -> None:
+            queue_limits.clear()
+            for vhost, limits in self.vhost_limits.items():
+                if limits.get("max-queues", -1) >= 0:
+                    queue_limits[vhost] = limits["max-queues"]
+
+        self.changed.append(tell)
+        tell()
+
+    # -- permissions
+
+    def forget_user(self, name: str) -> None:
+        """A user goes, with permissions and limits."""
+        self.users.pop(name, None)
+        self.user_limits.pop(name, None)
+        for key in [key for key in self.permissions if key[0] == name]:
+            del self.permissions[key]
+
+    def forget_vhost(self, name: str) -> None:
+        """A vhost goes, with permissions and limits."""
+        self.vhosts.pop(name, None)
+        self.vhost_limits.pop(name, None)
+        for key in [key for key in self.permissions if key[1] == name]:
+            del self.permissions[key]
+
+
+def _replace(disk: Disk, data: bytes) -> None:
+    part = f"{FILE}.part"
+    if part in disk.list():
+        disk.remove(part)
+    file = disk.open(part, create=True)
+    try:
+        file.pwrite(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(part, FILE)
+    disk.sync_folder()

@@ -1,0 +1,138 @@
+"""Permissions of users made at run time: three regular expressions for each vhost, asked at every door.
+
+Such a user may do in a vhost what its permission says, and nothing in a vhost for which there is none.  Users of the
+settings file are limited by entitlements alone.  Source of the table: RabbitMQ, access control.
+
+    operation                         configure     write         read
+    declare or delete X               X
+    declare with a dead-letter DLX    the queue     DLX           the queue
+    bind, unbind D to S                             D             S
+    publish to S                                    S
+    get, consume, purge Q                                         Q
+
+The default exchange is written `amq.default`.  A view also reads the exchange whose topics it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.errors import InvalidArgument
+from penstock.records.patterns import PatternError, compile_pattern
+from penstock.records.texts import to_bytes
+from penstock.server.entitlements import Need, Rights, refused
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.core.queue.view import Queue
+    from penstock.expr import Filter
+    from penstock.records.settings import QueueSettings
+    from penstock.server.accounts import Permission
+    from penstock.server.entitlements import Right
+
+ALL = ".*"
+
+KINDS = ("configure", "write", "read")
+
+
+def check_pattern(kind: str, text: str) -> None:
+    """InvalidArgument for what is no regular expression."""
+    try:
+        compile_pattern(text)
+    except PatternError as error:
+        raise InvalidArgument(f"{kind} is no regular expression that RE2 reads: {error.why}") from None
+
+
+class Permitted(Rights):
+    """The rights of one user."""
+
+    def __init__(self, user: str, permissions: Iterable[Permission], *, administrator: bool) -> None:
+        super().__init__(user, (), administrator=administrator)
+        self._permissions = {one.vhost: one for one in permissions}
+        self._answers = dict[tuple[str, str, str], bool]()
+
+    def _allows(self, vhost: str, kind: str, name: str) -> bool:
+        name = name or "amq.default"
+        key = vhost, kind, name
+        known = self._answers.get(key)
+        if known is None:
+            permission = self._permissions.get(vhost)
+            text = "" if permission is None else str(getattr(permission, kind))
+            known = text == ALL or (text not in {"", "^$"} and compile_pattern(text).search(to_bytes(name)) is not None)
+            if len(self._answers) >= 10_000:
+                self._answers.clear()
+            self._answers[key] = known
+        return known
+
+    def enters(self, vhost: str) -> bool:
+        """Whether the user may open the vhost."""
+        return vhost in self._permissions
+
+    # -- what a permission says, in the words of entitlements
+
+    def reads_topic(self, vhost: str, exchange: str, name: str) -> Right:
+        """By its exchange."""
+        return self._allows(vhost, "read", exchange)
+
+    def writes_topic(self, vhost: str, exchange: str, name: str) -> Right:
+        """By its exchange."""
+        return self._allows(vhost, "write", exchange)
+
+    def reads_queue(self, vhost: str, name: str) -> Right:
+        """By its name."""
+        return self._allows(vhost, "read", name)
+
+    def writes_queue(self, vhost: str, name: str) -> Right:
+        """Through the default exchange."""
+        return self._allows(vhost, "write", "")
+
+    def sees_queue(self, vhost: str, name: str) -> bool:
+        """Every queue of a vhost that the user may open."""
+        return self.enters(vhost)
+
+    def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
+        """All topics of an exchange, or none."""
+        return ((None, self._allows(vhost, "read", exchange)),)
+
+    # -- what a door asks
+
+    def publish(self, core: Core, vhost: str, exchange: str, key: str) -> Filter | None:
+        """Everything, where the exchange may be written to."""
+        if not self._allows(vhost, "write", exchange):
+            raise refused("write", f"exchange '{exchange or 'amq.default'}' in vhost '{vhost}'", self.user)
+        return None
+
+    def configure(self, what: str, vhost: str | None = None, needs: Iterable[Need] = ()) -> None:
+        """AccessRefused unless each thing may be used as it is needed; without any, all of the vhost."""
+        if vhost is None:
+            if not self.administrator:
+                super().configure(what)
+            return
+        wanted = tuple(needs)
+        if not wanted:
+            permission = self._permissions.get(vhost)
+            if permission is None or any(getattr(permission, kind) != ALL for kind in KINDS):
+                raise refused("configure", f"all of vhost '{vhost}', which {what} needs,", self.user)
+        for kind, thing, name in wanted:
+            if not self._allows(vhost, kind, name):
+                raise refused(kind, f"{thing} '{name or 'amq.default'}' in vhost '{vhost}'", self.user)
+
+    def declare(self, vhost: str, name: str, settings: QueueSettings, present: Queue | None) -> None:
+        """A queue that is there needs any of the three; a new one `configure`, and what it reads and writes."""
+        where = f"queue '{name}'"
+        if present is not None:
+            if not any(self._allows(vhost, kind, name) for kind in KINDS):
+                raise refused("use", f"{where} in vhost '{vhost}'", self.user)
+            return
+        needs: list[Need] = [("configure", "queue", name)]
+        if settings.underlying_topic not in {None, name}:
+            needs.append(("read", "exchange", settings.exchange))
+        if settings.dead_letter_exchange is not None:
+            needs += [("read", "queue", name), ("write", "exchange", settings.dead_letter_exchange)]
+        self.configure(f"declaring {where}", vhost, needs)
+
+
+def by_user(permissions: Mapping[tuple[str, str], Permission], user: str) -> list[Permission]:
+    """Those of one user."""
+    return [one for (name, _), one in permissions.items() if name == user]

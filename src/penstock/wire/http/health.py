@@ -1,0 +1,124 @@
+"""Health checks: `/api/health/checks/...`, and `/api/aliveness-test/{vhost}`.
+
+A check that holds is 200 with `{"status": "ok"}`, one that does not 503 with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from starlette.responses import Response
+
+from penstock.errors import InvalidArgument
+from penstock.wire.http.answers import json_response, not_found
+from penstock.wire.http.facts import ServerFacts
+from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+
+TEST_QUEUE = "aliveness-test"
+
+
+class Alive(Protocol):
+    """What the test of a vhost asks of the server."""
+
+    async def declare_queue(
+        self, user: str, vhost: str, name: str, *, durable: bool, auto_delete: bool, arguments: Mapping[str, object]
+    ) -> bool:
+        """Declare."""
+        ...
+
+
+class Talk(Protocol):
+    """The same for messages."""
+
+    async def publish(self, user: str, vhost: str, exchange: str, key: str, header: bytes, body: bytes) -> bool:
+        """Publish."""
+        ...
+
+    async def get(self, user: str, vhost: str, name: str, count: int, mode: str) -> Sequence[object]:
+        """Get."""
+        ...
+
+
+def rows(facts: ServerFacts, alive: Alive, talk: Talk) -> Sequence[Row]:
+    """The paths."""
+    doors = _Checks(facts, alive, talk)
+    checks = "/api/health/checks"
+    return (
+        Row("GET", f"{checks}/alarms", doors.alarms, "No alarm in the cluster"),
+        Row("GET", f"{checks}/local-alarms", doors.alarms, "No alarm here"),
+        Row("GET", f"{checks}/virtual-hosts", doors.running, "All vhosts run"),
+        Row("GET", f"{checks}/is-in-service", doors.running, "Publishes are taken"),
+        Row("GET", f"{checks}/ready-to-serve-clients", doors.running, "Publishes are taken"),
+        Row("GET", f"{checks}/below-node-connection-limit", doors.fine, "There is no such limit"),
+        Row("GET", f"{checks}/node-is-quorum-critical", doors.fine, "There is one node"),
+        Row("GET", f"{checks}/node-is-mirror-sync-critical", doors.fine, "There is one node"),
+        Row("GET", f"{checks}/quorum-queues-without-elected-leaders/all-vhosts", doors.fine, "Each has its leader"),
+        Row("GET", f"{checks}/certificate-expiration/{{within}}/{{unit}}", doors.fine, "No certificate expires"),
+        Row("GET", f"{checks}/port-listener/{{port}}", doors.port, "Somebody listens on a port"),
+        Row("GET", f"{checks}/protocol-listener/{{protocol}}", doors.protocol, "A door is open for a protocol"),
+        Row("GET", "/api/aliveness-test/{vhost}", doors.alive, "Declare, publish and consume", MANAGEMENT),
+    )
+
+
+class _Checks:
+    """The handlers."""
+
+    def __init__(self, facts: ServerFacts, alive: Alive, talk: Talk) -> None:
+        self._facts = facts
+        self._alive = alive
+        self._talk = talk
+
+    async def alarms(self, _: Ask) -> Response:
+        """The disk has room and the log can be written."""
+        health = self._facts.health()
+        status = health.get("status")
+        if status in {"ok", "recovering"}:
+            return json_response({"status": "ok"})
+        alarm = {"node": health.get("name"), "resource": "disk" if status == "full" else "log"}
+        return _failed(f"the server is {status}", alarms=[alarm])
+
+    async def running(self, _: Ask) -> Response:
+        """Publishes are taken."""
+        if self._facts.ready():
+            return json_response({"status": "ok"})
+        return _failed(f"the server is {self._facts.health().get('status')}")
+
+    async def fine(self, _: Ask) -> Response:
+        """What cannot be otherwise."""
+        return json_response({"status": "ok"})
+
+    async def port(self, ask: Ask) -> Response:
+        """By number."""
+        text = ask.names["port"]
+        if not (text.isascii() and text.isdecimal() and len(text) < 6):
+            raise InvalidArgument(f"port is {text[:60]!r}, not a number from 0 to 65535")
+        ports = [listener["port"] for listener in self._facts.listeners()]
+        if int(text) in ports:
+            return json_response({"status": "ok", "port": int(text)})
+        return _failed(f"no active listener on port {text}", missing=int(text), ports=ports)
+
+    async def protocol(self, ask: Ask) -> Response:
+        """By name; `amqp091` and `http/prometheus` too."""
+        known = {"amqp091": "amqp", "amqp0.9.1": "amqp", "http/prometheus": "http", "https": "https"}
+        name = ask.names["protocol"].lower()
+        name = known.get(name, name)
+        protocols = [listener["protocol"] for listener in self._facts.listeners()]
+        if name in protocols:
+            return json_response({"status": "ok", "protocol": name})
+        return _failed(f"no active listener for {name}", missing=name, protocols=protocols)
+
+    async def alive(self, ask: Ask) -> Response:
+        """A message goes through a queue."""
+        vhost = ask.names["vhost"]
+        if vhost not in self._facts.vhosts():
+            return not_found()
+        await self._alive.declare_queue(ask.user, vhost, TEST_QUEUE, durable=False, auto_delete=False, arguments={})
+        routed = await self._talk.publish(ask.user, vhost, "", TEST_QUEUE, b"\x00\x00", b"test_message")
+        if routed and await self._talk.get(ask.user, vhost, TEST_QUEUE, 1, "ack_requeue_false"):
+            return json_response({"status": "ok"})
+        return _failed("the message that was published did not come")
+
+
+def _failed(reason: str, **more: object) -> Response:
+    return json_response({"status": "failed", "reason": reason, **more}, 503)

@@ -1,0 +1,240 @@
+"""Users and what they may do: `/api/users`, `/api/permissions`, `/api/topic-permissions`, `/api/user-limits`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, cast
+
+from starlette.responses import Response
+
+from penstock.errors import InvalidArgument
+from penstock.wire.http.answers import done, json_response, made, not_found
+from penstock.wire.http.fields import Fields, short, shown
+from penstock.wire.http.lists import listed
+from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, Ask, Row
+
+TAGS_MOST = 100
+LIMIT_MOST = 1_000_000_000
+
+
+class People(Protocol):
+    """What these paths ask of the server.  Changes raise what is refused, and are durable when they return."""
+
+    def users(self) -> Iterable[Mapping[str, object]]:
+        """`name password_hash hashing_algorithm tags limits`."""
+        ...
+
+    async def put_user(
+        self, name: str, password: str | None, password_hash: str | None, algorithm: str | None, tags: Sequence[str]
+    ) -> bool:
+        """Make or change; whether it is new.  Without a password or hash a new user has none, another keeps his."""
+        ...
+
+    async def delete_users(self, names: Sequence[str]) -> None:
+        """NotFound for the first that is not there."""
+        ...
+
+    def permissions(self) -> Iterable[Mapping[str, object]]:
+        """`user vhost configure write read`."""
+        ...
+
+    async def put_permission(self, user: str, vhost: str, configure: str, write: str, read: str) -> bool:
+        """Whether it is new."""
+        ...
+
+    async def delete_permission(self, user: str, vhost: str) -> None:
+        """NotFound when there is none."""
+        ...
+
+    def user_limits(self) -> Iterable[Mapping[str, object]]:
+        """`user value`: limits by name."""
+        ...
+
+    async def put_user_limit(self, user: str, name: str, value: int | None) -> None:
+        """None: no limit of that name."""
+        ...
+
+    def hash_password(self, password: str) -> str:
+        """With new salt."""
+        ...
+
+
+def tags_of(fields: Fields) -> tuple[str, ...]:
+    """Tags as a list, or a text with commas between.  Raises InvalidArgument."""
+    value = fields.values.get("tags")
+    if value is None:
+        raise InvalidArgument("tags is missing")
+    parts: list[object] = cast("list[object]", value) if isinstance(value, list) else []
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+    elif not isinstance(value, list):
+        raise InvalidArgument(f"tags is {shown(value)}, not a list of texts or a text with commas")
+    if len(parts) > TAGS_MOST:
+        raise InvalidArgument(f"tags has {len(parts)} entries, {TAGS_MOST} are allowed")
+    for part in parts:
+        if not isinstance(part, str) or not part:
+            raise InvalidArgument(f"tags holds {shown(part)}, which is no tag")
+        short(part, "a tag")
+    return tuple(dict.fromkeys(cast("list[str]", parts)))
+
+
+def rows(people: People) -> Sequence[Row]:
+    """The paths."""
+    doors, rights, tag = _Users(people), _Permissions(people), ADMINISTRATOR
+    one, permission = "/api/users/{user}", "/api/permissions/{vhost}/{user}"
+    limit = "/api/user-limits/{user}/{name}"
+    return (
+        Row("GET", "/api/users", doors.every, "Every user", tag, many=True),
+        Row("GET", "/api/users/without-permissions", doors.lonely, "Users that may open no vhost", tag, many=True),
+        Row("POST", "/api/users/bulk-delete", doors.delete_many, "Delete users", tag, "users"),
+        Row("GET", one, doors.one, "One user", tag),
+        Row("PUT", one, doors.put, "Make or change a user", tag, "password password_hash hashing_algorithm tags"),
+        Row("DELETE", one, doors.delete, "Delete a user, and close his connections", tag),
+        Row("GET", f"{one}/permissions", rights.of_user, "Permissions of a user", tag, many=True),
+        Row("GET", f"{one}/topic-permissions", rights.none_of_user, "None: there are no topic permissions", tag),
+        Row("GET", "/api/permissions", rights.every, "Every permission", tag, many=True),
+        Row("GET", permission, rights.one, "The permission of a user in a vhost", tag),
+        Row("PUT", permission, rights.put, "Permit a user to use a vhost", tag, "configure write read"),
+        Row("DELETE", permission, rights.delete, "Take a permission away", tag),
+        Row("GET", "/api/topic-permissions", rights.none, "None: there are no topic permissions", tag),
+        Row("GET", "/api/topic-permissions/{vhost}/{user}", rights.none, "None", tag),
+        Row("PUT", "/api/topic-permissions/{vhost}/{user}", rights.refuse, "Refused, unless it allows all", tag,
+            "exchange write read"),
+        Row("DELETE", "/api/topic-permissions/{vhost}/{user}", rights.nothing, "Nothing to take away", tag),
+        Row("GET", "/api/user-limits", doors.limits, "Limits of users", tag, many=True),
+        Row("GET", "/api/user-limits/{user}", doors.limits_of, "Limits of a user", tag, many=True),
+        Row("PUT", limit, doors.put_limit, "Set max-connections or max-channels", tag, "value"),
+        Row("DELETE", limit, doors.delete_limit, "Take a limit away", tag),
+        Row("GET", "/api/auth/hash_password/{password}", doors.hash, "A password, hashed", MANAGEMENT),
+    )  # fmt: skip
+
+
+class _Users:
+    """The handlers about users."""
+
+    def __init__(self, people: People) -> None:
+        self._people = people
+
+    async def every(self, ask: Ask) -> Response:
+        """All."""
+        return await listed(map(dict, self._people.users()), ask.query)
+
+    async def lonely(self, ask: Ask) -> Response:
+        """Those without a permission."""
+        some = {one["user"] for one in self._people.permissions()}
+        return await listed((dict(one) for one in self._people.users() if one["name"] not in some), ask.query)
+
+    async def one(self, ask: Ask) -> Response:
+        """By name."""
+        found = next((one for one in self._people.users() if one["name"] == ask.names["user"]), None)
+        return not_found() if found is None else json_response(found)
+
+    async def put(self, ask: Ask) -> Response:
+        """201 for a new one."""
+        fields = await ask.fields()
+        has = fields.values
+        algorithm = fields.text("hashing_algorithm") if has.get("hashing_algorithm") is not None else None
+        fresh = await self._people.put_user(
+            short(ask.names["user"], "the name of a user"),
+            fields.text("password") if has.get("password") is not None else None,
+            fields.text("password_hash") if has.get("password_hash") is not None else None,
+            algorithm,
+            tags_of(fields),
+        )
+        return made(fresh)
+
+    async def delete(self, ask: Ask) -> Response:
+        """With his permissions and connections."""
+        await self._people.delete_users([ask.names["user"]])
+        return done()
+
+    async def delete_many(self, ask: Ask) -> Response:
+        """All of a list, or none."""
+        value = (await ask.fields()).values.get("users")
+        names = cast("list[object]", value) if isinstance(value, list) else [None]
+        if not all(isinstance(one, str) for one in names):
+            raise InvalidArgument(f"users is {shown(value)}, not a list of names")
+        await self._people.delete_users(cast("list[str]", names))
+        return done()
+
+    async def limits(self, ask: Ask) -> Response:
+        """Of all who have some."""
+        return await listed(map(dict, self._people.user_limits()), ask.query)
+
+    async def limits_of(self, ask: Ask) -> Response:
+        """Of one."""
+        found = (dict(one) for one in self._people.user_limits() if one["user"] == ask.names["user"])
+        return await listed(found, ask.query)
+
+    async def put_limit(self, ask: Ask) -> Response:
+        """-1 is none."""
+        value = (await ask.fields()).count("value", -1, LIMIT_MOST)
+        await self._people.put_user_limit(ask.names["user"], ask.names["name"], value)
+        return done()
+
+    async def delete_limit(self, ask: Ask) -> Response:
+        """Whether there was one or not."""
+        await self._people.put_user_limit(ask.names["user"], ask.names["name"], None)
+        return done()
+
+    async def hash(self, ask: Ask) -> Response:
+        """As definitions have it."""
+        return json_response({"ok": self._people.hash_password(ask.names["password"])})
+
+
+class _Permissions:
+    """The handlers about permissions."""
+
+    def __init__(self, people: People) -> None:
+        self._people = people
+
+    async def every(self, ask: Ask) -> Response:
+        """All."""
+        return await listed(map(dict, self._people.permissions()), ask.query)
+
+    async def of_user(self, ask: Ask) -> Response:
+        """Of one user."""
+        if all(one["name"] != ask.names["user"] for one in self._people.users()):
+            return not_found()
+        found = (dict(one) for one in self._people.permissions() if one["user"] == ask.names["user"])
+        return await listed(found, ask.query)
+
+    async def one(self, ask: Ask) -> Response:
+        """Of one user in one vhost."""
+        key = ask.names["user"], ask.names["vhost"]
+        found = next((one for one in self._people.permissions() if (one["user"], one["vhost"]) == key), None)
+        return not_found() if found is None else json_response(found)
+
+    async def put(self, ask: Ask) -> Response:
+        """201 for a new one."""
+        fields = await ask.fields()
+        configure, write, read = (fields.text(kind) for kind in ("configure", "write", "read"))
+        return made(await self._people.put_permission(ask.names["user"], ask.names["vhost"], configure, write, read))
+
+    async def delete(self, ask: Ask) -> Response:
+        """Take it away."""
+        await self._people.delete_permission(ask.names["user"], ask.names["vhost"])
+        return done()
+
+    async def none(self, _: Ask) -> Response:
+        """An empty list."""
+        return json_response([])
+
+    async def none_of_user(self, ask: Ask) -> Response:
+        """The same of a user that is there."""
+        there = any(one["name"] == ask.names["user"] for one in self._people.users())
+        return json_response([]) if there else not_found()
+
+    async def refuse(self, ask: Ask) -> Response:
+        """What allows everything is so already; anything else would be believed in and not hold."""
+        fields = await ask.fields()
+        if any(fields.text(kind) != ".*" for kind in ("write", "read")):
+            raise InvalidArgument(
+                "topic permissions are not supported in this version: an [[entitlement]] of the settings file says "
+                "who may read and write which topics"
+            )
+        return done()
+
+    async def nothing(self, _: Ask) -> Response:
+        """There is none."""
+        return done()

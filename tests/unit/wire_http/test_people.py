@@ -1,0 +1,303 @@
+"""Users, permissions, vhosts and limits at run time."""
+
+from __future__ import annotations
+
+import pika
+import pytest
+from pika.exceptions import (
+    AMQPConnectionError,
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+    ProbableAccessDeniedError,
+)
+
+import penstock
+from http_lab import Http
+from penstock.errors import AccessRefused
+from penstock.testing import Broker
+
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+def connect(http: Http, user: str, vhost: str = "/", password: str | None = None) -> pika.BlockingConnection:
+    address = pika.URLParameters(http.broker.amqp_url)
+    login = pika.PlainCredentials(user, password or user)
+    parameters = pika.ConnectionParameters("127.0.0.1", address.port, vhost, login, heartbeat=0)
+    return pika.BlockingConnection(parameters)
+
+
+def with_user(http: Http, name: str = "ann", tags: str = "management", vhost: str = "%2F") -> None:
+    http.do("PUT", f"users/{name}", {"password": name, "tags": tags}, 201)
+    http.do("PUT", f"permissions/{vhost}/{name}", ALL, 201)
+
+
+def test_a_user_is_made_changed_and_deleted(http: Http) -> None:
+    http.do("PUT", "users/ann", {"password": "one", "tags": "monitoring,management"}, 201)
+    ann = http.get("users/ann")
+    assert (ann["tags"], ann["hashing_algorithm"]) == (["monitoring", "management"], "rabbit_password_hashing_sha256")
+    assert Http(http.broker, "ann", "one").get("whoami") == {"name": "ann", "tags": ["monitoring", "management"]}
+    http.do("PUT", "users/ann", {"password": "two", "tags": []})
+    assert Http(http.broker, "ann", "one").ask("GET", "whoami").status_code == 401
+    http.do("PUT", "users/ann", {"tags": "administrator"})
+    assert Http(http.broker, "ann", "two").get("whoami")["tags"] == ["administrator"]
+    assert [one["name"] for one in http.get("users")] == ["guest", "ann"]
+    assert [one["name"] for one in http.get("users/without-permissions")] == ["ann"]
+    http.do("DELETE", "users/ann")
+    http.do("DELETE", "users/ann", status=404)
+    assert Http(http.broker, "ann", "two").ask("GET", "whoami").status_code == 401
+
+
+def test_a_hash_of_rabbitmq_is_taken_as_it_is(http: Http) -> None:
+    kept = http.get("auth/hash_password/secret")["ok"]
+    http.do("PUT", "users/ann", {"password_hash": kept, "tags": ""}, 201)
+    assert Http(http.broker, "ann", "secret").get("whoami")["name"] == "ann"
+    peers = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"  # of `test12`, from its documentation
+    http.do("PUT", "users/bob", {"password_hash": peers, "tags": ""}, 201)
+    assert Http(http.broker, "bob", "test12").get("whoami")["name"] == "bob"
+    http.do("PUT", "users/eve", {"password_hash": "", "tags": ""}, 201)
+    assert Http(http.broker, "eve", "").ask("GET", "whoami").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"password": "x"}, "tags is missing"),
+        ({"password": "x", "tags": 3}, "tags is 3, not a list of texts"),
+        ({"password": "x", "tags": [""]}, "tags holds '', which is no tag"),
+        ({"password": "x", "tags": "impersonator"}, "not supported in this version"),
+        ({"password": "x", "password_hash": "y", "tags": ""}, "both a password and a password_hash"),
+        ({"password_hash": "???", "tags": ""}, "password_hash is not base64"),
+        ({"password_hash": "aGk=", "tags": ""}, "password_hash has 2 bytes, rabbit_password_hashing_sha256 has 36"),
+        ({"password": "x", "hashing_algorithm": "md5", "tags": ""}, "hashing_algorithm is 'md5', not one of"),
+    ],
+)
+def test_what_cannot_be_a_user(http: Http, body: dict[str, object], reason: str) -> None:
+    assert reason in http.refused("PUT", "users/ann", body)
+    http.do("GET", "users/ann", status=404)
+
+
+def test_guest_may_be_replaced_and_deleted_and_users_of_the_settings_may_not(http: Http) -> None:
+    with_user(http, "root", "administrator")
+    root = Http(http.broker, "root")
+    root.do("PUT", "users/guest", {"password": "other", "tags": "administrator"})
+    assert http.ask("GET", "whoami").status_code == 401
+    connect(http, "guest", password="other").close()
+    root.do("DELETE", "users/guest")
+    assert Http(http.broker, "guest", "other").ask("GET", "whoami").status_code == 401
+    assert [one["name"] for one in root.get("users")] == ["root"]
+    with Broker({"user": [{"name": "op", "password": "op", "tags": ["administrator"]}]}) as broker:
+        op = Http(broker, "op")
+        assert "settings file" in op.refused("PUT", "users/op", {"password": "x", "tags": ""})
+        assert "settings file" in op.refused("DELETE", "users/op")
+        assert op.get("permissions/%2F/op")["configure"] == ".*"
+
+
+def test_users_and_vhosts_are_there_after_a_restart_and_a_crash(http: Http) -> None:
+    with_user(http)
+    http.do("PUT", "vhosts/late", {"description": "later"}, 201)
+    http.do("PUT", "vhost-limits/late/max-queues", {"value": 1})
+    for end in (http.broker.restart, http.broker.crash):
+        end()
+        if end == http.broker.crash:
+            http.broker.restart()
+        again = Http(http.broker)
+        assert again.get("vhosts/late")["description"] == "later"
+        assert again.get("vhost-limits") == [{"vhost": "late", "value": {"max-queues": 1}}]
+        assert again.get("permissions/%2F/ann")["read"] == ".*"
+        connect(again, "ann").close()
+
+
+def test_a_user_opens_the_vhosts_that_are_permitted(http: Http) -> None:
+    with_user(http)
+    connect(http, "ann").close()
+    with pytest.raises((ConnectionClosedByBroker, ProbableAccessDeniedError), match="access to vhost 'shop' refused"):
+        connect(http, "ann", "shop")
+    assert [one["name"] for one in Http(http.broker, "ann").get("vhosts")] == ["/"]
+    http.do("DELETE", "permissions/%2F/ann")
+    http.do("DELETE", "permissions/%2F/ann", status=404)
+    with pytest.raises((ConnectionClosedByBroker, ProbableAccessDeniedError)):
+        connect(http, "ann")
+
+
+def test_permissions_hold_over_amqp(http: Http) -> None:
+    """The table of access control, a row each."""
+    http.do("PUT", "users/ann", {"password": "ann", "tags": ""}, 201)
+    mine = {"configure": "^mine", "write": "^(mine|amq.topic)", "read": "^(mine|q$)"}
+    http.do("PUT", "permissions/%2F/ann", mine, 201)
+    connection = connect(http, "ann")
+
+    def may(**call: object) -> bool:
+        channel = connection.channel()
+        [(name, values)] = call.items()
+        try:
+            result = getattr(channel, name)(**values)  # type: ignore[arg-type]
+            if name == "basic_publish":
+                channel.queue_declare("q", passive=True)
+            del result
+        except ChannelClosedByBroker as closed:
+            codes.add(closed.reply_code)
+            return False
+        channel.close()
+        return True
+
+    codes = set[int]()
+
+    assert may(queue_declare={"queue": "mine"})
+    assert not may(queue_declare={"queue": "other"})
+    assert may(exchange_declare={"exchange": "mine.x", "exchange_type": "topic"})
+    assert not may(exchange_declare={"exchange": "x"})
+    assert may(queue_bind={"queue": "mine", "exchange": "mine.x", "routing_key": "a"})
+    assert not may(queue_bind={"queue": "mine", "exchange": "amq.topic", "routing_key": "a"})  # cannot read the source
+    assert not may(queue_bind={"queue": "q", "exchange": "mine.x", "routing_key": "a"})  # cannot write the queue
+    assert may(basic_publish={"exchange": "amq.topic", "routing_key": "a", "body": b""})
+    assert not may(basic_publish={"exchange": "", "routing_key": "mine", "body": b""})
+    assert may(basic_get={"queue": "q"})
+    assert may(queue_purge={"queue": "q"})
+    assert not may(queue_delete={"queue": "q"})
+    assert may(queue_delete={"queue": "mine"})
+    assert not may(exchange_delete={"exchange": "amq.fanout"})
+    http.do("PUT", "permissions/%2F/ann", {**mine, "read": ""})
+    assert not may(basic_get={"queue": "q"})  # at once, on an open connection
+    connection.close()
+    assert codes == {403}
+
+
+def test_permissions_hold_over_flight_and_http(http: Http) -> None:
+    with_user(http, vhost="shop")
+    address = http.broker.flight_url.replace("guest:guest", "ann:ann")
+    address = address if "ann" in address else address.replace("penstock://", "penstock://ann:ann@")
+    with penstock.connect(address) as client:
+        for act in (
+            lambda: client.declare("other"),
+            lambda: client.publish("q", b"x"),
+            lambda: client.peek("q"),
+            lambda: client.action("declare_exchange", exchange="e"),
+        ):
+            with pytest.raises(AccessRefused):
+                act()
+    ann = Http(http.broker, "ann")
+    assert ann.get("queues") == []
+    ann.refused("PUT", "queues/%2F/z", {}, 401)
+    ann.refused("PUT", "exchanges/%2F/z", {}, 401)
+    body = {"routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    ann.refused("POST", "exchanges/%2F/amq.default/publish", body, 401)
+    ann.refused("POST", "queues/%2F/q/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}, 401)
+    ann.do("PUT", "queues/shop/z", {}, 201)
+    ann.do("PUT", "exchanges/shop/z", {"type": "topic"}, 201)
+    ann.do("POST", "bindings/shop/e/z/q/z", {}, 201)
+    ann.do("DELETE", "queues/shop/z")
+
+
+def test_tags_say_what_may_be_administered(http: Http) -> None:
+    for tag in ("", "management", "policymaker", "monitoring"):
+        with_user(http, f"u{tag}", tag)
+        user = Http(http.broker, f"u{tag}")
+        assert user.ask("GET", "queues").status_code == 200
+        status = user.ask("PUT", f"queues/%2F/{tag or 'none'}", {}).status_code
+        assert status == (201 if tag else 401)
+        assert "for users with the tag 'administrator'" in user.refused("PUT", "users/x", {"tags": ""}, 401)
+        user.do("GET", "users", status=401)
+
+
+def test_vhosts_come_and_go_with_what_is_in_them(http: Http) -> None:
+    http.do("PUT", "vhosts/late", {"tags": "a,b"}, 201)
+    http.do("PUT", "vhosts/late", {"description": "d"}, 204)
+    assert http.get("vhosts/late") == {
+        "name": "late",
+        "description": "d",
+        "tags": ["a", "b"],
+        "tracing": False,
+        "default_queue_type": "classic",
+    }
+    http.do("PUT", "queues/late/q", {}, 201)
+    http.do("PUT", "exchanges/late/x", {"type": "fanout"}, 201)
+    http.do("POST", "bindings/late/e/amq.topic/e/amq.fanout", {}, 201)
+    connection = connect(http, "guest", "late")
+    connection.channel().queue_declare("mine", exclusive=True)
+    http.do("DELETE", "vhosts/late")
+    with pytest.raises(AMQPConnectionError):
+        connection.channel()
+    http.do("GET", "vhosts/late", status=404)
+    http.do("GET", "queues/late", status=404)
+    http.do("PUT", "vhosts/late", {}, 201)
+    assert (http.get("queues/late"), http.get("bindings/late")) == ([], [])
+    assert len(http.get("exchanges/late")) == 7
+    assert "always there" in http.refused("DELETE", "vhosts/%2F")
+    assert "settings file" in http.refused("DELETE", "vhosts/shop")
+    assert "not classic" in http.refused("PUT", "vhosts/x", {"default_queue_type": "quorum"})
+
+
+def test_limits_of_a_vhost(http: Http) -> None:
+    http.do("PUT", "vhost-limits/shop/max-queues", {"value": 1})
+    http.do("PUT", "queues/shop/one", {}, 201)
+    http.do("PUT", "queues/shop/one", {}, 204)
+    text = "cannot declare queue 'two': queue limit in vhost 'shop' (1) is reached"
+    assert http.refused("PUT", "queues/shop/two", {}) == text
+    http.do("PUT", "vhost-limits/shop/max-connections", {"value": 1})
+    first = connect(http, "guest", "shop")
+    with pytest.raises((ConnectionClosedByBroker, ProbableAccessDeniedError), match=r"connection limit \(1\)"):
+        connect(http, "guest", "shop")
+    first.close()
+    connect(http, "guest", "shop").close()
+    http.do("DELETE", "vhost-limits/shop/max-queues")
+    http.do("PUT", "queues/shop/two", {}, 201)
+    assert http.get("vhost-limits/shop") == [{"vhost": "shop", "value": {"max-connections": 1}}]
+    assert "'max-fun' is no limit: max-connections or max-queues" in http.refused(
+        "PUT", "vhost-limits/shop/max-fun", {"value": 1}
+    )
+    assert "value is -2" in http.refused("PUT", "vhost-limits/shop/max-queues", {"value": -2})
+
+
+def test_limits_of_a_user(http: Http) -> None:
+    with_user(http)
+    http.do("PUT", "user-limits/ann/max-channels", {"value": 2})
+    http.do("PUT", "user-limits/ann/max-connections", {"value": 1})
+    connection = connect(http, "ann")
+    with pytest.raises((ConnectionClosedByBroker, ProbableAccessDeniedError), match=r"user connection limit \(1\)"):
+        connect(http, "ann")
+    connection.channel()
+    connection.channel()
+    with pytest.raises(ConnectionClosedByBroker, match=r"user's limit \(2\)"):
+        connection.channel()
+    assert http.get("user-limits/ann") == [{"user": "ann", "value": {"max-channels": 2, "max-connections": 1}}]
+
+
+def test_a_deleted_user_is_put_out(http: Http) -> None:
+    with_user(http)
+    connection = connect(http, "ann")
+    http.do("POST", "users/bulk-delete", {"users": ["ann"]})
+    with pytest.raises(ConnectionClosedByBroker) as closed:
+        connection.channel()
+    assert closed.value.reply_code == 320
+    assert http.get("permissions") == [{"user": "guest", "vhost": vhost, **ALL} for vhost in ("/", "shop")]
+
+
+def test_patterns_that_are_none(http: Http) -> None:
+    with_user(http)
+    assert "read is no regular expression" in http.refused("PUT", "permissions/%2F/ann", {**ALL, "read": "("})
+    assert "write is missing" in http.refused("PUT", "permissions/%2F/ann", {"configure": ".*"})
+    http.do("PUT", "permissions/nowhere/ann", ALL, 404)
+    http.do("PUT", "permissions/%2F/nobody", ALL, 404)
+    topic = {"exchange": "amq.topic", "write": "^a", "read": ".*"}
+    assert "topic permissions are not supported" in http.refused("PUT", "topic-permissions/%2F/ann", topic)
+
+
+def test_global_parameters(http: Http) -> None:
+    http.do("PUT", "global-parameters/colour", {"value": {"of": ["sky", 1]}}, 201)
+    http.do("PUT", "global-parameters/colour", {"value": "blue"}, 204)
+    assert http.get("global-parameters") == [{"name": "colour", "value": "blue"}]
+    http.do("DELETE", "global-parameters/colour")
+    http.do("GET", "global-parameters/colour", status=404)
+
+
+def test_a_damaged_file_stops_the_start(http: Http) -> None:
+    http.do("PUT", "vhosts/late", {}, 201)
+    disk = http.broker.disk
+    file = disk.open("accounts.json")
+    file.pwrite(b"?", file.size() - 3)
+    file.close()
+    from penstock.errors import SettingsError
+    from penstock.server.accounts import Accounts
+
+    with pytest.raises(SettingsError, match=r"accounts\.json of the data folder is damaged"):
+        Accounts().load(disk)
