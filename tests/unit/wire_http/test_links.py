@@ -9,12 +9,16 @@ from pika.exceptions import ConnectionClosedByBroker
 from http_lab import Http
 
 
+def ignore(*_: object) -> None:
+    """A message came."""
+
+
 def test_connections_and_channels_are_shown_and_closed(http: Http) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
     channel = connection.channel()
     channel.confirm_delivery()
     channel.basic_qos(prefetch_count=7)
-    channel.basic_consume("q", lambda *_: None, consumer_tag="me")
+    channel.basic_consume("q", ignore, consumer_tag="me")
     http.publish("q", "x")
     [shown] = http.get("connections")
     assert " -> 127.0.0.1:" in shown["name"]

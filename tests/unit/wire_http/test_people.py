@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pika
 import pytest
 from pika.exceptions import (
@@ -126,11 +128,11 @@ def test_permissions_hold_over_amqp(http: Http) -> None:
     http.do("PUT", "permissions/%2F/ann", mine, 201)
     connection = connect(http, "ann")
 
-    def may(**call: object) -> bool:
-        channel = connection.channel()
+    def may(**call: Any) -> bool:
+        channel: Any = connection.channel()
         [(name, values)] = call.items()
         try:
-            result = getattr(channel, name)(**values)  # type: ignore[arg-type]
+            result = getattr(channel, name)(**values)
             if name == "basic_publish":
                 channel.queue_declare("q", passive=True)
             del result

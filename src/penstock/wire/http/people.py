@@ -150,10 +150,10 @@ class _Users:
 
     async def delete_many(self, ask: Ask) -> Response:
         """All of a list, or none."""
-        value = (await ask.fields()).values.get("users")
+        value: object = (await ask.fields()).values.get("users")
         names = cast("list[object]", value) if isinstance(value, list) else [None]
         if not all(isinstance(one, str) for one in names):
-            raise InvalidArgument(f"users is {shown(value)}, not a list of names")
+            raise InvalidArgument("users is not a list of names")
         await self._people.delete_users(cast("list[str]", names))
         return done()
 

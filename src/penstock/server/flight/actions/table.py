@@ -6,13 +6,8 @@ answered when it is durable.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from collections.abc import Callable
-from dataclasses import asdict, fields
-=======
 from collections.abc import Callable, Container
-from dataclasses import fields
->>>>>>> 5c62f62 (HTTP: users, vhosts, permissions and limits at run time; connections are shown and closed; health checks)
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from penstock.config.arguments import given_names, queue_settings_from_mapping
