@@ -131,9 +131,17 @@ def as_settings(values: Values) -> dict[str, tuple[object, str]]:
     return out
 
 
+def is_prefix(pattern: str) -> bool:
+    """Whether a pattern is the beginning of names, as `activemq.management#`: text, and a `#` at its end."""
+    begin = pattern[:-1]
+    return pattern.endswith("#") and begin != "" and begin[-1] != "." and {"*", "#"}.isdisjoint(begin)
+
+
 def wrong_pattern(pattern: str) -> str | None:
     """Why a pattern cannot be, None where it can."""
     words = pattern.split(".")
+    if is_prefix(pattern):
+        return None
     if "#" in words[:-1]:
         return f"'{pattern}' has a '#' before its end; '#' stands for the rest of an address, so it is the last word"
     for word in words:

@@ -20,6 +20,7 @@ from penstock.config.foreign.document import DEPTH_MAX
 from penstock.config.foreign.toml_writer import to_toml
 from penstock.config.load import judged, load_file, load_text
 from penstock.errors import SettingsError
+from penstock.records.settings import Retry
 from penstock.testing import Broker
 
 
@@ -394,6 +395,7 @@ def test_a_broker_xml_becomes_settings(tmp_path: Path) -> None:
     assert remarks(converted) == {
         (Verdict.NO_MEANING, "<acceptors>"),
         (Verdict.NO_MEANING, '<auto-create-queues> of <address-setting> "ticker.#"'),
+        (Verdict.DIFFERS, "<core>"),
         (Verdict.LATER, '<default-ring-size> of <address-setting> "ticker.#"'),
         (Verdict.LATER, 'ring-size of <queue> "last-ten"'),
         (Verdict.REFUSED, '<filter> of <queue> "all"'),
@@ -407,5 +409,74 @@ def test_two_anycast_queues_share_messages_there_and_not_here(tmp_path: Path) ->
     text = f'<core><addresses><address name="x"><anycast>{queues}</anycast></address></addresses></core>'
     assert remarks(read_foreign(file(tmp_path, text))) == {
         (Verdict.REFUSED, '<address> "x"'),
-        (Verdict.REFUSED, 'max-consumers of <queue> "a"'),
+        (Verdict.DIFFERS, "<core>"),
     }
+
+
+EVERYTHING = """<core xmlns="urn:activemq:core">
+  <persistence-enabled>true</persistence-enabled>
+  <literal-match-markers>()</literal-match-markers>
+  <security-settings><security-setting match="#"/></security-settings>
+  <address-settings>
+    <address-setting match="activemq.management#">
+      <dead-letter-address>DLQ</dead-letter-address>
+      <expiry-address>ExpiryQueue</expiry-address>
+      <redelivery-delay>0</redelivery-delay>
+      <max-size-bytes>-1</max-size-bytes>
+      <address-full-policy>PAGE</address-full-policy>
+    </address-setting>
+    <address-setting match="#">
+      <max-delivery-attempts>10</max-delivery-attempts>
+      <redelivery-delay>250</redelivery-delay>
+      <redelivery-delay-multiplier>1.5</redelivery-delay-multiplier>
+    </address-setting>
+    <address-setting match="(a.#)"><max-delivery-attempts>3</max-delivery-attempts></address-setting>
+    <address-setting match="b.#"><slow-consumer-policy>KILL</slow-consumer-policy></address-setting>
+  </address-settings>
+  <addresses>
+    <address name="DLQ"><anycast><queue name="DLQ"/></anycast></address>
+    <address name="x">
+      <multicast>
+        <queue name="y" exclusive="true" max-consumers="2" purge-on-no-consumers="true" group-buckets="-1"/>
+        <queue name="z" consumers-before-dispatch="2" delay-before-dispatch="500" group-first-key="k"/>
+      </multicast>
+    </address>
+  </addresses>
+  <queues><queue name="old"><address>jms.old</address><durable>false</durable></queue></queues>
+</core>
+"""
+
+
+def test_all_of_a_broker_xml_that_has_an_equal_is_taken(tmp_path: Path) -> None:
+    converted = read_foreign(file(tmp_path, EVERYTHING))
+    assert converted.settings == {
+        "queue": [
+            {"name": "DLQ"},
+            {"name": "y", "underlying_topic": "x", "single_active_consumer": True, "max_consumers": 2,
+             "purge_on_no_consumers": True},
+            {"name": "z", "underlying_topic": "x", "consumers_before_dispatch": 2, "delay_before_dispatch": "500ms"},
+            {"name": "old", "underlying_topic": "jms.old", "durable": False},
+        ],
+        "address": [
+            {"pattern": "activemq.management#", "dead_letter_address": "DLQ", "expiry_address": "ExpiryQueue",
+             "redelivery_delay": "0s", "address_full_policy": "PAGE"},
+            {"pattern": "#", "max_delivery_attempts": 10, "redelivery_delay": "250ms",
+             "redelivery_delay_multiplier": 1.5},
+            {"pattern": "a.#", "literal": True, "max_delivery_attempts": 3},
+            {"pattern": "b.#"},
+        ],
+    }  # fmt: skip
+    assert remarks(converted) == {
+        (Verdict.NO_MEANING, "<persistence-enabled>"),
+        (Verdict.DIFFERS, "<security-settings>"),
+        (Verdict.REFUSED, '<slow-consumer-policy> of <address-setting> "b.#"'),
+        (Verdict.REFUSED, 'group-first-key of <queue> "z"'),
+    }
+
+
+def test_queues_of_a_broker_xml_follow_its_address_settings(tmp_path: Path) -> None:
+    text = EVERYTHING.replace(' group-first-key="k"', "").replace("slow-consumer-policy>", "address-full-policy>")
+    with Broker(config=file(tmp_path, text.replace("KILL", "PAGE"))) as broker:
+        stats = broker.command(lambda one: one.core.queue("/", "old").settings)
+    assert stats.max_deliveries == 10
+    assert stats.retry == Retry(250_000, 1.5, 2_500_000, 0.0, 0)

@@ -15,53 +15,76 @@ from penstock.config.places import Path_, Place
 from penstock.config.queue_values import COUNT_MAX
 from penstock.units import format_duration
 
-_MILLISECONDS = frozenset(
-    {
-        "redelivery-delay",
-        "max-redelivery-delay",
-        "expiry-delay",
-        "min-expiry-delay",
-        "max-expiry-delay",
-        "auto-delete-queues-delay",
-        "auto-delete-addresses-delay",
-        "redistribution-delay",
-        "default-delay-before-dispatch",
-    }
-)
-_LATER_QUEUE = {"ring-size": "ring_size"}
-_QUEUE_REFUSED = frozenset(
-    {
-        "max-consumers",
-        "purge-on-no-consumers",
-        "exclusive",
-        "last-value",
-        "last-value-key",
-        "non-destructive",
-        "consumers-before-dispatch",
-        "delay-before-dispatch",
-        "group-rebalance",
-        "group-buckets",
-        "group-first-key",
-        "enabled",
-    }
-)
+_MILLISECONDS = frozenset({"redelivery-delay", "max-redelivery-delay", "expiry-delay", "default-delay-before-dispatch"})
+_SIZES = frozenset({"max-size-bytes"})
+
+_OF_QUEUE = {
+    "ring-size": "ring_size",
+    "max-consumers": "max_consumers",
+    "purge-on-no-consumers": "purge_on_no_consumers",
+    "exclusive": "single_active_consumer",
+    "consumers-before-dispatch": "consumers_before_dispatch",
+    "delay-before-dispatch": "delay_before_dispatch",
+    "last-value-key": "last_value_key",
+    "non-destructive": "non_destructive",
+}
+"""Attributes of a queue that are settings here."""
+
 _NEUTRAL = {
+    "ring-size": "-1",
     "max-consumers": "-1",
     "purge-on-no-consumers": "false",
     "exclusive": "false",
+    "consumers-before-dispatch": "0",
+    "delay-before-dispatch": "-1",
     "last-value": "false",
     "non-destructive": "false",
     "group-rebalance": "false",
+    "group-rebalance-pause-dispatch": "false",
+    "group-buckets": "-1",
     "enabled": "true",
+    "user": "",
 }
-_READ = frozenset({"name", "addresses", "address-settings"})
+"""Values that ask for nothing."""
+
+_NEUTRAL_OF_ADDRESS = {
+    "max-size-bytes": "-1",
+    "max-size-messages": "-1",
+    "max-size-bytes-reject-threshold": "-1",
+    "default-last-value-queue": "false",
+    "default-group-rebalance": "false",
+    "default-group-buckets": "-1",
+    "no-expiry": "false",
+    "min-expiry-delay": "-1",
+    "max-expiry-delay": "-1",
+    "slow-consumer-threshold": "-1",
+    "retroactive-message-count": "0",
+    "auto-create-dead-letter-resources": "false",
+    "auto-create-expiry-resources": "false",
+}
+
+_REFUSED_OF_QUEUE = {
+    "last-value": "name the property with last-value-key",
+    "group-rebalance": "groups are not pinned to a consumer: see `group_key`",
+    "group-rebalance-pause-dispatch": "groups are not pinned to a consumer: see `group_key`",
+    "group-buckets": "groups are not pinned to a consumer: see `group_key`",
+    "group-first-key": "groups are not pinned to a consumer: see `group_key`",
+    "enabled": "a queue takes messages as long as it is there",
+}
+_READ = frozenset({"name", "addresses", "address-settings", "queues", "literal-match-markers"})
 _SERVED = frozenset({"acceptors", "connectors"})
 _REFUSED = {
     "diverts": "no copying or moving from address to address",
     "bridges": "no bridges to other brokers",
     "federations": "no federation",
     "broker-plugins": "no plugins",
+    "wildcard-addresses": "the wildcards are `*` and `#`, and words end at dots",
 }
+_RIGHTS = "rights by role: write an [[entitlement]] for each user"
+_TEN = (
+    "no max-delivery-attempts for all addresses: Artemis ends a message after ten deliveries, here it is delivered for "
+    "ever unless a setting says otherwise"
+)
 
 
 def read_broker(root: Element, shown: str) -> Converted:
@@ -71,12 +94,25 @@ def read_broker(root: Element, shown: str) -> Converted:
     if not cores:
         book.wrong(root.place(), "has no <core>")
     for core in cores:
+        markers = ""
         for element in core.children:
             _part(book, element)
+            if element.name == "literal-match-markers":
+                markers = element.text
+                if len(markers) != 2:
+                    book.wrong(element.place(), f"{markers!r} is not two characters")
         for address in (one for part in core.all("addresses") for one in part.all("address")):
             _address(book, address)
+        for queue in (one for part in core.all("queues") for one in part.all("queue")):
+            addresses = queue.all("address")
+            if addresses:
+                _queue(book, queue, addresses[0].text)
+            else:
+                book.wrong(queue.place(), "has no address")
         for setting in (one for part in core.all("address-settings") for one in part.all("address-setting")):
-            _setting(book, setting)
+            _setting(book, setting, markers)
+        if not any(one.get("pattern") == "#" and "max_delivery_attempts" in one for one in book.tables("address")):
+            book.remark(Verdict.DIFFERS, core.place(), _TEN)
     return book.close("Artemis broker.xml", shown)
 
 
@@ -88,6 +124,8 @@ def _part(book: Book, element: Element) -> None:
         book.remark(Verdict.NO_MEANING, element.place(), "served by AMQP 0-9-1, Flight and HTTP: see [listen]")
     elif element.name in _REFUSED:
         book.remark(Verdict.REFUSED, element.place(), _REFUSED[element.name])
+    elif element.name == "security-settings":
+        book.remark(Verdict.DIFFERS, element.place(), _RIGHTS)
     elif element.name not in _READ:
         book.remark(Verdict.NO_MEANING, element.place(), "is not read")
 
@@ -130,14 +168,17 @@ def _queue(book: Book, element: Element, address: str) -> None:
         table["underlying_topic"] = address
     for attribute, value in element.attributes.items():
         at = place._replace(what=f"{attribute} of {place.what}")
-        if attribute in _LATER_QUEUE:
-            if value != "-1":
-                table[_LATER_QUEUE[attribute]] = _number(value)
-                places[_LATER_QUEUE[attribute],] = at
-        elif attribute in _QUEUE_REFUSED:
-            if value != _NEUTRAL.get(attribute):
-                book.remark(Verdict.REFUSED, at, repr(value))
-        elif attribute != "name":
+        if attribute == "name" or value == _NEUTRAL.get(attribute):
+            continue
+        key = _OF_QUEUE.get(attribute)
+        if key is not None:
+            table[key] = _typed(attribute, value)
+            places[key,] = at
+        elif attribute == "last-value" and "last-value-key" in element.attributes:
+            continue
+        elif attribute in _REFUSED_OF_QUEUE:
+            book.remark(Verdict.REFUSED, at, _REFUSED_OF_QUEUE[attribute])
+        else:
             book.remark(Verdict.NO_MEANING, at, "is not read")
     for child in element.children:
         at = child.place(place.what)
@@ -149,21 +190,25 @@ def _queue(book: Book, element: Element, address: str) -> None:
                 book.wrong(at, f"{child.text!r} is not one of true, false")
             elif child.text == "false":
                 table["durable"] = False
-        else:
+        elif child.name != "address":
             book.remark(Verdict.NO_MEANING, at, "is not read")
     book.add("queue", table, place, places)
 
 
-def _setting(book: Book, element: Element) -> None:
+def _setting(book: Book, element: Element, markers: str) -> None:
     match = _named(book, element, "match")
     if match is None:
         return
     place = element.place()._replace(what=f'<address-setting> "{match}"')
     table: dict[str, object] = {"pattern": match}
+    if len(markers) == 2 and len(match) > 2 and (match[0], match[-1]) == (markers[0], markers[1]):
+        table = {"pattern": match[1:-1], "literal": True}
     for child in element.children:
         key = child.name.replace("-", "_")
         if key in ELSEWHERE:
             book.remark(Verdict.NO_MEANING, child.place(place.what), ELSEWHERE[key])
+            continue
+        if child.text == _NEUTRAL_OF_ADDRESS.get(child.name):
             continue
         if key not in ADDRESS_KEYS:
             book.remark(Verdict.REFUSED, child.place(place.what), f"{child.text!r} has no equal here")
@@ -180,13 +225,34 @@ def _setting(book: Book, element: Element) -> None:
 
 
 def _value(element: Element) -> object:
-    text = element.text
+    if element.name in _SIZES:
+        return _size(element.text)
+    if element.name in _TEXTS:
+        return element.text
+    return _typed(element.name, element.text)
+
+
+_TEXTS = frozenset({"dead-letter-address", "expiry-address", "default-last-value-key", "address-full-policy"})
+
+
+def _typed(name: str, text: str) -> object:
+    """A value by what it looks like; milliseconds as a duration."""
     value = _number(text)
-    if element.name in _MILLISECONDS and isinstance(value, int) and 0 <= value <= COUNT_MAX:
-        return format_duration(value * 1000)
+    if (name in _MILLISECONDS or f"default-{name}" in _MILLISECONDS) and isinstance(value, int):
+        return format_duration(value * 1000) if 0 <= value <= COUNT_MAX else value
     return {"true": True, "false": False}.get(text, value)
 
 
+def _size(text: str) -> object:
+    """Bytes as our settings write them: `100Mb` there is `100MiB` here."""
+    found = re.fullmatch(r"(\d{1,15})\s*([kKmMgG]?)[bB]?", text)
+    if found is None:
+        return _number(text)
+    return found[1] + (f"{found[2].upper()}iB" if found[2] else "B")
+
+
 def _number(text: str) -> object:
-    """A whole number where the text is one."""
-    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+    """A whole number where the text is one, another number where it is that."""
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?\d{1,18}\.\d{1,18}", text) else text

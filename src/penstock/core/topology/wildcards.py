@@ -1,12 +1,14 @@
 """Which address settings are for an address, and which of them is the closest: Artemis's rules.
 
-Words between dots; `*` is exactly one word, `#` none or more and stands last.  `a.#` matches `a`.
+Words between dots; `*` is exactly one word, `#` none or more and stands last.  `a.#` matches `a`.  A `#` that ends a
+word stands for whatever comes after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.records.addresses import is_prefix
 from penstock.records.policies import AddressSetting
 
 
@@ -14,6 +16,8 @@ def matches(setting: AddressSetting, address: str) -> bool:
     """Whether a setting is for an address."""
     if setting.literal or setting.pattern == address:
         return setting.pattern == address
+    if is_prefix(setting.pattern):
+        return address.startswith(setting.pattern[:-1])
     pattern, words = setting.pattern.split("."), address.split(".")
     if pattern[-1] == "#":
         pattern.pop()
@@ -38,11 +42,11 @@ def _rank(setting: AddressSetting, address: str) -> tuple[int, int, tuple[int, .
         return 1, 0, (), 0, pattern
     if pattern == address and not has_wildcard(pattern):
         return 0, 0, (), 0, pattern
-    if "#" in pattern.split("."):
+    if pattern.endswith("#"):
         return 3, -len(pattern), (), 0, pattern
     return 2, 0, tuple([int(word == "*") for word in pattern.split(".")]), len(pattern), pattern
 
 
 def has_wildcard(pattern: str) -> bool:
     """Whether it may be for more than one address."""
-    return not {"*", "#"}.isdisjoint(pattern.split("."))
+    return pattern.endswith("#") or "*" in pattern.split(".")
