@@ -273,6 +273,22 @@ def test_a_bad_header_closes_the_channel_at_once(life: Life) -> None:
     assert life.ready("q") == 0
 
 
+def test_a_refusal_at_commit_leaves_nothing_and_is_406(life: Life) -> None:
+    life.declare("full", **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    fill(life, b"1")
+    client, _ = consumer(life)
+    client.ack(1)
+    client.publish("other", b"2")
+    client.publish("full", b"3", b"4")
+    client.method(m.TxCommit())
+    life.run()
+    told = closed(client)
+    assert told.reply_code == 406
+    assert "message 3 of 3 is refused: queue 'full'" in told.reply_text
+    assert (life.ready("q"), life.ready("other"), life.ready("full"), charged(life)) == (1, 0, 0, 0)
+    check(life)
+
+
 # -- what ends it
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import Fenced, PreconditionFailed
+from penstock.errors import Fenced, PreconditionFailed, QueueFull
 from penstock.testing import Broker
 
 LETTERS = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
@@ -160,3 +160,69 @@ def test_delays_and_expirations_of_what_is_published() -> None:
         broker.advance(11)
         subscription = broker.subscribe("out", max_backlog=9)
         assert [message.body for message in subscription.take()] == [b"now", b"later"]
+
+
+LIMITED = {
+    "queue": [
+        {"name": "in", "lease_period": "30s", **LETTERS},
+        {"name": "out", "max_length": 2, "overflow": "reject-publish"},
+        {"name": "dead", "max_length": 1, "overflow": "reject-publish"},
+    ]
+}
+
+
+def test_a_queue_that_refuses_one_message_leaves_nothing() -> None:
+    with Broker(config=LIMITED) as broker:
+        broker.publish("in", b"1")
+        subscription = broker.subscribe("in")
+        [message] = subscription.take()
+        broker.publish("out", b"there")
+        transaction = broker.transaction()
+        transaction.ack(message)
+        transaction.publish("out", b"2")
+        transaction.publish("out", b"3")
+        with pytest.raises(QueueFull, match="message 2 of 2 is refused: queue 'out'") as refused:
+            transaction.commit()
+        assert refused.value.reason == "maxlen"
+        assert depths(broker) == [0, 1, 0]
+        assert subscription.outstanding == 1
+        assert broker.stats("out")["refused"] == 1
+        with broker.transaction() as transaction:
+            transaction.ack(message)
+            transaction.publish("out", b"2")
+        assert depths(broker) == [0, 2, 0]
+
+
+def test_messages_of_one_transaction_need_room_at_once_whoever_consumes() -> None:
+    with Broker(config=LIMITED) as broker:
+        subscription = broker.subscribe("out", max_backlog=9)
+        transaction = broker.transaction()
+        for n in range(3):
+            transaction.publish("out", b"%d" % n)
+        with pytest.raises(QueueFull, match="message 3 of 3"):
+            transaction.commit()
+        with broker.transaction() as transaction:
+            for n in range(2):
+                transaction.publish("out", b"%d" % n)
+        assert [message.body for message in subscription.take()] == [b"0", b"1"]
+
+
+def test_a_dead_letter_that_is_refused_refuses_the_transaction() -> None:
+    with Broker(config=LIMITED) as broker:
+        for n in range(3):
+            broker.publish("in", b"%d" % n)
+        subscription = broker.subscribe("in", max_backlog=3)
+        one, two, three = subscription.take()
+        transaction = broker.transaction()
+        transaction.publish("out", b"new")
+        transaction.reject(one)
+        transaction.reject(two)
+        with pytest.raises(QueueFull, match="the dead letter of") as refused:
+            transaction.commit()
+        assert two.bookmark in str(refused.value)
+        assert depths(broker) == [0, 0, 0]
+        with broker.transaction() as transaction:
+            transaction.reject(one)
+            transaction.ack(two)
+        assert depths(broker) == [0, 0, 1]
+        assert three.ack() is True

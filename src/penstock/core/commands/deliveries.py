@@ -13,7 +13,8 @@ from penstock.core.effects import Judge, Token, Verb
 from penstock.core.publishing.dead_letters import Buried
 from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
-from penstock.core.queue.settling.letters import portions
+from penstock.core.queue.limits.refusing import Reckoning
+from penstock.core.queue.settling.letters import portions, split
 from penstock.core.queue.view import Letter, Queue
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.entries import Rows
@@ -162,10 +163,20 @@ class DeliveryCommands(QueueCommands):
             self._buried[token] = parts
             self._out.effect(Judge(token, asked))
             return
-        for part, prepared in parts:
-            self._out.begin()
-            self._letters.write(now, queue, prepared, part)
-            self._out.end()
+        for i, (part, prepared) in enumerate(parts):
+            full = self._letters.without_room(now, prepared, Reckoning())
+            fits, rest = split(part, full) if full else (part, [])
+            if fits is not None:
+                if full:
+                    there = {lsn for run in fits.runs for lsn in run.chunk}
+                    prepared = [one.of(there) for one in prepared]
+                self._out.begin()
+                self._letters.write(now, queue, prepared, fits)
+                self._out.end()
+            if full:
+                rest += [run for later, _ in parts[i + 1 :] for run in later.runs]
+                queue.refused_letter(now, token, rest, len(full))
+                return
         queue.buried(token, self._out)
 
     def fetched(self, now: Now, token: Token, rows: Rows, upto: int = LSN_LIMIT) -> None:

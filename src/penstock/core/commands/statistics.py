@@ -44,11 +44,17 @@ def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
 
 
 def given_way(queue: Queue) -> dict[str, object]:
-    """What its limits did since the start: dropped at the head, replaced in a ring, refused."""
+    """What its limits did since the start: dropped at the head, replaced in a ring, refused;
+    and how often a target refused one of its dead letters."""
     figures = queue.figures
     if figures is None:
-        return {"dropped": 0, "replaced": 0, "refused": 0}
-    return {"dropped": figures.dropped, "replaced": figures.replaced, "refused": figures.refused}
+        return {"dropped": 0, "replaced": 0, "refused": 0, "dead_letter_refused": 0}
+    return {
+        "dropped": figures.dropped,
+        "replaced": figures.replaced,
+        "refused": figures.refused,
+        "dead_letter_refused": figures.letters_refused,
+    }
 
 
 def told(quantiles: Mapping[float, float]) -> dict[str, float]:

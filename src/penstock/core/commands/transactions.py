@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import NoReturn
 
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Verb
@@ -20,9 +21,10 @@ from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
 from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.limits.refusing import Reckoning, refusal
 from penstock.core.queue.order.runs import Run, sorted_chunk
 from penstock.core.queue.view import Letter, Queue
-from penstock.errors import Fenced, PreconditionFailed
+from penstock.errors import Fenced, PreconditionFailed, QueueFull
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
@@ -125,8 +127,8 @@ class TransactionCommands(DeliveryCommands):
         """Do all of it, as one group.
 
         Errors, after which nothing of it is done: PreconditionFailed for a message that would be refused, with its
-        reason, and for more bytes than a transaction may have; Fenced for deliveries with an attempt that are no longer
-        held, naming them.
+        reason, and for more bytes than a transaction may have; QueueFull for one that a limit refuses; Fenced for
+        deliveries with an attempt that are no longer held, naming them.
         """
         now = self._at(now)
         batch, endings = transaction.batch, transaction.endings
@@ -136,13 +138,14 @@ class TransactionCommands(DeliveryCommands):
                 self._touch(queue)
         self._refuse_stale(endings)
         self._refuse_rows(transaction)
+        self._refuse_overflow(now, transaction)
         out = self._out
         first = out.next_lsn
         published: Published | None = None
         ended = 0
         out.begin()
         if batch is not None and len(batch):
-            published = self._publisher.publish(now, batch)
+            published = self._publisher.publish(now, batch, admitted=True)
         for i, ending in enumerate(endings):
             ended += self._end(now, ending, transaction.graves.get(i))
         lsn = 0
@@ -213,6 +216,26 @@ class TransactionCommands(DeliveryCommands):
                 f"{TRANSACTION_BYTES_MAX}"
             )
 
+    def _refuse_overflow(self, now: Now, transaction: Transaction) -> None:
+        """QueueFull when a queue refuses a message or a dead letter.
+
+        All of it needs room at once, for nobody is given anything of a transaction before it is decided.
+        """
+        reckoning = Reckoning()
+        batch = transaction.batch
+        if batch is not None and (full := self._publisher.no_room(now, batch, reckoning)):
+            row, queue = next(iter(sorted(full.items(), key=_first)))
+            self._full(queue, len(full), f"message {row + 1} of {len(batch)}")
+        for grave in transaction.graves.values():
+            if full := self._letters.without_room(now, grave.prepared, reckoning):
+                cause, queue = next(iter(full.items()))
+                self._full(queue, len(full), f"the dead letter of {self.origin}|{cause}|")
+
+    def _full(self, queue: Queue, count: int, what: str) -> NoReturn:
+        assert queue.limits is not None
+        why = refusal(queue, queue.limits, count)
+        raise QueueFull(f"nothing of the transaction is done: {what} is refused: {why}", reason=why.reason)
+
     # -- inside the group
 
     def _end(self, now: Now, ending: Ending, grave: Grave | None) -> int:
@@ -235,3 +258,7 @@ class TransactionCommands(DeliveryCommands):
 
 def _lsns(letter: Letter) -> list[int]:
     return [lsn for run in letter.runs for lsn in run.chunk]
+
+
+def _first(item: tuple[int, Queue]) -> int:
+    return item[0]

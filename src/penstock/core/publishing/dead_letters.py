@@ -6,7 +6,7 @@ not.  Letters of letters come about in later turns, when their bodies have been 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import field
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.publishing.traits import read_traits
+from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.view import Letter, Queue
 from penstock.records import properties as header_codec
 from penstock.records.chunks import Now, pack_pairs
@@ -60,6 +61,14 @@ class Prepared:
     carbon: bool  # CC and BCC count
     acts: list[Act] = field(default_factory=list[Act])  # what actions do beyond publishing
     hops: bool = False  # the rows are those of actions
+
+    def of(self, lsns: Container[int]) -> Prepared:
+        """What comes of these causes alone."""
+        rows = [row for row, cause in enumerate(self.causes) if cause in lsns]
+        banned = {at: self.banned[row] for at, row in enumerate(rows) if row in self.banned}
+        batch = self.batch.select(rows) if rows else Publishes([], [], [])
+        acts = [act for act in self.acts if act.happening.lsn in lsns]
+        return Prepared(batch, [self.causes[row] for row in rows], banned, self.carbon, acts, self.hops)
 
 
 Buried: TypeAlias = "tuple[Letter, list[Prepared]]"
@@ -114,8 +123,18 @@ class DeadLetters:
             )
         ]
 
+    def without_room(self, now: Now, prepared: Sequence[Prepared], reckoning: Reckoning) -> dict[int, Queue]:
+        """The causes of rows that a target refuses, and which; nothing is written if there are any."""
+        out: dict[int, Queue] = {}
+        for one in prepared:
+            full = self._publisher.no_room(
+                now, one.batch, reckoning, trusted=True, carbon=one.carbon, banned=one.banned or None
+            )
+            out.update({one.causes[row]: queue for row, queue in full.items()})
+        return out
+
     def write(self, now: Now, queue: Queue, prepared: Sequence[Prepared], letter: Letter) -> None:
-        """The group that ends these messages; the caller opens and closes it."""
+        """The group that ends these messages, all of which have room; the caller opens and closes it."""
         now = self._outbox.at(now)
         dead = [pair for one in prepared for pair in self._publish(now, one)]
         header: dict[str, object] = {"reason": letter.reason}
@@ -181,7 +200,9 @@ class DeadLetters:
         """Write the rows that some queue or topic wants; returns (cause, new) pairs."""
         if not one.causes:
             return []
-        published = self._publisher.publish(now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned)
+        published = self._publisher.publish(
+            now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned, admitted=True
+        )
         if not published.stored:
             return []
         unwanted = published.lost()

@@ -22,6 +22,8 @@ from penstock.core.publishing.published import Published
 from penstock.core.publishing.publishers import Publishers
 from penstock.core.publishing.routed import Banned, RowRouter
 from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
+from penstock.core.queue.limits import refusing
+from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.view import Queue
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.topology.interning import Interning
@@ -78,6 +80,7 @@ class Publisher:
         carbon: bool = True,
         banned: Banned | None = None,
         numbered: bool = False,
+        admitted: bool = False,
     ) -> Published:
         """Store what somebody wants of a batch and let it arrive.
 
@@ -86,15 +89,16 @@ class Publisher:
         carbon: CC and BCC count.
         banned: by row, names of queues that must not take it.
         numbered: what is a duplicate is known: publisher and sequence in headers have had their effect.
+        admitted: `no_room` had nothing to say, so no queue is asked again.
         """
         judged = numbered or trusted or skip > 0
         if self.keyed is None:
-            return self._publish(now, batch, skip, persistent, trusted, carbon, banned, judged)
+            return self._publish(now, batch, skip, persistent, trusted, carbon, banned, judged, admitted)
         if not judged and (named := self._named(batch)) is not None:
-            return self._numbered(now, batch, named, persistent, carbon, banned)
+            return self._numbered(now, batch, named, persistent, carbon, banned, admitted)
 
         def store(some: Publishes, skipped: int) -> Published:
-            return self._publish(now, some, skipped, persistent, trusted, carbon, banned, True)
+            return self._publish(now, some, skipped, persistent, trusted, carbon, banned, True, admitted)
 
         return self.keyed.publish(now, batch, skip, trusted, store)
 
@@ -108,10 +112,36 @@ class Publisher:
         carbon: bool,
         banned: Banned | None,
         numbered: bool,
+        admitted: bool,
     ) -> Published:
-        if self._router.rejecting:
+        if self._router.rejecting and not admitted:
             return self._admit(now, batch, skip, persistent, trusted, carbon, banned, numbered)
-        return self._store(now, batch, skip, persistent, trusted, carbon, banned, numbered)
+        return self._store(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+
+    def no_room(
+        self,
+        now: Now,
+        batch: Publishes,
+        reckoning: Reckoning,
+        *,
+        trusted: bool = False,
+        carbon: bool = True,
+        banned: Banned | None = None,
+    ) -> dict[int, Queue]:
+        """Rows of a batch that cannot be written as a whole, and a queue that refuses each; parameters as in `publish`.
+
+        What is left may be published as `admitted`, if nothing else happens before.
+        """
+        if not self._router.rejecting:
+            return {}
+        if not trusted:
+            fill_times(batch, self._traits_of(batch), self._outbox.time)
+        out: dict[int, Queue] = {}
+        for queue, rows in self._rejecting(batch, 0, trusted, carbon, banned):
+            refusing.settled(queue, now, self._outbox, len(rows))
+            for row in reckoning.refused(queue, now, batch, rows):
+                out.setdefault(row, queue)
+        return out
 
     def _admit(
         self,
@@ -129,7 +159,7 @@ class Publisher:
             return self._numbered(now, batch, named, persistent, carbon, banned)
 
         def store(some: Publishes, skipped: int, bans: Banned) -> Published:
-            return self._store(now, some, skipped, persistent, trusted, carbon, bans or None, True)
+            return self._store(now, some, skipped, persistent, trusted, carbon, bans or None, True, True)
 
         takers = self._rejecting(batch, skip, trusted, carbon, banned)
         if not takers:
@@ -172,6 +202,7 @@ class Publisher:
         carbon: bool,
         banned: Banned | None,
         numbered: bool,
+        admitted: bool,
     ) -> Published:
         size = len(batch.bodies)
         topics, properties = batch.topics, batch.properties
@@ -183,7 +214,7 @@ class Publisher:
                 plan = self._rows.plan(topics)
                 if not (plan.filtered or plan.by_headers) and (plan.queues or plan.keep):
                     return self._uniform(now, batch, plan, traits, persistent, trusted)
-        return self._mixed(now, batch, skip, persistent, trusted, carbon, banned, numbered)
+        return self._mixed(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
 
     def put_into(self, now: Now, queue: Queue, batch: Publishes) -> int:
         """Store the server's own rows and let them arrive in this one queue, whatever is routed where; the first LSN.
@@ -322,6 +353,7 @@ class Publisher:
         carbon: bool,
         banned: Banned | None,
         numbered: bool,
+        admitted: bool,
     ) -> Published:
         size = len(batch.bodies)
         traits = self._traits_of(batch)
@@ -330,7 +362,7 @@ class Publisher:
             if published is not None:
                 return published
         if not numbered and any(one.publisher is not None for one in set(traits)):
-            return self._numbered(now, batch, traits, persistent, carbon, banned)
+            return self._numbered(now, batch, traits, persistent, carbon, banned, admitted)
         routed = self._rows.route(batch, traits, skip, trusted, carbon, banned)
         if not all(traits_of.plain for traits_of in set(traits)) and not trusted:
             fill_times(batch, traits, self._outbox.time)
@@ -408,11 +440,14 @@ class Publisher:
         persistent: bool | None,
         carbon: bool,
         banned: Banned | None,
+        admitted: bool = False,
     ) -> Published:
         """Headers name publishers and sequences."""
 
         def store(part: Publishes) -> Published:
-            return self.publish(now, part, persistent=persistent, carbon=carbon, banned=banned, numbered=True)
+            return self.publish(
+                now, part, persistent=persistent, carbon=carbon, banned=banned, numbered=True, admitted=admitted
+            )
 
         self._outbox.begin()
         published = self.publishers.publish(batch, traits, store)

@@ -117,7 +117,7 @@ class Contents:
         self.sharing: int = 0  # consumers with shared credit
         self._free_credit = NO_CREDIT  # shared credit that came free in this command
         self._serial = 0
-        self.lease_due = NEVER  # no lease ends before this (mono)
+        self.lease_due = NEVER  # no lease ends, and no letter is tried again, before this (mono)
         self.leases_in_order = True
         self.leaving = False  # a consumer that is gone still has something to give back
         self.hungry = False  # a step stopped at its bound: more can be granted at once

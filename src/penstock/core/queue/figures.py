@@ -29,8 +29,8 @@ class Figures:
     """Counts of one queue since the start of the process."""
 
     __slots__ = (
-        "_buckets", "_rate", "_rated_at", "dropped", "expirations", "redelivered", "refused", "replaced", "sampled",
-        "step", "unsampled",
+        "_buckets", "_rate", "_rated_at", "dropped", "expirations", "letters_refused", "redelivered", "refused",
+        "replaced", "sampled", "step", "unsampled",
     )  # fmt: skip
 
     def __init__(self, mono: int = 0) -> None:
@@ -38,6 +38,7 @@ class Figures:
         self.dropped = 0  # gave way to a limit at the head
         self.replaced = 0  # gave way to a newer message of a ring
         self.refused = 0  # did not come in, for a limit was met
+        self.letters_refused = 0  # dead letters that a target had no room for, each time they were tried
         self.expirations: dict[str, int] | None = None  # messages by reason
         self.unsampled = 0  # acknowledged since one was looked at
         self.step = 1

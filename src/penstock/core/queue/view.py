@@ -551,6 +551,14 @@ class Queue(Contents):
         self.letters.close(token.serial, sink)
         self.hungry = self.hungry or self.barriers.held > 0  # one may be free now
 
+    def refused_letter(self, now: Now, token: Token, rest: Sequence[Run], count: int) -> None:
+        """A target has no room for the rest of a letter, whose first so many messages it refused: they stay dying."""
+        self.letters.hold(token.serial, rest, now.mono)
+        self.leased_until(self.letters.due)
+        if self.figures is None:
+            self.figures = Figures()
+        self.figures.letters_refused += count
+
     def wants_letter(self, reason: str) -> bool:
         """Whether messages that leave for this reason have somewhere to go; what a ring replaced, if that is asked."""
         if reason == REPLACED:

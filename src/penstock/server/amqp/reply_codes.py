@@ -11,6 +11,7 @@ from penstock.errors import (
     PenstockError,
     PreconditionFailed,
     ProtocolError,
+    QueueFull,
     ResourceLocked,
 )
 
@@ -28,7 +29,7 @@ def reply_code(error: PenstockError) -> tuple[int, str, bool]:
             code = 403
         case ResourceLocked():
             code = 405
-        case PreconditionFailed() | InvalidArgument() | ExpressionError():
+        case PreconditionFailed() | InvalidArgument() | ExpressionError() | QueueFull():
             code = 406
         case DiskFull():
             code = 506

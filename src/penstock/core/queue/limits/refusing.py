@@ -100,3 +100,34 @@ def refusal(queue: Queue, limits: Limits, count: int) -> QueueFull:
         f"max_length is {limits.length}, {max(queue.ready, limits.length)} messages are ready",
         reason=MAXLEN,
     )
+
+
+class Reckoning:
+    """Room of rejecting queues for what is written as a whole: newcomers of several batches.
+
+    Each that is not delayed takes some, so it refuses more than `judged` where consumers are about to make room.
+    """
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken: dict[Queue, int] = {}
+
+    def refused(self, queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]) -> list[int]:
+        """Which of these rows, ascending, have no room behind those that were asked about before."""
+        limits = queue.limits
+        assert limits is not None
+        later = batch.not_before
+        taken = self._taken.get(queue, 0)
+        free = limits.length - queue.ready - taken
+        out = list[int]()
+        for row in rows:
+            if later is not None and later[row] > now.wall:
+                continue
+            if free <= 0:
+                out.append(row)
+            else:
+                free -= 1
+                taken += 1
+        self._taken[queue] = taken
+        return out

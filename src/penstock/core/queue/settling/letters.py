@@ -2,17 +2,20 @@
 
 They are `dying`: no consumer gets them and no ack reaches them, but they count as waiting until the letter is written.
 Bodies are asked for in bounded pieces, a few at a time, so that a million expired messages do not fill the memory.
+
+When a target refuses a letter, it and all that died after it wait, and it is tried again after a while: first a second,
+in the end half a minute.  They are only in memory as dying; a start finds them where they were before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import field
 
 from penstock.core.effects import Fetch, Purpose, Sink, Token
-from penstock.core.queue.order.runs import Run, sorted_chunk
+from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
@@ -21,6 +24,9 @@ LETTER = 1000
 """Messages in one fetch at most."""
 PORTION = 64 << 20
 """Bytes of bodies whose removal and dead letters are one group."""
+FIRST_PAUSE_US = 1_000_000
+LONGEST_PAUSE_US = 30_000_000
+"""How long letters wait that a target refuses, doubled each time."""
 OPEN = 4
 """Fetches under way at once; the others wait their turn."""
 
@@ -42,6 +48,20 @@ class Letter:
     def deliveries(self) -> dict[int, int]:
         """How often each message was sent."""
         return {lsn: run.tally.deliveries for run in self.runs for lsn in run.chunk}
+
+
+def split(letter: Letter, lsns: Container[int]) -> tuple[Letter | None, list[Run]]:
+    """What died before the first of these, and the rest; None: nothing did."""
+    before = list[Run]()
+    for i, run in enumerate(letter.runs):
+        at = next((at for at, lsn in enumerate(run.chunk) if lsn in lsns), None)
+        if at is not None:
+            if at:
+                before.append(run.part(run.chunk[:at], True))
+            rest = [run.part(run.chunk[at:], True), *letter.runs[i + 1 :]]
+            return Letter(before, letter.reason, letter.by) if before else None, rest
+        before.append(run)
+    return letter, []
 
 
 def portions(letter: Letter, rows: Rows, most: int = PORTION) -> Iterator[Letter]:
@@ -72,7 +92,7 @@ def portions(letter: Letter, rows: Rows, most: int = PORTION) -> Iterator[Letter
 class Letters:
     """The dying messages of a queue."""
 
-    __slots__ = ("_queue", "_serial", "_waiting", "count", "open")
+    __slots__ = ("_pause", "_queue", "_serial", "_waiting", "count", "due", "open")
 
     def __init__(self, queue: int) -> None:
         self._queue = queue  # id
@@ -80,6 +100,8 @@ class Letters:
         self._waiting: deque[Letter] = deque()
         self.open: dict[int, Letter] = {}  # by serial: bodies asked for
         self.count = 0
+        self.due = NEVER  # what a target refused is tried again then (mono); nothing is asked for before
+        self._pause = 0
 
     def add(self, runs: Sequence[Run], reason: str, by: str, sink: Sink) -> None:
         """These die."""
@@ -110,10 +132,33 @@ class Letters:
         letter = self.open.pop(serial, None)
         if letter is not None:
             self.count -= len(letter.chunk)
+            self._pause = 0
         self._ask(sink)
+
+    def hold(self, serial: int, rest: Sequence[Run], mono: int) -> None:
+        """A target refuses the rest of an open letter: it and what was asked for behind it is asked for again later."""
+        letter = self.open.pop(serial)
+        back = [Letter([run], letter.reason, letter.by) for run in rest]
+        written = len(letter.chunk) - sum(len(run.chunk) for run in rest)
+        self.count -= written
+        for later in sorted(self.open):
+            if later > serial:
+                other = self.open.pop(later)
+                back += [Letter([run], other.reason, other.by) for run in other.runs]
+        self._waiting.extendleft(reversed(back))
+        self._pause = FIRST_PAUSE_US if written else min(max(2 * self._pause, FIRST_PAUSE_US), LONGEST_PAUSE_US)
+        self.due = mono + self._pause
+
+    def wake(self, mono: int, sink: Sink) -> None:
+        """Time has passed."""
+        if self.due <= mono:
+            self.due = NEVER
+            self._ask(sink)
 
     def _ask(self, sink: Sink) -> None:
         waiting = self._waiting
+        if self.due < NEVER:
+            return
         while waiting and len(self.open) < OPEN:
             letter = waiting.popleft()
             size = len(letter.runs[0].chunk)

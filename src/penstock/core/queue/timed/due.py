@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
     """Take what ended back, `STEP_MOST` at most; `lease_due` has passed while there is more."""
     queue.lease_due = NEVER
+    if queue.letters.due < NEVER:
+        queue.letters.wake(now.mono, sink)
+        queue.lease_due = queue.letters.due
     in_order = queue.leases_in_order
     most = STEP_MOST
     for consumer in [one for one in queue.holders() if not one.leaving]:
