@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 
 from penstock.config.patterns import topic_pattern
 from penstock.config.sections import Name, Section
+from penstock.records.patterns import PatternError, compile_pattern
 
 Right: TypeAlias = StrictBool | Name
 """Yes, no, or an expression: of the messages that it is TRUE of."""
+
+
+class PermissionSection(Section):
+    """`[[permission]]`: what a user may do in a vhost, as RabbitMQ has it.  With one, who has none may do nothing."""
+
+    user: Name = Field(description="The user.")
+    vhost: Name = Field(default="/", description="The vhost that the user may open.")
+    configure: str = Field(default="", description="Names of what may be declared and deleted: a regular expression.")
+    write: str = Field(default="", description="Names of exchanges that may be published to, and what may be bound.")
+    read: str = Field(default="", description="Names of queues that may be consumed, and exchanges bound to.")
+
+    @field_validator("configure", "write", "read")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        try:
+            compile_pattern(value)
+        except PatternError as error:
+            raise ValueError(str(error)) from None
+        return value
 
 
 class EntitlementSection(Section):

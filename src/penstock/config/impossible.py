@@ -20,6 +20,7 @@ def impossible(settings: Settings) -> list[Problem]:
         "topic": [(one.vhost, f"{one.exchange}/{one.name}") for one in settings.topic],
         "queue": [(one.vhost, one.name) for one in settings.queue],
         "pipeline": [("", one.name) for one in settings.pipeline],
+        "permission": [(one.vhost, one.user) for one in settings.permission],
         "policy": [(one.vhost, one.name) for one in settings.policy],
         "operator_policy": [(one.vhost, one.name) for one in settings.operator_policy],
         "view": [(one.vhost, one.name) for one in settings.view],
@@ -45,11 +46,18 @@ def impossible(settings: Settings) -> list[Problem]:
         *((("pipeline", index, "from"), one.source.vhost) for index, one in enumerate(settings.pipeline)),
     ]
     for section, vhosts in (
+        ("permission", [one.vhost for one in settings.permission]),
         ("policy", [one.vhost for one in settings.policy]),
         ("operator_policy", [one.vhost for one in settings.operator_policy]),
         ("address", [one.vhost for one in settings.address]),
     ):
         placed += (((section, index), vhost) for index, vhost in enumerate(vhosts))
+    people = [one.name for one in settings.users]
+    problems += [
+        Problem(("permission", index, "user"), f"there is no [[user]] {one.user!r}{known_name(one.user, people)}")
+        for index, one in enumerate(settings.permission)
+        if one.user not in people
+    ]
     patterns = [one.setting().key for one in settings.address]
     problems += [
         Problem(("address", index, "pattern"), f"{key[1]!r} is there twice")

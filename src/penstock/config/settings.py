@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from penstock.config.actions import ActionSection
-from penstock.config.entitlements import EntitlementSection
+from penstock.config.entitlements import EntitlementSection, PermissionSection
 from penstock.config.message_types import NATIVE_TYPE, wrong_type
 from penstock.config.ruling_sections import AddressSection, OperatorPolicySection, PolicySection
 from penstock.config.sections import Name, Section
@@ -424,6 +424,7 @@ class Settings(Section):
     spark: Spark = Field(default_factory=Spark, description="How pipelines run.")
     user: tuple[User, ...] = Field(default=(), description="Who may log in.")
     entitlement: tuple[EntitlementSection, ...] = Field(default=(), description="What users may read and write.")
+    permission: tuple[PermissionSection, ...] = Field(default=(), description="What users may do in a vhost.")
     vhost: tuple[Vhost, ...] = Field(default=(), description="Vhosts beside `/`.")
     exchange: tuple[Exchange, ...] = Field(default=(), description="Exchanges declared at start.")
     topic: tuple[TopicSection, ...] = Field(default=(), description="Topics declared at start.")

@@ -21,7 +21,6 @@ LATER_SECTIONS = frozenset(
         "bulk",
         "dashboard",
         "otel",
-        "permission",
         "replication",
         "schedule",
         "tls",

@@ -128,7 +128,9 @@ class Server:
         self.stopping = asyncio.Event()
         self.counters = Counters()
         self.accounts = Accounts(settings.vhosts, frozenset(user.name for user in settings.user))
-        self.users = Users(settings.users, settings.entitlement, settings.server.name, self.accounts)
+        self.users = Users(
+            settings.users, settings.entitlement, settings.server.name, self.accounts, settings.permission
+        )
         self.serving = False  # the doors are open
         self.failure: BaseException | None = None  # why the process must stop
         self.recovered_records = 0

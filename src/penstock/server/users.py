@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import SettingsError
-from penstock.server.accounts import Account, Accounts
+from penstock.server.accounts import Account, Accounts, Permission
 from penstock.server.entitlements import ADMINISTRATOR, Entitlements, Rights
 from penstock.server.permissions import Permitted, by_user
 
 if TYPE_CHECKING:
-    from penstock.config.entitlements import EntitlementSection
+    from penstock.config.entitlements import EntitlementSection, PermissionSection
     from penstock.config.settings import User
 
 
@@ -44,6 +44,7 @@ class Users:
         entitlements: Iterable[EntitlementSection] = (),
         instance: str = "",
         accounts: Accounts | None = None,
+        permissions: Iterable[PermissionSection] = (),
     ) -> None:
         """instance: the server's name, which an entitlement may ask for.  accounts: users of run time."""
         self.accounts = accounts if accounts is not None else Accounts()
@@ -63,6 +64,10 @@ class Users:
             if user.loopback_only:
                 self._loopback_only.add(user.name)
         self._entitlements = Entitlements(entitlements, self.tags, instance)
+        self._fixed_permissions = {
+            (one.user, one.vhost): Permission(one.user, one.vhost, one.configure, one.write, one.read)
+            for one in permissions
+        }
 
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether this user may log in with this password from this host."""
@@ -82,13 +87,13 @@ class Users:
         """What a user may read and write; None where nothing is limited."""
         rights = self._entitlements.rights(user)
         account = self._account(user)
-        if rights is not None or account is None:
+        if rights is not None or (account is None and not self._fixed_permissions):
             return rights
         permitted = self._permitted  # whoever forgets puts another one there
         found = permitted.get(user)
         if found is None:
-            mine = by_user(self.accounts.permissions, user)
-            found = permitted[user] = Permitted(user, mine, administrator=ADMINISTRATOR in account.tags)
+            mine = by_user(self._fixed_permissions if account is None else self.accounts.permissions, user)
+            found = permitted[user] = Permitted(user, mine, administrator=ADMINISTRATOR in self.tags(user))
         return found
 
     def _account(self, user: str) -> Account | None:
@@ -97,7 +102,9 @@ class Users:
 
     def enters(self, user: str, vhost: str) -> bool:
         """Whether a user may open a vhost."""
-        return self._account(user) is None or (user, vhost) in self.accounts.permissions
+        if self._account(user) is None:
+            return not self._fixed_permissions or (user, vhost) in self._fixed_permissions
+        return (user, vhost) in self.accounts.permissions
 
     def known(self, user: str) -> bool:
         """Whether there is such a user."""

@@ -50,7 +50,7 @@ class Doors:
         settings = instance.settings
         self.accounts = Accounts(settings.vhosts, frozenset(user.name for user in settings.user))
         self.accounts.load(disk)
-        users = Users(settings.users, settings.entitlement, settings.server.name, self.accounts)
+        users = Users(settings.users, settings.entitlement, settings.server.name, self.accounts, settings.permission)
         self.users = users  # what raises comes before there is a loop
         self.instance = instance
         self.pulse = Pulse()

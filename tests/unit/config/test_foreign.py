@@ -273,6 +273,7 @@ def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) 
          "arguments": queue["arguments"]}
     ]  # fmt: skip
     assert remarks(converted) == {
+        (Verdict.DIFFERS, "permissions[0]"),
         (Verdict.REFUSED, 'queues[0] "q" x-queue-type'),
         (Verdict.REFUSED, 'exchanges[0] "later"'),
     }
@@ -280,28 +281,32 @@ def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) 
         load_file(converted.source)
 
 
-@pytest.mark.parametrize(
-    ("write", "read", "told"),
-    [
-        (".*", "^q", [
-            {"topic": ".*", "exchange": "q.x", "read": True, "write": True},
-            {"queue": "(?:^q)", "read": True, "write": True}, {"read": False, "write": True},
-        ]),
-        ("amq.default", "", [{"topic": ".*", "read": False, "write": True}]),
-        ("x$", ".*", [
-            {"topic": ".*", "exchange": "q.x", "read": True, "write": True}, {"read": True, "write": False},
-        ]),
-        ("", "", []),
-    ],
-)  # fmt: skip
-def test_a_permission_becomes_entitlements(
-    tmp_path: Path, write: str, read: str, told: list[dict[str, object]]
-) -> None:
-    right = {"user": "bob", "vhost": "/", "configure": "", "write": write, "read": read}
-    exchange = {"name": "q.x", "vhost": "/", "type": "direct"}
-    text = json.dumps({"permissions": [right], "exchanges": [exchange], "vhosts": [{"name": "/"}]})
-    found = read_foreign(file(tmp_path, text)).settings.get("entitlement", [])
-    assert found == [{"user": "^bob$", **one} for one in told]
+def test_permissions_are_left_out_where_everybody_may_do_everything(tmp_path: Path) -> None:
+    users = [{"name": name, "password_hash": HASH} for name in ("ann", "bob")]
+    full = {"vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    told = {
+        "users": users,
+        "vhosts": [{"name": "/"}],
+        "permissions": [{"user": "ann", **full}, {"user": "bob", **full}],
+    }
+    assert "permission" not in read_foreign(file(tmp_path, json.dumps(told))).settings
+    told["permissions"] = [{"user": "ann", **full}, {"user": "bob", **full, "read": "^q"}]
+    converted = read_foreign(file(tmp_path, json.dumps(told)))
+    assert converted.settings["permission"] == [
+        {"user": "ann", "configure": ".*", "write": ".*", "read": ".*"},
+        {"user": "bob", "configure": ".*", "write": ".*", "read": "^q"},
+    ]
+    with Broker(config=converted.source) as broker:
+        url = urlsplit(broker.amqp_url)
+        connection = pika.BlockingConnection(pika.URLParameters(f"amqp://bob:password@{url.hostname}:{url.port}/%2F"))
+        channel = connection.channel()
+        for name in ("q", "other"):
+            channel.queue_declare(name)
+        channel.basic_get("q")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+            channel.basic_get("other")
+        assert refused.value.reply_code == 403
+        connection.close()
 
 
 def test_users_of_definitions_log_in_and_their_clients_declare_again(tmp_path: Path) -> None:

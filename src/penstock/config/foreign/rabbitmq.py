@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 from penstock.config.arguments import HARMLESS_ARGUMENTS
 from penstock.config.foreign.converted import Book, Converted, Verdict
-from penstock.config.foreign.rabbitmq_people import ALL, Permission, entitle, user_table
+from penstock.config.foreign.rabbitmq_people import ALL, Permission, permit, user_table
 from penstock.config.places import Path_, Place
 from penstock.config.policies import MIRRORS
 from penstock.config.queue_values import Kind, argument_name
@@ -207,9 +207,7 @@ def _permissions(book: Book, top: Mapping[str, object], shown: str, users: list[
         if vhost is not None and None not in texts:
             user, configure, write, read = map(str, texts)
             found.append(Permission(user, vhost, configure, write, read, right.place))
-    if found:
-        exchanges = [(str(one.get("vhost", "/")), str(one["name"])) for one in book.tables("exchange")]
-        entitle(book, found, users, vhosts, exchanges)
+    permit(book, found, users, vhosts)
     for item in _items(book, top, "topic_permissions", shown):
         if any(item.values.get(key, ALL) != ALL for key in ("write", "read")):
             book.remark(Verdict.REFUSED, item.place, "a right by routing key: write an [[entitlement]] with `topic`")

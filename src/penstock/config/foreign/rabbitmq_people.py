@@ -1,8 +1,6 @@
 """Users and permissions of `definitions.json`: what they are here.
 
-A permission there says by three patterns of names what a user may configure, write and read in a vhost.  Where all
-users may do everything nothing is limited here either; else each permission becomes entitlements: exchanges are told
-one by one, since an entitlement names one.  Who may change the topology is the administrator's tag here.
+Where all users may do everything nothing is limited here either; else each permission is one here.
 """
 
 from __future__ import annotations
@@ -12,14 +10,8 @@ from typing import NamedTuple
 
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.places import Place
-from penstock.records.patterns import PatternError, compile_pattern
-from penstock.records.texts import to_bytes
 
 ALL = ".*"
-PREDECLARED = ("", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match", "amq.rabbitmq.trace")
-DEFAULT_NAMED = "amq.default"
-"""What the default exchange is called where it needs a name."""
-
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")
 HASHING = {
     "rabbit_password_hashing_sha256": "sha256",
@@ -82,59 +74,20 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
     return table
 
 
-def entitle(
-    book: Book,
-    permissions: Sequence[Permission],
-    users: Iterable[str],
-    vhosts: Iterable[str],
-    exchanges: Iterable[tuple[str, str]],
-) -> None:
-    """Put entitlements into the book, unless every user may do everything everywhere."""
-    everywhere = {(user, vhost) for user in users for vhost in vhosts}
+def permit(book: Book, permissions: Sequence[Permission], users: Iterable[str], vhosts: Iterable[str]) -> None:
+    """Put the permissions into the book, unless every user may do everything everywhere."""
+    known = set(users)
+    for one in permissions:
+        if one.user not in known:
+            book.remark(Verdict.DIFFERS, one.place, f"{one.user!r} is no user of the file who can log in")
+    permissions = [one for one in permissions if one.user in known]
+    everywhere = {(user, vhost) for user in known for vhost in vhosts}
     if all(one.full for one in permissions) and everywhere <= {(one.user, one.vhost) for one in permissions}:
         return
-    declared = sorted(exchanges)
     for one in permissions:
-        names = [*PREDECLARED, *(name for vhost, name in declared if vhost == one.vhost)]
-        try:
-            for table in _entitlements(one, names):
-                book.add("entitlement", table, one.place, {})
-        except PatternError as error:
-            book.wrong(one.place, str(error))
-            continue
-        if one.configure:
-            book.remark(
-                Verdict.DIFFERS,
-                one.place,
-                f"configure {one.configure!r}: here a user may declare queues that he may read, which show their own "
-                "name; any other change of the topology takes the administrator's tag",
-            )
-
-
-def _entitlements(one: Permission, exchanges: Sequence[str]) -> Iterable[dict[str, object]]:
-    """Those of one permission, the narrower ones first."""
-    about = {"user": f"^{_escaped(one.user)}$", "vhost": one.vhost}
-    if one.vhost == "/":
-        del about["vhost"]
-    all_read, all_written = one.read == ALL, one.write == ALL
-    if not (all_read and all_written):
-        for name in exchanges:
-            read, write = _allows(one.read, name), _allows(one.write, name)
-            if (read, write) != (all_read, all_written):
-                place = {"exchange": name} if name else {}
-                yield {**about, "topic": ALL, **place, "read": read, "write": write}
-    if one.read and not all_read:
-        yield {**about, "queue": f"(?:{one.read})", "read": True, "write": _allows(one.write, "")}
-    if all_read or all_written:
-        yield {**about, "read": all_read, "write": all_written}
-
-
-def _allows(pattern: str, exchange: str) -> bool:
-    """Whether a permission is for an exchange; an empty one is for nothing."""
-    if not pattern:
-        return False
-    return compile_pattern(pattern).search(to_bytes(exchange or DEFAULT_NAMED)) is not None
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"\\{one}" if not (one.isalnum() or one in "_-") and one.isascii() else one for one in name)
+        table: dict[str, object] = {"user": one.user}
+        if one.vhost != "/":
+            table["vhost"] = one.vhost
+        book.add(
+            "permission", {**table, "configure": one.configure, "write": one.write, "read": one.read}, one.place, {}
+        )
