@@ -66,6 +66,8 @@ class Model:
         self.newest = 0
         self.began = False  # enough consumers came
         self.opens: int | None = None  # or it begins then
+        self.last_of: dict[int, int] = {}  # of each key the LSN that came last
+        self.back = list[Message]()  # ready again since somebody looked
         self.paused_until = 0  # 0: not paused
         self.came_due = 0
 
@@ -152,8 +154,44 @@ class Model:
             return False
         return not self.settings.single_active_consumer or w is self.here()[0]
 
+    # -- last values
+
+    def key(self, m: Message) -> int:
+        return m.body[0] if self.settings.last_value_key is not None else 0
+
+    def standing(self, key: int) -> list[Message]:
+        """Living messages of a key that are not scheduled, in order of arrival."""
+        some = (m for m in self.messages.values() if self.key(m) == key and not m.scheduled)
+        return sorted(some, key=lambda m: m.place)
+
+    def enter(self, m: Message) -> None:
+        """It is the newest of its key."""
+        if not self.key(m):
+            return
+        old = self.messages.get(self.last_of.get(self.key(m), -1))
+        self.last_of[self.key(m)] = m.lsn
+        if old is not None and old is not m and old.state != "leased":
+            del self.messages[old.lsn]
+
+    def look_at_returned(self) -> None:
+        """What came back goes if a newer one of its key lives."""
+        back, self.back = self.back, []
+        replaced = list[Message]()
+        for m in back:
+            key = self.key(m)
+            if not key or self.messages.get(m.lsn) is not m:
+                continue
+            if self.last_of.get(key) not in self.messages:
+                self.last_of[key] = self.standing(key)[-1].lsn
+            if self.last_of[key] != m.lsn:
+                replaced.append(m)
+        for m in replaced:
+            if m.state != "leased":
+                self.messages.pop(m.lsn, None)
+
     def attend(self, now: int) -> None:
         """Who came and who went."""
+        self.look_at_returned()
         s, count = self.settings, len(self.here())
         if not count:
             self.began, self.opens = False, None
@@ -235,6 +273,7 @@ class Model:
         else:
             self.messages[lsn] = m
             self.dispatch(now)
+            self.enter(m)
 
     def overdue(self, now: int) -> None:
         for m in list(self.messages.values()):
@@ -283,6 +322,7 @@ class Model:
             if failed and s.retry is not None:
                 wait = min(round(s.retry.initial * s.retry.factor ** (m.failures - 1)), s.retry.max)
         m.state = "ready"
+        self.back.append(m)
         if wait:
             m.state, m.due, m.scheduled = "delayed", now + wait, False
 
@@ -313,10 +353,16 @@ class Model:
         for m in sorted(due, key=lambda m: (m.due, m.lsn)):
             m.state = "ready"
             m.known = set()
+            if not m.scheduled:
+                self.back.append(m)
             if m.scheduled:
                 self.came_due += 1
                 m.place = (self.newest + 0.5 + now / 1e12, self.came_due)
                 m.scheduled = False
+                if m.deliveries:
+                    self.back.append(m)
+                else:
+                    self.enter(m)
         self.overdue(now)
         self.dispatch(now)
 
@@ -401,6 +447,8 @@ class Model:
         moved = self.still(lsns)
         for m in moved:
             m.state, m.due, m.scheduled, m.known = "delayed", when, not m.deliveries, set()
+            if m.scheduled and self.last_of.get(self.key(m)) == m.lsn:
+                del self.last_of[self.key(m)]
             m.place = (m.lsn, m.lsn)
         self.tick(now)
         self.dispatch(now)
@@ -421,4 +469,10 @@ class Model:
                 m.state = "ready"
             if m.state == "ready" and (reasons := self.limits(m)):
                 self.drop(m, ",".join(reasons))
+        self.back.clear()
+        if self.settings.last_value_key is not None:
+            for key in (1, 2, 3):
+                some = self.standing(key)
+                self.last_of.update({key: some[-1].lsn} if some else {})
+                self.back += some
         self.tick(now)

@@ -101,9 +101,14 @@ class Walk:
             settings = attended(settings, more)
             if self.kind in ("/a", "/b") and more.random() < 0.3:
                 self.kind = "levels"
+            if self.kind not in ("fenced", "depth") and more.random() < 0.3:
+                settings = replace(settings, last_value_key="/@body")
+        steps, plain, tiny = dice.choice((10_000, 10_000, 3)), dice.random() < 0.3, dice.random() < 0.5
+        most = dice.choice((10_000, 10_000, 3))
+        if settings.last_value_key is not None:
+            most = 10_000  # what a full list has not looked at may be replaced before it does
         self.machine.start(
-            settings, dice.choice((10_000, 10_000, 3)), dice.random() < 0.3, dice.random() < 0.5,
-            dice.choice((10_000, 10_000, 3)), self.kind, dice.choice((1, 2, 5)), dice.choice((3, 10_000)),
+            settings, steps, plain, tiny, most, self.kind, dice.choice((1, 2, 5)), dice.choice((3, 10_000)),
         )  # fmt: skip
         self.commands: list[Callable[[], object]] = [
             self.arrive, self.arrive, self.arrive, self.settle, self.settle, self.settle, self.settle,
@@ -227,6 +232,8 @@ class Walk:
 
     def find(self) -> None:
         dice, machine = self.dice, self.machine
+        if machine.queue.last_values is not None:
+            return  # its recovery point is now
         if machine.passing is None:
             if dice.random() < 0.5:
                 machine.begin_pass([dice.randrange(5) for _ in range(dice.randint(1, 3))])

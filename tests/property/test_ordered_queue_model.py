@@ -80,6 +80,8 @@ class RankedQueue(Queue):
         at_once = 0 in (self.settings.expiration, self.settings.message_ttl) or now.wall in (rest["expires_at"] or ())
         if self.shares is not None and (chunk[0] % 7 or at_once):
             rest["keys"] = [(expected_key(lsn),) for lsn in chunk]
+        if self.last_values is not None:
+            rest["last_keys"] = [rest["batch"].bodies[row][0] for row in rest["rows"]]
         super().arrive(now, chunk, sink, **rest)
 
 

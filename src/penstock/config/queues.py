@@ -186,6 +186,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             Kind.FLAG,
             "Whether what is ready is removed when the last consumer goes, and what comes while there is none.",
         ),
+        QueueKey(
+            "last_value_key",
+            Kind.TEXT,
+            "An expression, such as /id or /@headers/symbol: a message replaces the waiting one with the same value, "
+            "and stands at the end; without a value it replaces none.",
+        ),
         _duration(
             "queue_expires",
             "The queue is deleted when for so long nobody consumed, got or declared; also known as `expires`.",
@@ -333,6 +339,17 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
                     f"it cannot be set beside {spell(key)} that lets the oldest go, for those may wait behind a key in "
                     f"use: let {spell('overflow')} be 'reject-publish'",
                 )
+    if settings.last_value_key is not None:
+        for key in ("barrier_expression", "target_queue_depth", "group_key"):
+            if getattr(settings, key):
+                raise BadValue(
+                    spell("last_value_key"), f"it cannot be set beside {spell(key)}, which counts on what came staying"
+                )
+        if settings.recovery_point != "now":
+            raise BadValue(
+                spell("last_value_key"),
+                f"it cannot be set beside {spell('recovery_point')}: older messages have no key",
+            )
     grouped = settings.kind == "group-local"
     if grouped and settings.initial_owner is None:
         raise BadValue(spell("kind"), f"a group-local queue needs {spell('initial_owner')} beside it")

@@ -105,6 +105,9 @@ class Kind(IntEnum):
     )
     #   a whole: messages (`rows` of them) and ends of deliveries (`ended`), from the LSN `first` on
 
+    KEYED = 68  # body: queue id + (LSN, key) pairs, a key being 64 bits that are not 0; in one group with the rows:
+    #   the keys by which the queue knows which message a newer one replaces
+
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})
 """Kinds that carry a message."""

@@ -113,6 +113,13 @@ class QueueCommands(RecoveryCommands):
     def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> None:
         """These settings are in force from now on, and why."""
         now = self._at(now)
+        if settings.last_value_key != queue.settings.last_value_key and (
+            queue.ready + queue.leased + queue.delayed + queue.dying
+        ):
+            raise PreconditionFailed(
+                f"last_value_key of queue '{queue.name}' in vhost '{queue.vhost}' cannot change while it has messages: "
+                "their keys were worked out when they came; purge it, or declare another"
+            )
         moved = settings.recovery_point != queue.settings.recovery_point
         if moved:
             self._check_point(queue.name, settings)

@@ -5,6 +5,7 @@ It knows who takes what, not why.  What goes into the log beside the rows lies i
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.keying import keys_of
+from penstock.core.publishing.last_keys import last_keys_of
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.rating import ranks_of
 from penstock.core.publishing.shared_credit import Share, share_out
@@ -115,11 +117,26 @@ class Arrivals:
         if queue.ranks is not None and (text := queue.settings.rank_text) is not None:
             ranks = ranks_of(text, batch, rows, chunk, now.wall)
         keys = None if queue.shares is None else keys_of(queue.settings, batch, rows, chunk, now.wall)
+        last_keys = None
+        if queue.last_values is not None:
+            last_keys = self._last_keys(queue, batch, rows, chunk)
         queue.arrive(
             now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before,
             priority=priority, barriers=None if marked is None else _within(chunk, marked, batch.first),
-            ranks=ranks, keys=keys,
+            ranks=ranks, keys=keys, last_keys=last_keys,
         )  # fmt: skip
+
+    def _last_keys(self, queue: Queue, batch: Publishes, rows: Sequence[int], chunk: Chunk) -> list[int]:
+        """By which key each row replaces an older one; the record that says so is written."""
+        assert queue.settings.last_value_key is not None
+        keys = last_keys_of(queue.settings.last_value_key, batch, rows)
+        body = [queue.id]
+        for lsn, key in zip(chunk, keys, strict=True):
+            if key:
+                body += (lsn, key)
+        if len(body) > 1:
+            self._outbox.record(Kind.KEYED, queue.name, body=struct.pack(f"<{len(body)}q", *body))
+        return keys
 
 
 def _within(chunk: Chunk, marked: Sequence[int], first: int) -> list[int]:

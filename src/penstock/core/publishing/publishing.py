@@ -419,7 +419,10 @@ class Publisher:
 
         Of a batch that is too large for a group it does so behind it; a start would make up for what a crash takes.
         """
-        if not any(queue.limits is not None and queue.limits.yields(queue, count) for queue, count in takers):
+        if not any(
+            queue.last_values is not None or (queue.limits is not None and queue.limits.yields(queue, count))
+            for queue, count in takers
+        ):
             return False
         return (batch.size or size_of(batch.bodies)) <= GROUP_BYTES_MAX
 

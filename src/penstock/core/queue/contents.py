@@ -39,6 +39,7 @@ from penstock.records.policies import Ruling
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
+    from penstock.core.queue.last_values import LastValues
     from penstock.core.queue.older import Older
 
 _NO_ARGUMENTS: dict[str, object] = {}
@@ -64,9 +65,9 @@ class Contents:
         "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "attendance",
         "auto_delete", "barriers",
         "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
-        "figures", "hungry", "id", "lease_due", "leased", "leases_in_order", "leaving", "letters", "limits", "main",
-        "name", "older", "outstanding", "overfull", "overspent", "paused_until", "ranking", "ranks", "ready",
-        "redelivered_below", "returned", "roster",
+        "figures", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving",
+        "letters", "limits", "main", "name", "older", "outstanding", "overfull", "overspent", "paused_until", "ranking",
+        "ranks", "ready", "redelivered_below", "returned", "roster",
         "ruling", "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost",
     )  # fmt: skip
 
@@ -136,6 +137,9 @@ class Contents:
         self.stale = 0
         self.expired_leases = 0
         self.figures: Figures | None = None  # what else it counts, from its first delivery on
+        self.last_values: LastValues | None = None  # where a message may replace another
+        if settings.last_value_key is not None:
+            self.renew_keys()
         if settings.rank_text is not None:
             begin_ranks(self)
         if expressions(settings):
@@ -164,6 +168,12 @@ class Contents:
         if self.tail is _TAIL:
             self.tail = Main()
         return self.tail
+
+    def renew_keys(self) -> None:
+        """The settings say anew whether a message may replace another; the queue is empty."""
+        from penstock.core.queue.last_values import LastValues  # it needs what is made of this
+
+        self.last_values = None if self.settings.last_value_key is None else LastValues()
 
     def timed(self) -> Expiry:
         """Deadlines."""
@@ -353,6 +363,8 @@ class Contents:
 
     def _put_back(self, run: Run) -> None:
         self.ready += len(run.chunk)
+        if self.last_values is not None:
+            self.last_values.came_back(run)
         self.offer(run)
 
     def offer(self, run: Run) -> None:

@@ -38,6 +38,8 @@ def capture(queue: Contents) -> Contained:
     if queue.ranks is not None and queue.settings.rank_text is not None:
         out.ranks = queue.ranks.copy()
         out.unranked = queue.ranking.pieces(queue) if queue.ranking is not None else []
+    if queue.last_values is not None:
+        out.keys = queue.last_values.known.copy()
     out.retries = [_copy(run) for run in queue.delays.retries.runs()]
     out.runs = [_copy(run) for run in queue.runs_held() if len(run.chunk)] + out.retries
     if queue.shares is not None:
@@ -62,6 +64,11 @@ def _copy(run: Run) -> Run:
 def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
     _load(queue, waiting, columns)
+    if queue.last_values is not None:
+        lsns = flat(waiting)
+        queue.last_values.known.load(lsns, spread(lsns, columns.get("key", array("q"))))
+        queue.last_values.find_newest(queue)
+        queue.hungry = True  # what was out for delivery may have been replaced
     if queue.shares is not None:
         stage(queue)
     if len(queue.barriers):

@@ -71,6 +71,7 @@ class Queue(Contents):
         barriers: Sequence[int] | None = None,
         ranks: Sequence[int] | None = None,
         keys: Sequence[Told] | None = None,
+        last_keys: Sequence[int] | None = None,
     ) -> None:
         """Take messages (ascending, newer than all before), then dispatch.
 
@@ -79,9 +80,19 @@ class Queue(Contents):
         priority       of each message; queues of this version serve in order of arrival whatever it says
         ranks          of each message, what its priority expression gave (`core.queue.ranks`)
         keys           of each message, what the queue's expressions gave; None: they are worked out later
+        last_keys      of each message, what its last-value key gave (`core.queue.last_values`)
         barriers       those of the chunk that are barriers, ascending; their BARRIER record is written
         """
         if not len(chunk):
+            return
+        if self.last_values is not None and self.limits is not None and len(chunk) > 1:
+            each = range(len(chunk)) if rows is None else rows  # what one replaces makes room for the next
+            for i in range(len(chunk)):
+                self.arrive(
+                    now, chunk[i : i + 1], sink, batch=batch, rows=[each[i]], expires_at=_one(expires_at, i),
+                    not_before=_one(not_before, i), priority=_one(priority, i), ranks=_one(ranks, i),
+                    keys=None if keys is None else keys[i : i + 1], last_keys=_one(last_keys, i),
+                )  # fmt: skip
             return
         if self.is_due(now):
             self.tick(now, sink)
@@ -97,6 +108,9 @@ class Queue(Contents):
             dead = None
             if not self.expiry.empty:
                 self.expiry.part()
+        if self.last_values is not None:
+            gone = [part for part in (elsewhere, dead) if part is not None]
+            self.last_values.add(self, chunk, [0] * len(chunk) if last_keys is None else last_keys, gone)
         behind = None
         if self.shares is not None:
             behind = self.shares.arrive(self, chunk, keys, elsewhere, dead)
@@ -132,6 +146,10 @@ class Queue(Contents):
             activate(self, now, sink)
         if self.barriers.held:
             release(self, now, sink)
+        if self.last_values is not None:
+            while self.hungry:  # who has room is given each before a later one of the batch replaces it
+                dispatch(self, now, sink)
+            self.last_values.settle(self, sink)
         if self.shares is not None:
             self.shares.ask(self, sink)
         if self.targets.lists:
@@ -406,6 +424,8 @@ class Queue(Contents):
     def give_out(self, now: Now, sink: Sink) -> None:
         """Dispatch what is ready, and let filters look on."""
         self.hungry = False
+        if self.last_values is not None and self.last_values.waiting:
+            self.last_values.settle(self, sink)
         if self.ranking is not None:
             go_on(self, sink)
         if self.shares is not None:
@@ -434,6 +454,8 @@ class Queue(Contents):
         self.limits = limits_of(settings)
         if settings.barrier_expression is None and (len(self.barriers) or self.barriers.dormant):
             dissolve(self)
+        if settings.last_value_key != before.last_value_key:
+            self.renew_keys()
         if settings.rank_text != before.rank_text:
             change_ranks(self)
         if expressions(settings) != expressions(before):
@@ -592,6 +614,10 @@ class Queue(Contents):
         if by:
             header["by"] = by
         sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
+
+
+def _one(values: Sequence[int] | None, place: int) -> Sequence[int] | None:
+    return None if values is None else values[place : place + 1]
 
 
 __all__ = ["Letter", "Queue"]

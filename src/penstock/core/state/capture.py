@@ -37,6 +37,7 @@ class Contained:
     loose: list[Longs] = field(default_factory=list["Longs"])  # more LSNs, in any order
     inactive: list[Chunk] = field(default_factory=list["Chunk"])  # beyond the target depth
     ranks: Ranks | None = None  # of all these, and some that are gone
+    keys: Ranks | None = None  # of all these, and some that are gone
     unranked: list[Ints] = field(default_factory=list["Ints"])  # those whose rank there is not known yet, in any order
 
     def waiting(self) -> list[Chunk]:
@@ -70,6 +71,10 @@ class Contained:
             columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
         if self.ranks is not None and len(ranks := self._ranks(self.ranks)):
             columns["rank"] = ranks
+        if self.keys is not None:
+            everything = flat(self.waiting())
+            if len(everything) and len(keys := runs_of(everything, self.keys.each(packed(everything)))):
+                columns["key"] = keys
         if len(self.barriers):
             columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
         return columns

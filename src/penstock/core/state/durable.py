@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 COLUMNS = (
     "deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter", "barrier", "rank",
-    "unseen",
+    "unseen", "key",
 )  # fmt: skip
 """What a queue may remember of a waiting message besides its position; 0 is the rest value of each.
 
@@ -40,6 +40,7 @@ expires_at                      microseconds: its deadline in this queue
 transient                       1: the next start of the server drops it
 letter                          1: the server wrote it as a dead letter, so the history in its header counts
 barrier                         1: it waits for all before it and holds back all after it
+key                             by what a newer message replaces it (`core.queue.last_values`)
 rank                            its priority (`core.queue.ranks`); 0 is not known: worked out before it is delivered
 """
 

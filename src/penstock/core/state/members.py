@@ -26,7 +26,7 @@ Part: TypeAlias = "dict[str, Ints]"
 class FoldedQueue:
     """The messages of each table as one part, and the events of the present table."""
 
-    __slots__ = ("counted", "delayed", "mixed", "parts", "removed", "settings", "since", "state")
+    __slots__ = ("counted", "delayed", "keyed", "mixed", "parts", "removed", "settings", "since", "state")
 
     def __init__(self, state: QueueState) -> None:
         """state: what was folded before; it is not changed."""
@@ -40,6 +40,7 @@ class FoldedQueue:
         self.removed: list[Ints] = []  # pairs, shape (n, 2)
         self.counted: list[tuple[str, int, Ints]] = []  # column, value, pairs
         self.delayed: list[tuple[str, int, Ints]] = []  # column, value, pairs; in order, the last wins
+        self.keyed: list[Ints] = []  # (LSN, key), shape (n, 2)
         self.settings: list[tuple[int, QueueSettings]] = [(0, state.settings)]  # from an LSN on
         if state.waiting:
             lsns = flat(state.waiting)
@@ -96,6 +97,8 @@ class FoldedQueue:
                     if covered is not None:
                         keep(part, covered == 0)
             self.parts = [part for part in self.parts if len(part["lsn"])]
+        if self.keyed:
+            self._keys()
         if self.counted:
             self._count()
         for column, value, pairs in self.delayed:
@@ -143,6 +146,20 @@ class FoldedQueue:
             columns = cast("dict[str, list[int]]", header.get("columns") or {})
             self.parts.append({"lsn": lsns, **{name: spread(lsns, runs) for name, runs in columns.items()}})
             self.mixed = True
+
+    def _keys(self) -> None:
+        """Each key to the message of its LSN, if that still waits."""
+        told = np.concatenate(self.keyed)
+        self.keyed.clear()
+        for part in self.parts:
+            lsns = part["lsn"]
+            at = np.minimum(np.searchsorted(lsns, told[:, 0]), len(lsns) - 1)
+            here = lsns[at] == told[:, 0]
+            if here.any():
+                keys = part.get("key")
+                keys = np.zeros(len(lsns), dtype=np.int64) if keys is None else keys.copy()
+                keys[at[here]] = told[here, 1]
+                part["key"] = keys
 
     def _count(self) -> None:
         grouped: dict[tuple[str, int], list[Ints]] = {}

@@ -119,6 +119,10 @@ class Objects:
                 queue, pairs = self._queue_and_pairs(body)
                 if queue is not None and lsn > queue.since:
                     queue.delayed.append(("barrier", 1, pairs))
+            case Kind.KEYED:
+                queue, pairs = self._queue_and_pairs(body)
+                if queue is not None and lsn > queue.since:
+                    queue.keyed.append(pairs)
             case Kind.RECOVER:
                 queue, _ = self._queue_and_pairs(body)
                 if queue is not None and lsn > queue.since:

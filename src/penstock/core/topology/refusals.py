@@ -40,6 +40,9 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
     if settings.group_key is not None:
         with _naming("group_key", where):
             compile_value(settings.group_key).require_deterministic("a group key")
+    if settings.last_value_key is not None:
+        with _naming("last_value_key", where):
+            compile_value(settings.last_value_key).require_deterministic("the key of a last value")
     if settings.barrier_expression:
         with _naming("barrier_expression", where):
             compile_filter(settings.barrier_expression).require_deterministic("a barrier expression")

@@ -184,7 +184,7 @@ class Router:
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
         self.rating: set[int] = set()  # ids of queues with priorities
-        self.limited: set[int] = set()  # ids of queues with limits
+        self.limited: set[int] = set()  # ids of queues in which something may give way to newcomers
         self.rejecting: set[int] = set()  # of these the ids of those that refuse what is beyond
 
     @property
@@ -204,10 +204,10 @@ class Router:
                 views.literal[name] = (*views.literal.get(name, ()), queue)
             else:
                 views.patterns[queue] = pattern
-        if queue.limits is not None:
+        if queue.limits is not None or queue.last_values is not None:
             self.limited.add(queue.id)
-            if queue.limits.rejects:
-                self.rejecting.add(queue.id)
+        if queue.limits is not None and queue.limits.rejects:
+            self.rejecting.add(queue.id)
         if settings.filter:
             self._filters[queue.id] = compile_filter(settings.filter)
         if settings.barrier_expression:

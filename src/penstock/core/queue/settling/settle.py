@@ -211,6 +211,8 @@ def give_back(
                 part.deadline = due
                 queue.late().retry(part)
                 queue.delayed += len(part.chunk)
+                if queue.last_values is not None:
+                    queue.last_values.came_back(part)
                 queue.barriers.delay(part.chunk, 1)
             else:
                 part.deadline = 0

@@ -73,6 +73,8 @@ def reschedule(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -> i
     if queue.shares is not None:
         queue.shares.moved(queue, runs)
     late = queue.late()
+    if queue.last_values is not None:
+        queue.last_values.moved(runs)
     for run in runs:
         queue.delayed += len(run.chunk)
         run.deadline, run.place, run.granted = when, 0, 0

@@ -1,0 +1,169 @@
+"""Last values: of the messages with one key only the newest waits.
+
+A newcomer removes the waiting older one of its key and stands at the end.  What is out for delivery stays out; when it
+comes back while a newer one lives it is removed.  A scheduled message is a newcomer when it is due.  Keys are 64 bits
+of a hash (two of a million keys share one with a probability of 3 in 100 million), given once, as the message enters,
+and logged beside it, so nothing is evaluated at a start.
+
+It knows no expression; messages without a key, 0 here, are none of its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from penstock.core.effects import Sink
+from penstock.core.queue.limits.limits import REPLACED
+from penstock.core.queue.limits.trimming import drop
+from penstock.core.queue.order.runs import Run, packed, view
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.priority.ranks import Ranks
+from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.state.durable import Ints, flat
+from penstock.records.chunks import Chunk, as_chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
+    from penstock.core.queue.view import Queue
+
+NO_KEY = 0
+
+DEAD_MOST = 65_536
+"""More keys than this, and more than twice as many as messages live, are looked through for those that are gone."""
+
+
+def key_of(value: object) -> int:
+    """The key of what an expression gave: equal texts and numbers are one key, 1 and 1.0 too; NULL is none."""
+    if isinstance(value, list):
+        value = next(iter(cast("list[object]", value)), None)
+    if isinstance(value, bool):
+        data = b"b%d" % value
+    elif isinstance(value, int):
+        data = b"n%d" % value
+    elif isinstance(value, float):
+        data = b"n%d" % int(value) if value.is_integer() else b"n" + repr(value).encode()
+    elif isinstance(value, str) and value:
+        data = b"t" + value.encode("utf-8", "surrogatepass")
+    elif isinstance(value, bytes) and value:
+        data = b"t" + value
+    else:
+        return NO_KEY
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True) or 1
+
+
+class LastValues:
+    """The keys of one queue's messages."""
+
+    __slots__ = ("_back", "_newest", "_replaced", "known")
+
+    def __init__(self) -> None:
+        self.known = Ranks()  # the key of each message by LSN; of some that are gone, too
+        self._newest: dict[int, int] = {}  # the LSN that came last of each key
+        self._replaced = list[int]()  # LSNs that gave way, if they wait
+        self._back = list[Run]()  # ready again, or for the first time, since somebody looked
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `settle_keys` has something to do."""
+        return bool(self._replaced or self._back)
+
+    def add(self, queue: Contents, chunk: Chunk, keys: Sequence[int], without: Sequence[Chunk]) -> None:
+        """New messages.  without: those of them that are delayed, or dead already."""
+        known = self.known
+        if known.count > 2 * (queue.ready + queue.leased + queue.delayed + queue.dying) + DEAD_MOST:
+            lsns = flat(queue.living_pieces())
+            living = Ranks()
+            if len(lsns):
+                living.load(lsns, known.each(packed(lsns)))
+            self.known = known = living
+            self.find_newest(queue)
+        known.add(chunk, keys)
+        outside = frozenset(lsn for part in without for lsn in part)
+        for lsn, key in zip(chunk, keys, strict=True):
+            if key and lsn not in outside:
+                self._enter(lsn, key)
+
+    def came_back(self, run: Run) -> None:
+        """Nobody holds it any more, or it is due for the first time."""
+        self._back.append(Run(run.chunk, False, run.tally, run.place))
+
+    def moved(self, runs: Sequence[Run]) -> None:
+        """They wait for a time now; what was never delivered enters anew then."""
+        for run in runs:
+            if run.tally == FRESH:
+                for lsn, key in zip(run.chunk, self.known.each(run.chunk).tolist(), strict=True):
+                    if key and self._newest.get(key) == lsn:
+                        del self._newest[key]
+
+    def _enter(self, lsn: int, key: int) -> None:
+        old = self._newest.get(key)
+        if old is not None and old != lsn:
+            self._replaced.append(old)
+        self._newest[key] = lsn
+
+    def find_newest(self, queue: Contents) -> None:
+        """Work out from what lives which is the newest of each key; what is older and waits gives way."""
+        lsns, orders = _standing(queue)
+        keys = self.known.each(packed(lsns)) if len(lsns) else lsns
+        order = np.argsort(orders, kind="stable")
+        order = order[keys[order] != NO_KEY]
+        self._newest = dict(zip(keys[order].tolist(), lsns[order].tolist(), strict=True))
+        newest = np.fromiter(self._newest.values(), dtype=np.int64, count=len(self._newest))
+        mine = lsns[keys != NO_KEY]
+        self._replaced += mine[~np.isin(mine, newest)].tolist()
+
+    def settle(self, queue: Queue, sink: Sink) -> None:
+        """Let go what a newer message replaced."""
+        back, self._back = self._back, []
+        for run in back:
+            keys = self.known.each(run.chunk).tolist()
+            fresh = run.tally == FRESH
+            for lsn, key in zip(run.chunk, keys, strict=True):
+                if not key:
+                    continue
+                if fresh:
+                    self._enter(lsn, key)
+                elif (newest := self._newest.get(key)) != lsn:
+                    if newest is None or not _lives(queue, newest):
+                        self._renew(queue, key)
+                    if self._newest[key] != lsn:
+                        self._replaced.append(lsn)
+        if self._replaced:
+            gone = as_chunk(sorted(set(self._replaced)))
+            self._replaced.clear()
+            drop(queue, queue.extract(gone), REPLACED, sink)
+
+    def _renew(self, queue: Contents, key: int) -> None:
+        """The newest of a key is gone: another one is."""
+        lsns, orders = _standing(queue)
+        mine = self.known.each(packed(lsns)) == key
+        self._newest[key] = int(lsns[mine][np.argmax(orders[mine])])
+
+
+def _standing(queue: Contents) -> tuple[Ints, Ints]:
+    """All living messages that are not scheduled, ascending, and where each stands in order of arrival."""
+    copies = queue.main.copies() if isinstance(queue.main, PriorityOrder) else []
+    lsns = [flat([*copies] if copies else queue.main.chunks())]
+    orders = [lsns[0]]
+    for run in queue.runs():
+        if len(run.chunk):
+            some = view(run.chunk)
+            lsns.append(some)
+            orders.append(np.full(len(some), run.place, dtype=np.int64) if run.place > 0 else some)
+    every, places = np.concatenate(lsns), np.concatenate(orders)
+    order = np.argsort(every, kind="stable")
+    return every[order], places[order]
+
+
+def _lives(queue: Contents, lsn: int) -> bool:
+    """Whether a message is in the queue, in any state."""
+    if queue.main.has(lsn):
+        return True
+    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in queue.beside_main())
+
+
+__all__ = ["NO_KEY", "LastValues", "key_of"]

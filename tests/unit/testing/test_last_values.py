@@ -1,0 +1,159 @@
+"""Queues in which a message replaces the waiting one with the same key, and queues whose consumers remove nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.queue.last_values import NO_KEY, key_of
+from penstock.errors import PenstockError
+from penstock.testing import Broker, Message
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def waiting(broker: Broker) -> list[bytes]:
+    """What a query of the queue shows: nothing is leased by it."""
+    return [record.body for record in broker.sow("q")]
+
+
+def quote(symbol: object, price: int) -> bytes:
+    text = b"null" if symbol is None else b'"%s"' % str(symbol).encode()
+    return b'{"s": %s, "p": %d}' % (text, price)
+
+
+def broker_of(**settings: object) -> Broker:
+    return Broker({"queue": [{"name": "q", "last_value_key": "/s", **settings}]})
+
+
+def test_a_newcomer_removes_the_waiting_older_one_and_goes_to_the_tail() -> None:
+    with broker_of() as broker:
+        for symbol, price in (("a", 1), ("b", 2), ("c", 3), ("a", 4), ("b", 5)):
+            broker.publish("q", quote(symbol, price))
+        assert waiting(broker) == [quote("c", 3), quote("a", 4), quote("b", 5)]
+        assert broker.stats("q")["replaced"] == 2
+        assert broker.stats("q")["ready"] == 3
+
+
+def test_messages_without_key_are_ordinary() -> None:
+    with broker_of() as broker:
+        for price in range(3):
+            broker.publish("q", quote(None, price))
+        broker.publish("q", b"no json")
+        assert broker.stats("q")["ready"] == 4
+
+
+def test_what_is_out_stays_out_and_is_removed_on_return_when_a_newer_one_exists() -> None:
+    with broker_of() as broker:
+        broker.publish("q", quote("a", 1))
+        subscription = broker.subscribe("q", max_backlog=1)
+        [old] = subscription.take()
+        broker.publish("q", quote("a", 2))
+        assert broker.stats("q")["leased"] == 1
+        subscription.close()
+        assert waiting(broker) == [quote("a", 2)]
+        assert not old.ack()
+
+
+def test_what_is_out_can_be_acked_and_returns_when_the_newer_one_is_gone() -> None:
+    with broker_of() as broker:
+        broker.publish("q", quote("a", 1))
+        one = broker.subscribe("q", max_backlog=1)
+        [old] = one.take()
+        broker.publish("q", quote("a", 2))
+        two = broker.subscribe("q", max_backlog=1)
+        [new] = two.take()
+        assert new.ack()
+        old.cancel()  # nothing newer exists: it is the last value again
+        [again] = two.take() or one.take()
+        assert again.body == quote("a", 1)
+
+
+@pytest.mark.parametrize("how", ["crash", "restart"])
+def test_a_restart_keeps_it(how: str) -> None:
+    with broker_of() as broker:
+        for symbol, price in (("a", 1), ("b", 2), ("a", 3)):
+            broker.publish("q", quote(symbol, price))
+        one = broker.subscribe("q", max_backlog=1)
+        assert bodies(one.take()) == [quote("b", 2)]
+        broker.publish("q", quote("b", 4))
+        if how == "crash":
+            broker.crash()
+        broker.restart()
+        assert waiting(broker) == [quote("a", 3), quote("b", 4)]  # the one that was out is replaced now
+        broker.publish("q", quote("a", 5))
+        assert waiting(broker) == [quote("b", 4), quote("a", 5)]
+
+
+def test_a_scheduled_message_replaces_when_it_is_due() -> None:
+    with broker_of() as broker:
+        broker.publish("q", quote("a", 1), delay=10.0)
+        broker.publish("q", quote("a", 2))
+        broker.publish("q", quote("b", 3))
+        broker.advance(11.0)
+        assert waiting(broker) == [quote("a", 1), quote("b", 3)]
+        broker.crash()
+        broker.restart()
+        assert bodies(broker.subscribe("q", max_backlog=None).take()) == [quote("b", 3), quote("a", 1)]
+
+
+def test_beside_a_limit_what_is_replaced_makes_room_first() -> None:
+    with broker_of(max_length=2) as broker:
+        for symbol, price in (("b", 1), ("a", 2), ("a", 3)):
+            broker.publish("q", quote(symbol, price))
+        assert waiting(broker) == [quote("b", 1), quote("a", 3)]
+        assert broker.stats("q")["dropped"] == 0
+
+
+def test_a_value_with_a_short_life_removes_a_key() -> None:
+    with broker_of() as broker:
+        broker.publish("q", quote("a", 1))
+        broker.publish("q", quote("a", 2), expiration=5.0)
+        broker.advance(6.0)
+        assert waiting(broker) == []
+
+
+def test_priorities_and_filters_compose() -> None:
+    with broker_of(max_priority=5) as broker:
+        broker.publish("q", quote("a", 1), priority=5)
+        broker.publish("q", quote("b", 2), priority=3)
+        broker.publish("q", quote("a", 3), priority=1)
+        subscription = broker.subscribe("q", filter="/p > 1", max_backlog=None)
+        assert bodies(subscription.take()) == [quote("b", 2), quote("a", 3)]
+
+
+def test_the_key_changes_only_while_the_queue_is_empty() -> None:
+    with broker_of() as broker:
+        broker.publish("q", quote("a", 1))
+        with pytest.raises(PenstockError, match="cannot change while it has messages"):
+            broker.alter("q", last_value_key="/p")
+        [message] = broker.subscribe("q").take()
+        message.ack()
+        broker.alter("q", last_value_key="/p")
+        broker.publish("q", quote("a", 1))
+        broker.publish("q", quote("b", 1))
+        assert broker.stats("q")["ready"] == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"barrier_expression": "/x = 1"}, "barrier_expression"),
+        ({"target_queue_depth": 1000}, "target_queue_depth"),
+        ({"recovery_point": "epoch"}, "recovery_point"),
+    ],
+)
+def test_what_counts_on_messages_staying_is_refused(other: dict[str, object], why: str) -> None:
+    with pytest.raises(PenstockError, match=why):
+        broker_of(**other)
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}])
+def test_no_value_is_no_key(value: object) -> None:
+    assert key_of(value) == NO_KEY
+
+
+def test_equal_values_are_one_key_and_others_are_not() -> None:
+    assert key_of(1) == key_of(1.0) == key_of([1])
+    assert len({key_of(value) for value in (1, "1", True, 1.5, "a", "b")}) == 6
