@@ -58,10 +58,11 @@ def key_of(value: object) -> int:
 class LastValues:
     """The keys of one queue's messages."""
 
-    __slots__ = ("_back", "_newest", "_replaced", "known")
+    __slots__ = ("_back", "_newest", "_replaced", "known", "loaded")
 
     def __init__(self) -> None:
         self.known = Ranks()  # the key of each message by LSN; of some that are gone, too
+        self.loaded = False  # by a start: which message is the newest is not known yet
         self._newest: dict[int, int] = {}  # the LSN that came last of each key
         self._replaced = list[int]()  # LSNs that gave way, if they wait
         self._back = list[Run]()  # ready again, or for the first time, since somebody looked
@@ -69,7 +70,7 @@ class LastValues:
     @property
     def waiting(self) -> bool:
         """Whether `settle_keys` has something to do."""
-        return bool(self._replaced or self._back)
+        return bool(self._replaced or self._back or self.loaded)
 
     def add(self, queue: Contents, chunk: Chunk, keys: Sequence[int], without: Sequence[Chunk]) -> None:
         """New messages.  without: those of them that are delayed, or dead already."""
@@ -118,6 +119,9 @@ class LastValues:
 
     def settle(self, queue: Queue, sink: Sink) -> None:
         """Let go what a newer message replaced."""
+        if self.loaded:
+            self.loaded = False
+            self.find_newest(queue)
         back, self._back = self._back, []
         for run in back:
             keys = self.known.each(run.chunk).tolist()

@@ -67,8 +67,7 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
     if queue.last_values is not None:
         lsns = flat(waiting)
         queue.last_values.known.load(lsns, spread(lsns, columns.get("key", array("q"))))
-        queue.last_values.find_newest(queue)
-        queue.hungry = True  # what was out for delivery may have been replaced
+        queue.last_values.loaded = queue.hungry = True  # what was out for delivery may have been replaced
     if queue.shares is not None:
         stage(queue)
     if len(queue.barriers):
