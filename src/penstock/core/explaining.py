@@ -160,7 +160,7 @@ def _unmatched(queue: Queue, targets: TargetList) -> Reason:
     text = targets.filter.text
     if targets.busy or targets.recheck or (targets.slot < 0 and targets.walked < queue.main.last()):
         return Reason("filter", f"the filter {text!r} is still looking at what waits")
-    return Reason("filter", f"the filter {text!r} matches none of the {_messages(queue.ready, '')}that wait")
+    return Reason("filter", f"the filter {text!r} matches none of the {queue.ready} that wait")
 
 
 # -- one message

@@ -27,7 +27,7 @@ _OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)}
 }
 _HALF = re.compile("[\ud800-\udfff]")
 DEPTH_MAX = 16
-_EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+_EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers", "x-delayed-message")
 _ABOUT = frozenset(
     {
         "rabbit_version",

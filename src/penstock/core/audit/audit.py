@@ -368,10 +368,12 @@ class Audit:
             first = np.cumsum(counts) - counts
             headers = blobs(pick(some, expired), "properties")
             for i, header in zip(np.flatnonzero(expired).tolist(), headers, strict=True):
-                dead = load(header).get("dead")
-                if dead:
-                    named = np.array(cast("list[list[int]]", dead), dtype=np.int64).reshape(-1, 2)
-                    self._letters.record(window, int(order[i]), named, pairs[first[i] : first[i] + counts[i]])
+                told = load(header)
+                for key in ("dead", "sent"):
+                    if dead := told.get(key):
+                        named = np.array(cast("list[list[int]]", dead), dtype=np.int64).reshape(-1, 2)
+                        removed = pairs[first[i] : first[i] + counts[i]]
+                        self._letters.record(window, int(order[i]), named, removed, sent=key == "sent")
             self._letters.close()
         everything = Events(
             pairs[:, 0], pairs[:, 1], *(np.repeat(column, counts) for column in (order, op, value, time))

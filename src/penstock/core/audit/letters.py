@@ -26,9 +26,12 @@ class LetterAudit:
         if (times > 1).any():
             self._find("dead letters", distinct[times > 1], "a dead letter has two causes")
 
-    def record(self, window: Window, lsn: int, dead: Ints, removed: Ints) -> None:
-        """Dead letters of one EXPIRE record: (cause, letter) each, and the pairs that it removed."""
-        self._counts["dead letters"] += len(dead)
+    def record(self, window: Window, lsn: int, dead: Ints, removed: Ints, *, sent: bool = False) -> None:
+        """Dead letters of one EXPIRE record: (cause, letter) each, and the pairs that it removed.
+
+        sent: they are none, the server moved them; the same holds of these.
+        """
+        self._counts["messages moved" if sent else "dead letters"] += len(dead)
         self._named.append(dead[:, 1])
         cause, letter = dead[:, 0], dead[:, 1]
         removed = removed[np.argsort(removed[:, 0])]

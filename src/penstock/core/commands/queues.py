@@ -16,7 +16,7 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
 from penstock.core.queue.view import Queue
 from penstock.core.queue.weighing import leased_bytes, total_bytes
-from penstock.errors import PreconditionFailed
+from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.policies import Ruling, ruling_of
 from penstock.records.settings import QueueSettings
@@ -137,6 +137,8 @@ class QueueCommands(RecoveryCommands):
 
     def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many were ready.  Errors: PreconditionFailed when in use or not empty."""
+        if queue.onward is not None:
+            raise AccessRefused(f"queue '{queue.name}' belongs to exchange '{queue.onward}', and goes with it")
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' in use")
         if if_empty and queue.ready + queue.held + queue.tail.count:

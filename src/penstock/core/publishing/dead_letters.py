@@ -21,6 +21,7 @@ from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.publishing.traits import read_traits
+from penstock.core.publishing.waiting import DUE, due_rows
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.view import Letter, Queue
 from penstock.records import properties as header_codec
@@ -61,6 +62,7 @@ class Prepared:
     carbon: bool  # CC and BCC count
     acts: list[Act] = field(default_factory=list[Act])  # what actions do beyond publishing
     hops: bool = False  # the rows are those of actions
+    onward: bool = False  # no dead letters: they waited at an exchange, which routes them now
 
     def of(self, lsns: Container[int]) -> Prepared:
         """What comes of these causes alone."""
@@ -68,7 +70,7 @@ class Prepared:
         banned = {at: self.banned[row] for at, row in enumerate(rows) if row in self.banned}
         batch = self.batch.select(rows) if rows else Publishes([], [], [])
         acts = [act for act in self.acts if act.happening.lsn in lsns]
-        return Prepared(batch, [self.causes[row] for row in rows], banned, self.carbon, acts, self.hops)
+        return Prepared(batch, [self.causes[row] for row in rows], banned, self.carbon, acts, self.hops, self.onward)
 
 
 Buried: TypeAlias = "tuple[Letter, list[Prepared]]"
@@ -104,6 +106,8 @@ class DeadLetters:
         at = {lsn: row for row, lsn in enumerate(rows.lsns)}
         order = [at[lsn] for run in letter.runs for lsn in run.chunk if lsn in at]
         out = list[Prepared]()
+        if queue.onward is not None:
+            return self._onward(queue, queue.onward, rows, order, letter.reason)
         target = queue.settings.letters_to(letter.reason)
         if target is not None:
             out.append(self._to_exchange(queue, *target, rows, order, letter.reason))
@@ -118,7 +122,7 @@ class DeadLetters:
             for one in prepared
             if (
                 questions := self._publisher.unjudged(
-                    one.batch, trusted=True, carbon=one.carbon, banned=one.banned or None
+                    one.batch, trusted=not one.onward, carbon=one.carbon, banned=one.banned or None
                 )
             )
         ]
@@ -140,7 +144,9 @@ class DeadLetters:
         header: dict[str, object] = {"reason": letter.reason}
         if letter.by:
             header["by"] = letter.by
-        if dead:
+        if dead and queue.onward is not None:
+            header["sent"] = dead
+        elif dead:
             header["dead"] = dead
             reason = amqp_reason(letter.reason.split(",")[0])
             self.counts[reason] = self.counts.get(reason, 0) + len({cause for cause, _ in dead})
@@ -151,6 +157,15 @@ class DeadLetters:
             for act in one.acts:
                 act.after = lsn
                 self._outbox.effect(act)
+
+    def _onward(self, queue: Queue, exchange: str, rows: Rows, order: Sequence[int], why: str) -> list[Prepared]:
+        """What was due at an exchange is published there; what ended otherwise is not."""
+        if why != DUE:
+            return []
+        causes, batch = due_rows(
+            rows, order, lambda key: self._find_topic(queue.vhost, exchange, key), exchange, self._outbox.time
+        )
+        return [] if batch is None else [Prepared(batch, causes, {}, carbon=True, onward=True)]
 
     def _to_exchange(
         self, queue: Queue, exchange: str, key: str | None, rows: Rows, order: Sequence[int], why: str
@@ -200,9 +215,12 @@ class DeadLetters:
         """Write the rows that some queue or topic wants; returns (cause, new) pairs."""
         if not one.causes:
             return []
-        published = self._publisher.publish(
-            now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned, admitted=True
-        )
+        if one.onward:
+            published = self._publisher.publish(now, one.batch, numbered=True, admitted=True)
+        else:
+            published = self._publisher.publish(
+                now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned, admitted=True
+            )
         if not published.stored:
             return []
         unwanted = published.lost()
@@ -211,6 +229,8 @@ class DeadLetters:
         if one.hops:
             for lsn, cause in zip(lsns, causes, strict=True):
                 self._hops.add(lsn, lsn + 1, self._hops.of(cause) + 1)
+        if one.onward:
+            return list(zip(causes, lsns, strict=True))
         self.letters.part()
         for part in (lsns,) if isinstance(lsns, range) else (range(lsn, lsn + 1) for lsn in lsns):
             self.letters.add(part.start, part.stop)

@@ -22,6 +22,7 @@ from penstock.core.publishing.published import Published
 from penstock.core.publishing.publishers import Publishers
 from penstock.core.publishing.routed import Banned, RowRouter
 from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
+from penstock.core.publishing.waiting import PREFIX, by_exchange, joined, later, waiting_rows
 from penstock.core.queue.limits import refusing
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.view import Queue
@@ -92,6 +93,12 @@ class Publisher:
         admitted: `no_room` had nothing to say, so no queue is asked again.
         """
         judged = numbered or trusted or skip > 0
+        if self._router.delaying and not trusted:
+            wait = later(batch, self._router.delaying, self.traits, skip, self._outbox.time)
+            if wait:
+                if not judged and (named := self._named(batch)) is not None:
+                    return self._numbered(now, batch, named, persistent, carbon, banned)
+                return self._part(now, batch, wait, skip, persistent, carbon)
         if self.keyed is None:
             return self._publish(now, batch, skip, persistent, trusted, carbon, banned, judged, admitted)
         if not judged and (named := self._named(batch)) is not None:
@@ -215,6 +222,24 @@ class Publisher:
                 if not (plan.filtered or plan.by_headers) and (plan.queues or plan.keep):
                     return self._uniform(now, batch, plan, traits, persistent, trusted)
         return self._mixed(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+
+    def _part(
+        self, now: Now, batch: Publishes, wait: dict[int, int], skip: int, persistent: bool | None, carbon: bool
+    ) -> Published:
+        """Some rows wait at their exchange, in its own queue; the others are published as ever."""
+        lsns = list[int]()
+        for (vhost, exchange), rows in by_exchange(batch, wait).items():
+            first = self.put_into(
+                now, self._router.queues[vhost, PREFIX + exchange], waiting_rows(batch, rows, self.traits, persistent)
+            )
+            lsns += range(first, first + len(rows))
+        others = [row for row in range(skip, len(batch.bodies)) if row not in wait]
+        rest = None
+        if others:
+            some = batch.select(others)
+            some.delta = batch.delta
+            rest = self.publish(now, some, persistent=persistent, carbon=carbon, numbered=True)
+        return joined(lsns, rest, others, skip, self._outbox.last_lsn)
 
     def put_into(self, now: Now, queue: Queue, batch: Publishes) -> int:
         """Store the server's own rows and let them arrive in this one queue, whatever is routed where; the first LSN.

@@ -55,6 +55,12 @@ class Traits:
     refusal: Refusal | None = None
     plain: bool = True  # nothing but the delivery mode matters
 
+    def not_before(self, time: int) -> int:
+        """When a message that is published at `time` is due; 0: at once."""
+        if self.deliver_at is not None:
+            return self.deliver_at if self.deliver_at > time else 0
+        return time + self.delay if self.delay is not None and self.delay > 0 else 0
+
 
 PERSISTENT = Traits(transient=False)
 TRANSIENT = Traits(transient=True)
@@ -108,13 +114,7 @@ def fill_times(batch: Publishes, traits: list[Traits], time: int) -> None:
     if batch.priority is None and any(one.priority is not None for one in traits):
         batch.priority = [one.priority or 0 for one in traits]
     if batch.not_before is None and any(one.delay is not None or one.deliver_at is not None for one in traits):
-        batch.not_before = [_not_before(one, time) for one in traits]
-
-
-def _not_before(traits: Traits, time: int) -> int:
-    if traits.deliver_at is not None:
-        return traits.deliver_at if traits.deliver_at > time else 0
-    return time + traits.delay if traits.delay is not None and traits.delay > 0 else 0
+        batch.not_before = [one.not_before(time) for one in traits]
 
 
 def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]) -> Traits:

@@ -66,8 +66,8 @@ class Contents:
         "auto_delete", "barriers",
         "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
         "figures", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving",
-        "letters", "limits", "main", "name", "older", "outstanding", "overfull", "overspent", "paused_until", "ranking",
-        "ranks", "ready", "redelivered_below", "returned", "roster",
+        "letters", "limits", "main", "name", "older", "onward", "outstanding", "overfull", "overspent", "paused_until",
+        "ranking", "ranks", "ready", "redelivered_below", "returned", "roster",
         "ruling", "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost",
     )  # fmt: skip
 
@@ -125,6 +125,7 @@ class Contents:
         self.dispatch_most = DISPATCH_MOST
         self.overspent = False  # restored messages may be over their limits
         self.overfull = False  # more is ready than its limits allow, and goes in steps before anything is given out
+        self.onward: str | None = None  # whose it is: an exchange at which messages wait until they are due
         self.paused_until = 0  # nothing is delivered before this moment (wall); 0: not paused
         # counts, changed beside what they count; `check` recounts them
         self.ready: int = 0

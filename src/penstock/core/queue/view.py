@@ -43,6 +43,7 @@ from penstock.core.queue.shares.shares import expressions, stage
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
 from penstock.core.queue.timed.moving import pause, reschedule, withdraw
+from penstock.core.queue.timed.onward import depart
 from penstock.errors import AccessRefused
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes
@@ -140,6 +141,9 @@ class Queue(Contents):
         if self.roster.all:
             if self.ready:
                 dispatch(self, now, sink)
+        elif self.onward is not None:
+            if self.ready and not self.paused_until:
+                depart(self, sink)
         elif self.settings.purge_on_no_consumers:
             self._purge(sink)
         if self.tail.count:
@@ -170,6 +174,8 @@ class Queue(Contents):
 
         Errors: AccessRefused when this or another consumer wants the queue for itself.
         """
+        if self.onward is not None:
+            raise AccessRefused(f"queue '{self.name}' belongs to exchange '{self.onward}', and nobody consumes from it")
         passive, exclusive = terms.get("passive", False), terms.get("exclusive", False)
         if not passive:
             self._admit(exclusive=exclusive)
@@ -433,6 +439,9 @@ class Queue(Contents):
         if self.roster.all:
             if self.ready:
                 dispatch(self, now, sink)
+        elif self.onward is not None:
+            if self.ready and not self.paused_until:
+                depart(self, sink)
         elif self.settings.purge_on_no_consumers:
             self._purge(sink)
         if self.tail.count:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from penstock.core.actions.rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
+from penstock.core.publishing.waiting import ARGUMENT, PREFIX, is_onward
 from penstock.core.queue.view import Queue
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
@@ -26,7 +27,16 @@ from penstock.core.topology.refusals import (
     why_not,
 )
 from penstock.core.topology.routing import Router
-from penstock.core.topology.topology import DEFAULT, PREDECLARED, TYPES, Topology, canonical_table
+from penstock.core.topology.topology import (
+    DEFAULT,
+    DELAYED,
+    PREDECLARED,
+    ROUTING_TYPES,
+    TYPES,
+    Topology,
+    canonical_table,
+    routing_type,
+)
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.kinds import Kind
@@ -81,6 +91,9 @@ class Admin:
             exclusive_to, state.auto_delete, state.arguments, actions, self._sizes,
         )  # fmt: skip
         queue.ruling = self._one(state.ruling)
+        if is_onward(state.name, state.arguments):
+            queue.onward = state.name.removeprefix(PREFIX)
+            queue.actions = ()
         self.by_id[queue.id] = queue
         if exclusive_to is not None:
             self.exclusive.setdefault(exclusive_to, {})[queue.id] = queue
@@ -101,7 +114,7 @@ class Admin:
     ) -> tuple[QueueSettings, Ruling | None]:
         """The settings in force for a queue with these of its own, and its ruling."""
         policies = self._topology.policies
-        if policies.empty:
+        if policies.empty or is_onward(name, arguments):
             return own, kept(Ruling(own, given))
         kind = arguments.get("x-queue-type", "classic")
         settings, ruling = policies.rule(
@@ -216,7 +229,7 @@ class Admin:
         self.forget(queue)
         sources = {b.source for b in self._topology.bindings_to(queue.vhost, "queue", queue.name)}
         self._topology.queue_gone(queue.vhost, queue.name)
-        self._sweep(queue.vhost, sources)
+        self._sweep(now, queue.vhost, sources)
         self._outbox.end()
         return ready
 
@@ -272,7 +285,17 @@ class Admin:
         alternate = arguments.get("alternate-exchange")
         if alternate is not None and not isinstance(alternate, str):
             raise bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", alternate)
+        if kind == DELAYED:
+            inner = arguments.get("x-delayed-type")
+            if inner not in ROUTING_TYPES:
+                raise PreconditionFailed(
+                    f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{vhost}': one of "
+                    f"{', '.join(ROUTING_TYPES)} is needed, not {inner!r}"
+                )
+            if len((PREFIX + name).encode()) > 255:
+                raise InvalidArgument(f"the name of an exchange that delays has at most {255 - len(PREFIX)} bytes")
         now = self._outbox.at(now)
+        self._outbox.begin()
         header = {
             "vhost": vhost,
             "type": kind,
@@ -287,6 +310,12 @@ class Admin:
         self._outbox.record(Kind.EXCHANGE_DECLARE, name, header)
         exchange = ExchangeState(kind, durable, auto_delete, internal, as_table(wrap(arguments)))
         self._topology.declare_exchange(vhost, name, exchange)
+        if kind == DELAYED:
+            self.declare_queue(
+                now, vhost, PREFIX + name, QueueSettings(), durable=durable, exclusive_to=None, auto_delete=False,
+                arguments={ARGUMENT: name}, passive=False, by=None, server_named=True,
+            )  # fmt: skip
+        self._outbox.end()
         if rule is not None:
             self._topology.policies.rule_exchanges({(vhost, name): rule})
 
@@ -313,17 +342,20 @@ class Admin:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{vhost}' in use")
         now = self._outbox.at(now)
         self._outbox.begin()
-        self._sweep(vhost, self._delete_exchange(vhost, name))
+        self._sweep(now, vhost, self._delete_exchange(now, vhost, name))
         self._outbox.end()
 
-    def _delete_exchange(self, vhost: str, name: str) -> set[str]:
+    def _delete_exchange(self, now: Now, vhost: str, name: str) -> set[str]:
         """Delete one; returns the exchanges that lost a binding by it."""
         sources = {b.source for b in self._topology.bindings_to(vhost, "exchange", name)} - {name}
         self._outbox.record(Kind.EXCHANGE_DELETE, name, {"vhost": vhost})
         self._topology.delete_exchange(vhost, name)
+        waiting = self.queues.get((vhost, PREFIX + name))
+        if waiting is not None and waiting.onward == name:
+            self.delete_queue(now, waiting)
         return sources
 
-    def _sweep(self, vhost: str, sources: set[str]) -> None:
+    def _sweep(self, now: Now, vhost: str, sources: set[str]) -> None:
         """Auto-delete exchanges go with their last binding as source, and may take others along."""
         todo = sorted(sources)
         while todo:
@@ -332,7 +364,7 @@ class Admin:
             if exchange is None or not exchange.auto_delete or not exchange.used:
                 continue
             if not any(True for _ in self._topology.bindings_from(vhost, name)):
-                todo += sorted(self._delete_exchange(vhost, name))
+                todo += sorted(self._delete_exchange(now, vhost, name))
 
     # bindings
 
@@ -360,7 +392,7 @@ class Admin:
             self._outbox.begin()
             self._outbox.record(Kind.UNBIND, destination, binding_header(binding, arguments))
             self._topology.unbind(binding)
-            self._sweep(vhost, {source})
+            self._sweep(now, vhost, {source})
             self._outbox.end()
 
     def _binding(
@@ -372,11 +404,14 @@ class Admin:
         if exchange is None:
             raise no_exchange(vhost, source)
         if kind == "queue":
-            if (vhost, destination) not in self.queues:
+            bound = self.queues.get((vhost, destination))
+            if bound is None:
                 raise NotFound(f"no queue '{destination}' in vhost '{vhost}'")
+            if bound.onward is not None:
+                raise AccessRefused(f"queue '{destination}' belongs to exchange '{bound.onward}': it cannot be bound")
         elif self._topology.exchange(vhost, destination) is None:
             raise no_exchange(vhost, destination)
-        return Binding(vhost, source, destination, kind, key, canonical_table(arguments)), exchange.type
+        return Binding(vhost, source, destination, kind, key, canonical_table(arguments)), routing_type(exchange)
 
     # topics
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import Binding
-from penstock.core.topology.topology import DEFAULT, Topology, table_of
+from penstock.core.topology.topology import DEFAULT, Topology, routing_type, table_of
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.records.tables import FieldValue
@@ -192,6 +192,11 @@ class Router:
         """Plans made under another version are stale."""
         return self._topology.version
 
+    @property
+    def delaying(self) -> frozenset[tuple[str, str]]:
+        """Exchanges at which messages may wait, by (vhost, name)."""
+        return self._topology.delaying
+
     def add(self, queue: Queue) -> None:
         """A queue was declared, or its settings have changed (call `remove` first)."""
         settings = queue.settings
@@ -304,7 +309,7 @@ class Router:
             exchange = self._topology.exchange(vhost, name)
             if exchange is None:
                 return None
-            index = ExchangeIndex(exchange.type, self._topology.bindings_from(vhost, name))
+            index = ExchangeIndex(routing_type(exchange), self._topology.bindings_from(vhost, name))
             self._indexes[vhost, name] = index
         return index
 

@@ -20,7 +20,18 @@ from penstock.records.tables import FieldValue
 DEFAULT = ""
 """The name of the default exchange."""
 
-TYPES = ("direct", "fanout", "topic", "headers")
+DELAYED = "x-delayed-message"
+"""The type of an exchange at which messages wait; its argument `x-delayed-type` says how it routes."""
+
+ROUTING_TYPES = ("direct", "fanout", "topic", "headers")
+
+TYPES = (*ROUTING_TYPES, DELAYED)
+
+
+def routing_type(exchange: ExchangeState) -> str:
+    """How an exchange routes."""
+    return str(exchange.arguments.get("x-delayed-type")) if exchange.type == DELAYED else exchange.type
+
 
 PREDECLARED: Mapping[str, ExchangeState] = {
     DEFAULT: ExchangeState("direct"),
@@ -52,6 +63,7 @@ class Topology:
             set()
         )  # (vhost, exchange) whose bindings or type changed since routing looked
         self.exchanges: dict[tuple[str, str], ExchangeState] = {}  # declared ones, by (vhost, name)
+        self.delaying: frozenset[tuple[str, str]] = frozenset()  # those of type `x-delayed-message`
         self.by_source: dict[tuple[str, str], dict[Binding, None]] = {}
         self.by_destination: dict[tuple[str, str, str], dict[Binding, None]] = {}  # (vhost, type, name)
         self.topics: dict[tuple[str, str, str], dict[str, object]] = {}
@@ -81,12 +93,15 @@ class Topology:
         self.version += 1
         self.touched.add((vhost, name))
         self.exchanges[vhost, name] = exchange
+        if exchange.type == DELAYED:
+            self.delaying |= {(vhost, name)}
 
     def delete_exchange(self, vhost: str, name: str) -> None:
         """EXCHANGE_DELETE: with all bindings from it and to it."""
         self.version += 1
         self.touched.add((vhost, name))
         self.exchanges.pop((vhost, name), None)
+        self.delaying -= {(vhost, name)}
         self.policies.exchanges.pop((vhost, name), None)
         for binding in [*self.bindings_from(vhost, name), *self.bindings_to(vhost, "exchange", name)]:
             self.unbind(binding)

@@ -1,0 +1,157 @@
+"""Messages that wait at an exchange of type `x-delayed-message` until they are due, and what becomes of them then.
+
+Such an exchange has a queue of its own, `amq.delayed.NAME`, that nobody else may use: it is durable as any queue, and
+counted and listed with the others, and what waits in it can be withdrawn and moved.  What becomes due there goes to the
+exchange as if it were published at that moment, in one group with the record that ends it: bindings made meanwhile
+count, and a crash leaves it in one place.  It knows no queue's rules and routes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.core.publishing.published import Published
+from penstock.core.publishing.traits import Traits, TraitsMemo
+from penstock.errors import ProtocolError
+from penstock.records import properties as header_codec
+from penstock.records.entries import Publishes, Rows, Topic
+from penstock.records.tables import FieldValue, Table
+
+PREFIX = "amq.delayed."
+"""What the queues of such exchanges are called, and the exchange under which their rows stand in the log."""
+
+ARGUMENT = "x-delayed-exchange"
+"""An argument of such a queue: whose it is."""
+
+DUE = "due"
+"""Why a message leaves such a queue."""
+
+DELAY = "x-delay"
+
+
+def is_onward(name: str, arguments: Mapping[str, object]) -> bool:
+    """Whether a queue is one of those."""
+    return name.startswith(PREFIX) and arguments.get(ARGUMENT) == name.removeprefix(PREFIX)
+
+
+def later(
+    batch: Publishes, delaying: frozenset[tuple[str, str]], memo: TraitsMemo, skip: int, time: int
+) -> dict[int, int]:
+    """The rows that have to wait at their exchange, and until when; `delaying`: these exchanges."""
+    topics = batch.topics
+    if isinstance(topics, Topic):
+        if (topics.vhost, topics.exchange) not in delaying:
+            return {}
+        rows: Sequence[int] = range(skip, len(batch.bodies))
+    else:
+        rows = [row for row in range(skip, len(topics)) if (topics[row].vhost, topics[row].exchange) in delaying]
+    out = dict[int, int]()
+    for row in rows:
+        traits = memo[batch.properties_of(row)]
+        if traits.refusal is not None:
+            continue
+        when = batch.not_before[row] if batch.not_before is not None else traits.not_before(time)
+        if when > time:
+            out[row] = when
+    return out
+
+
+def waiting_rows(batch: Publishes, rows: dict[int, int], memo: TraitsMemo, persistent: bool | None) -> Publishes:
+    """These rows as they wait: under the exchange's own name for what waits, so that no reader of a topic sees them.
+
+    Their own life begins when they are due, unless the edge said when it ends; headers stay as they came, BCC as well.
+    """
+    chosen = list(rows)
+    out = batch.select(chosen)
+    names = dict[Topic, Topic]()
+    topics = list[Topic]()
+    for row in chosen:
+        topic = batch.topic_of(row)
+        if topic not in names:
+            names[topic] = Topic(topic.vhost, PREFIX + topic.exchange, topic.name)
+        topics.append(names[topic])
+    out.topics = topics[0] if len(names) == 1 else topics
+    out.not_before = list(rows.values())
+    traits = [memo[batch.properties_of(row)] for row in chosen]
+    if out.priority is None and any(one.priority for one in traits):
+        out.priority = [one.priority or 0 for one in traits]
+    out.transient = [one.transient if persistent is None else not persistent for one in traits]
+    return out
+
+
+def by_exchange(batch: Publishes, rows: dict[int, int]) -> dict[tuple[str, str], dict[int, int]]:
+    """The rows by (vhost, exchange)."""
+    out: dict[tuple[str, str], dict[int, int]] = {}
+    for row, when in rows.items():
+        topic = batch.topic_of(row)
+        out.setdefault((topic.vhost, topic.exchange), {})[row] = when
+    return out
+
+
+def joined(waiting: Sequence[int], rest: Published | None, others: Sequence[int], skip: int, last: int) -> Published:
+    """What became of a batch of which some rows wait, with these LSNs; `others`: the rows of `rest`."""
+    lsns = sorted([*waiting, *(rest.positions if rest is not None else ())])
+    if rest is None:
+        return Published(lsns[0], lsns[-1], duplicates=skip, stored=len(lsns), lsns=lsns)
+    return Published(
+        lsns[0] if lsns else 0,
+        max(last, rest.last),
+        [others[row] for row in rest.unroutable],
+        [(others[row], why) for row, why in rest.refused],
+        skip + rest.duplicates,
+        len(lsns),
+        [others[row] for row in rest.kept],
+        lsns,
+    )
+
+
+def due_rows(
+    rows: Rows, order: Sequence[int], find_topic: Callable[[str], Topic | None], name: str, time: int
+) -> tuple[list[int], Publishes | None]:
+    """What those that are due become, in order: (their LSNs, a batch), None when there is nothing to publish.
+
+    find_topic    of a key at the exchange `name`; None: it is gone
+    """
+    causes = list[int]()
+    topics = list[Topic]()
+    headers, bodies, ends = list[bytes](), list[bytes](), list[int]()
+    for i in order:
+        came_by = rows.topics[i]
+        if came_by.exchange != PREFIX + name:
+            continue  # somebody published to the queue's own name
+        topic = find_topic(came_by.name)
+        if topic is None:
+            continue
+        causes.append(rows.lsns[i])
+        topics.append(topic)
+        headers.append(negated(rows.properties[i]))
+        bodies.append(rows.bodies[i])
+        ends.append(rows.expires_at[i])
+    if not causes:
+        return [], None
+    size = sum(map(len, bodies)) + sum(map(len, headers))
+    batch = Publishes(topics, headers, bodies, size=size)
+    batch.not_before = [0] * len(causes)
+    if any(ends):  # what the edge said; the life that a header gives begins now
+        batch.expires_at = [end or _life(header, time) for end, header in zip(ends, headers, strict=True)]
+    return causes, batch
+
+
+def _life(header: bytes, time: int) -> int:
+    traits: Traits = TraitsMemo()[header]
+    return 0 if traits.ttl is None else time + traits.ttl
+
+
+def negated(properties: bytes) -> bytes:
+    """The header with the delay negated: it is over, and whoever reads it sees what it was."""
+    try:
+        header = header_codec.decode(properties)
+    except ProtocolError:
+        return properties
+    headers: Table = dict(header.headers or {})
+    delay: FieldValue = headers.get(DELAY)
+    if isinstance(delay, bool) or not isinstance(delay, int) or delay <= 0:
+        return properties
+    headers[DELAY] = type(delay)(-delay)
+    header.headers = headers
+    return header_codec.encode(header)
