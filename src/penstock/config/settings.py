@@ -279,7 +279,10 @@ class Exchange(Section):
     """`[[exchange]]`"""
 
     name: Name = Field(description="Name of the exchange.")
-    type: Literal["direct", "fanout", "topic", "headers"] = Field(default="direct", description="How it matches keys.")
+    type: Literal["direct", "fanout", "topic", "headers", "x-delayed-message"] = Field(
+        default="direct",
+        description="How it matches keys; `x-delayed-message` with the argument `x-delayed-type` says how it does so.",
+    )
     vhost: Name = Field(default="/", description="Its vhost.")
     durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
     auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last binding.")

@@ -261,10 +261,18 @@ def test_definitions_become_settings(tmp_path: Path) -> None:
     assert taken.with_origins({}) == load_text(to_toml(converted.settings)).with_origins({})
 
 
+def test_a_delayed_exchange_is_taken_as_it_is(tmp_path: Path) -> None:
+    delayed = {"name": "later", "type": "x-delayed-message", "arguments": {"x-delayed-type": "topic"}}
+    converted = read_foreign(file(tmp_path, json.dumps({"exchanges": [{"vhost": "/", **delayed}]})))
+    assert converted.settings["exchange"] == [delayed]
+    assert remarks(converted) == set()
+    assert load_file(converted.source).exchange[0].type == "x-delayed-message"
+
+
 def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) -> None:
     queue = {"name": "q", "vhost": "/", "arguments": {"x-max-length": 5, "x-expires": 1000, "x-queue-type": "quorum"}}
     policy = {"vhost": "/", "name": "p", "pattern": ".*", "definition": {"max-length": 5}}
-    delayed = {"name": "later", "vhost": "/", "type": "x-delayed-message"}
+    delayed = {"name": "later", "vhost": "/", "type": "x-consistent-hash"}
     right = {"user": "bob", "vhost": "/", "configure": "", "write": ".*", "read": ".*"}
     text = json.dumps({"queues": [queue], "policies": [policy], "exchanges": [delayed], "permissions": [right]})
     converted = read_foreign(file(tmp_path, text))
