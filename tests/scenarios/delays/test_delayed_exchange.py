@@ -247,3 +247,18 @@ def test_declared_again_it_has_to_be_the_same() -> None:
         channel.exchange_declare("d", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="inequivalent arg 'x-delayed-type'"):
             channel.exchange_declare("d", "x-delayed-message", durable=True, arguments={"x-delayed-type": "topic"})
+
+
+def test_what_a_full_queue_refuses_when_due_goes_on_waiting() -> None:
+    with broker_of({"name": "q", "max_length": 1, "overflow": "reject-publish"}) as broker, amqp(broker) as channel:
+        channel.exchange_declare("d", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
+        channel.queue_bind("q", "d")
+        send(channel, "one", 1000)
+        send(channel, "two", 1000)
+        broker.advance(1)
+        assert broker.stats("q")["ready"] == 1
+        assert broker.stats("amq.delayed.d")["queue_depth"] == 1
+        assert get(channel, "q") == b"one"
+        broker.advance(600)
+        assert get(channel, "q") == b"two"
+        assert broker.stats("amq.delayed.d")["queue_depth"] == 0
