@@ -8,13 +8,15 @@ known is never taken without effect: a wrong type or range, and a setting of a l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from penstock.config.hints import known_name
 from penstock.config.message_types import MESSAGE_TYPE, NATIVE_TYPE, wrong_type
-from penstock.config.queue_values import BadValue, argument_name
+from penstock.config.queue_values import BadValue, Kind, argument_name
 from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.records.settings import QueueSettings
+from penstock.records.settings import QueueSettings, Retry
+from penstock.units import format_duration
 
 _BY_ARGUMENT = {
     **{key.argument: name for name, key in QUEUE_KEYS.items()},
@@ -85,6 +87,35 @@ def given_names(values: Mapping[str, object], before: frozenset[str] = frozenset
     named = {KEY_ALIASES.get(name, name): value for name, value in values.items()}
     known = named.keys() & QUEUE_KEYS.keys()
     return (before - known) | {name for name in known if named[name] is not None}
+
+
+def arguments_of(settings: QueueSettings, given: frozenset[str], arguments: Mapping[str, object]) -> dict[str, object]:
+    """Arguments of an AMQP declare that makes a queue with these settings of its own.
+
+    given: names of those that somebody gave it.  arguments: of its declare, which are among them as they are.
+    """
+    out = dict(arguments)
+    there = given_arguments(arguments)
+    told = set(given) if settings.fairness_model == "round-robin" else {*given, "fairness_model"}
+    for name in sorted(told - there):
+        value = getattr(settings, name)
+        if name in QUEUE_KEYS and value is not None:
+            out[argument_name(name)] = _argument(name, value)
+    return out
+
+
+def _argument(name: str, value: object) -> object:
+    """A setting as an argument: milliseconds, or text where a duration has more than those and text is taken."""
+    if isinstance(value, Retry):
+        return {
+            key: _argument("lease_period", one) if key in ("initial", "max") else one
+            for key, one in asdict(value).items()
+        }
+    if isinstance(value, int) and not isinstance(value, bool) and QUEUE_KEYS[name].kind is Kind.DURATION:
+        if value % 1000 and not QUEUE_KEYS[name].rabbitmq:
+            return format_duration(value)
+        return -(-value // 1000)
+    return value
 
 
 def queue_settings_from_mapping(

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.config.arguments import queue_settings, queue_settings_from_mapping
+from penstock.config.arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
 from penstock.config.queue_values import argument_name
 from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import InvalidArgument, PreconditionFailed
@@ -133,3 +133,24 @@ def test_altering_keeps_what_is_not_named() -> None:
 def test_at_most_once_brings_the_only_fairness_and_delivery_it_allows() -> None:
     settings = queue_settings_from_mapping({"semantics": "at-most-once"})
     assert (settings.fairness_model, settings.deliver) == ("round-robin", "durable")
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "told"),
+    [
+        ({}, {}, {"x-fairness-model": "proportional"}),
+        ({"fairness_model": "round-robin"}, {}, {"x-fairness-model": "round-robin"}),
+        ({"lease_period": "30s", "message_ttl": "1s", "expires": "5s", "fairness_model": "fast"}, {"x-expires": 5000},
+         {"x-expires": 5000, "x-lease-period": 30_000, "x-message-ttl": 1000, "x-fairness-model": "fast"}),
+        ({"retry": {"initial": "1s", "attempts": 3, "max": "2s"}, "fairness_model": "fast"}, {},
+         {"x-retry": {"initial": 1000, "factor": 2.0, "max": 2000, "jitter": 0.2, "attempts": 3},
+          "x-fairness-model": "fast"}),
+    ],
+)  # fmt: skip
+def test_settings_are_told_as_arguments_that_give_them_again(
+    values: dict[str, object], arguments: dict[str, object], told: dict[str, object]
+) -> None:
+    settings, given = queue_settings_from_mapping(values), given_names(values)
+    found = arguments_of(settings, given, arguments)
+    assert found == told
+    assert queue_settings(found) == settings
