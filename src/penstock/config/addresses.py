@@ -5,6 +5,7 @@ A key whose rule has no equal here is refused by name, so that nobody counts on 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from penstock.config.hints import known_name
@@ -69,6 +70,12 @@ def _full_policy(value: object) -> str:
     return str(value)
 
 
+def _header(value: object) -> str:
+    if not isinstance(value, str) or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is None:
+        raise ValueError(f"{value!r} is not the name of a header, in letters, digits and underscores")
+    return value
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is not text")
@@ -87,7 +94,8 @@ ADDRESS_KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "default_consumers_before_dispatch": (_count(0), "Consumers that must be there before the first gets anything."),
     "default_delay_before_dispatch": (_delay, "How long after the first it begins anyway; -1 for never."),
     "default_non_destructive": (_truth, "Whether what is consumed stays."),
-    "default_last_value_key": (_text, "The header of which a queue keeps the last message for each value."),
+    "default_last_value_queue": (_truth, "The same by the header _AMQ_LVQ_NAME."),
+    "default_last_value_key": (_header, "The header of which a queue keeps the last message for each value."),
     "max_size_messages": (_count(-1), "Messages that may wait where address_full_policy is FAIL; -1 for any number."),
     "max_size_bytes": (_bytes, "The same in bytes of bodies."),
     "address_full_policy": (_full_policy, "FAIL refuses publishes to a full queue; PAGE, the default, has no limit."),

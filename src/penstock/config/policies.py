@@ -29,8 +29,6 @@ _DECLARED = frozenset(
         "kind",
         "initial_owner",
         "group_local_queue_domain",
-        "max_priority",
-        "single_active_consumer",
     }
 )
 """Settings that say what a queue is: they come with its declare and not from outside."""

@@ -75,6 +75,22 @@ def _same(key: str, name: str) -> _Row:
     return (name,), lambda values: {name: values[key]}
 
 
+LAST_VALUE = "_AMQ_LVQ_NAME"
+"""The header that Artemis looks at where no other is named."""
+
+
+def last_value(header: str) -> str:
+    """The expression for a header's value."""
+    return f"/@headers/{header}"
+
+
+def _last_value(values: Values) -> dict[str, object]:
+    key = values.get("default_last_value_key")
+    if isinstance(key, str):
+        return {"last_value_key": last_value(key)}
+    return {"last_value_key": last_value(LAST_VALUE) if values.get("default_last_value_queue") else None}
+
+
 def _limit(key: str, name: str) -> Callable[[Values], dict[str, object]]:
     """A limit of an address, which holds here where its policy is FAIL; below 0 there is none."""
 
@@ -100,7 +116,8 @@ _ALL: Mapping[str, _Row] = {
     "default_consumers_before_dispatch": _same("default_consumers_before_dispatch", "consumers_before_dispatch"),
     "default_delay_before_dispatch": (("delay_before_dispatch",), _delay_before_dispatch),
     "default_non_destructive": _same("default_non_destructive", "non_destructive"),
-    "default_last_value_key": _same("default_last_value_key", "last_value_key"),
+    "default_last_value_queue": (("last_value_key",), _last_value),
+    "default_last_value_key": (("last_value_key",), _last_value),
     "max_size_messages": (("max_length",), _limit("max_size_messages", "max_length")),
     "max_size_bytes": (("max_length_bytes",), _limit("max_size_bytes", "max_length_bytes")),
     "address_full_policy": (("overflow",), _full),

@@ -451,6 +451,7 @@ EVERYTHING = """<core xmlns="urn:activemq:core">
     <address name="x">
       <multicast>
         <queue name="y" exclusive="true" max-consumers="2" purge-on-no-consumers="true" group-buckets="-1"/>
+        <queue name="lvq" last-value="true"/><queue name="colours" last-value="true" last-value-key="colour"/>
         <queue name="z" consumers-before-dispatch="2" delay-before-dispatch="500" group-first-key="k"/>
       </multicast>
     </address>
@@ -467,6 +468,8 @@ def test_all_of_a_broker_xml_that_has_an_equal_is_taken(tmp_path: Path) -> None:
             {"name": "DLQ"},
             {"name": "y", "underlying_topic": "x", "single_active_consumer": True, "max_consumers": 2,
              "purge_on_no_consumers": True},
+            {"name": "lvq", "underlying_topic": "x", "last_value_key": "/@headers/_AMQ_LVQ_NAME"},
+            {"name": "colours", "underlying_topic": "x", "last_value_key": "/@headers/colour"},
             {"name": "z", "underlying_topic": "x", "consumers_before_dispatch": 2, "delay_before_dispatch": "500ms"},
             {"name": "old", "underlying_topic": "jms.old", "durable": False},
         ],

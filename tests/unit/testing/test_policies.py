@@ -70,7 +70,7 @@ def test_a_policy_set_over_flight_survives_a_crash_and_is_undone() -> None:
         ("^a", {"expires": 0}, "expires: 0 is not in 1"),
         ("(", {"message-ttl": 3}, "cannot be used"),
         ("(?=a)", {"message-ttl": 3}, "look-ahead"),
-        ("^a", {"max-priority": 3}, "belongs to the declare of a queue"),
+        ("^a", {"underlying-topic": "b"}, "belongs to the declare of a queue"),
         ("^a", {"ha-mode": "all"}, "no mirrors"),
         ("^a", {"queue-mode": "eager"}, "'eager' is not one of default, lazy"),
         ("^a", {"dead-letter-exchange": 3}, "3 is not text"),
@@ -134,6 +134,16 @@ def test_lowering_a_limit_by_a_policy_trims_at_once_oldest_first() -> None:
         assert broker.stats("jobs")["ready"] == 2
         client.set_policy("cap", "^jobs", {"max-length": 1})
         assert [one.body for one in broker.subscribe("jobs", max_backlog=None).take()] == [b"3"]
+
+
+def test_a_policy_that_rejects_and_limits_at_once_trims_nothing() -> None:
+    with Broker(config={"queue": [{"name": "jobs"}]}) as broker, penstock.connect(broker.flight_url) as client:
+        for body in (b"1", b"2", b"3"):
+            broker.publish("jobs", body)
+        client.set_policy("cap", "^jobs", {"max-length": 2, "overflow": "reject-publish"})
+        assert broker.stats("jobs")["ready"] == 3
+        with pytest.raises(penstock.PenstockError):
+            broker.publish("jobs", b"4")
 
 
 def test_an_explicit_default_is_an_argument_too() -> None:

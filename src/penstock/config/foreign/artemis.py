@@ -13,6 +13,7 @@ from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.document import Element
 from penstock.config.places import Path_, Place
 from penstock.config.queue_values import COUNT_MAX
+from penstock.records.addresses import LAST_VALUE, last_value
 from penstock.units import format_duration
 
 _MILLISECONDS = frozenset({"redelivery-delay", "max-redelivery-delay", "expiry-delay", "default-delay-before-dispatch"})
@@ -51,7 +52,6 @@ _NEUTRAL_OF_ADDRESS = {
     "max-size-bytes": "-1",
     "max-size-messages": "-1",
     "max-size-bytes-reject-threshold": "-1",
-    "default-last-value-queue": "false",
     "default-group-rebalance": "false",
     "default-group-buckets": "-1",
     "no-expiry": "false",
@@ -64,7 +64,7 @@ _NEUTRAL_OF_ADDRESS = {
 }
 
 _REFUSED_OF_QUEUE = {
-    "last-value": "name the property with last-value-key",
+    "last-value": "neither true nor false",
     "group-rebalance": "groups are not pinned to a consumer: see `group_key`",
     "group-rebalance-pause-dispatch": "groups are not pinned to a consumer: see `group_key`",
     "group-buckets": "groups are not pinned to a consumer: see `group_key`",
@@ -172,10 +172,10 @@ def _queue(book: Book, element: Element, address: str) -> None:
             continue
         key = _OF_QUEUE.get(attribute)
         if key is not None:
-            table[key] = _typed(attribute, value)
+            table[key] = last_value(value) if attribute == "last-value-key" else _typed(attribute, value)
             places[key,] = at
-        elif attribute == "last-value" and "last-value-key" in element.attributes:
-            continue
+        elif attribute == "last-value" and value == "true":
+            table.setdefault("last_value_key", last_value(LAST_VALUE))
         elif attribute in _REFUSED_OF_QUEUE:
             book.remark(Verdict.REFUSED, at, _REFUSED_OF_QUEUE[attribute])
         else:
