@@ -67,6 +67,7 @@ class Model:
         self.began = False  # enough consumers came
         self.opens: int | None = None  # or it begins then
         self.last_of: dict[int, int] = {}  # of each key the LSN that came last
+        self.loaded = False  # by a start
         self.back = list[Message]()  # ready again since somebody looked
         self.paused_until = 0  # 0: not paused
         self.came_due = 0
@@ -175,6 +176,13 @@ class Model:
 
     def look_at_returned(self) -> None:
         """What came back goes if a newer one of its key lives."""
+        if self.loaded:
+            self.loaded = False
+            if self.settings.last_value_key is not None:
+                for key in (1, 2, 3):
+                    some = self.standing(key)
+                    self.last_of.update({key: some[-1].lsn} if some else {})
+                    self.back += some
         back, self.back = self.back, []
         replaced = list[Message]()
         for m in back:
@@ -470,9 +478,5 @@ class Model:
             if m.state == "ready" and (reasons := self.limits(m)):
                 self.drop(m, ",".join(reasons))
         self.back.clear()
-        if self.settings.last_value_key is not None:
-            for key in (1, 2, 3):
-                some = self.standing(key)
-                self.last_of.update({key: some[-1].lsn} if some else {})
-                self.back += some
+        self.loaded = True
         self.tick(now)

@@ -121,6 +121,7 @@ class LastValues:
         """Let go what a newer message replaced."""
         if self.loaded:
             self.loaded = False
+            self._back.clear()  # they stand where they stand, and are looked at with all others
             self.find_newest(queue)
         back, self._back = self._back, []
         for run in back:
