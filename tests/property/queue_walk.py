@@ -134,6 +134,7 @@ class Walk:
                     machine.the_fold_says_the_same()
                     machine.ranks_last()
                     machine.same_deferred()
+                    machine.same_bytes()
                     machine.everything_ready_is_known_to_the_filters()
         finally:
             machine.teardown()

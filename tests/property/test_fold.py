@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -14,6 +14,9 @@ from penstock.core.commands import life
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
+from penstock.core.queue.weighing import leased_bytes, total_bytes
+from penstock.core.sizes import sizes
+from penstock.core.state import fold as fold_module
 from penstock.core.state.capture import Snapshot
 from penstock.core.state.codec import canonical
 from penstock.core.state.decided import DecidedPart
@@ -23,7 +26,7 @@ from penstock.core.topology.topology import table_of
 from penstock.errors import PenstockError, Refused
 from penstock.expr import compile_filter
 from penstock.records.actions import Action, OnExpire, PublishStep
-from penstock.records.chunks import as_chunk
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes
 from penstock.records.policies import AddressSetting
 from penstock.records.settings import QueueSettings, Retry
@@ -146,7 +149,8 @@ class History:
         world = self.world
         exchange = ("", "", "amq.fanout", "amq.headers", "x")[self.next(5)]
         topic = world.core.topic("/", exchange, NAMES[self.next(3)])
-        bodies = [b'{"n": %d}' % n for n in range(self.next(6) + 1)]
+        padding = (0, 0, 1, 3)[self.next(4)]
+        bodies = [b'{"n": %d}' % n + b" " * (padding * n) for n in range(self.next(6) + 1)]
         world.core.publish(world.now, Publishes(topic, HEADERS[self.next(len(HEADERS))], bodies))
 
     def publish_mixed(self) -> None:
@@ -157,7 +161,7 @@ class History:
             for _ in range(count)
         ]
         headers = [HEADERS[self.next(len(HEADERS))] for _ in range(count)]
-        batch = Publishes(topics, headers, [b'{"n": %d}' % n for n in range(count)])
+        batch = Publishes(topics, headers, [b'{"n": %d}' % n + b" " * (n * n) for n in range(count)])
         if self.next(2):
             world.core.publish(world.now, batch, publisher="p", sequence=self.next(30))
         else:
@@ -348,9 +352,17 @@ class History:
 @given(st.lists(st.integers(0, 255), min_size=30, max_size=500), st.integers(1, 9))
 def test_fold_equals_life(numbers: list[int], tables: int) -> None:
     history = History(numbers)
-    with patch.object(life, "CAPTURE_MOST", 1):
+    with (
+        patch.object(life, "CAPTURE_MOST", 1), patch.object(fold_module, "SLACK", tables * 100),
+        patch.object(sizes, "SMALL", 0), patch.object(sizes, "WORTH", 0), patch.object(sizes, "LOOSE_MOST", 20),
+    ):  # fmt: skip
         history.run()
+        folds_to_the_same(history, tables)
+
+
+def folds_to_the_same(history: History, tables: int) -> None:
     world = history.world
+    weighs_what_its_bodies_do(world)
     live = canonical(world.core.durable_state())
     for queue in world.core.queues():
         if queue.ready or queue.leased or queue.delayed or queue.dying:
@@ -364,6 +376,22 @@ def test_fold_equals_life(numbers: list[int], tables: int) -> None:
         for i in range(done, len(world.tables), tables):
             fold.feed(pa.concat_tables(world.tables[i : i + tables]))
         assert fold.finish() == live
+    world.restart(clean=False)
+    weighs_what_its_bodies_do(world)
+
+
+def weighs_what_its_bodies_do(world: World) -> None:
+    """The bytes of each queue are the sum of what its messages carry."""
+
+    def weight(chunks: Iterable[Chunk]) -> int:
+        return sum(len(world.rows[lsn][0].bodies[world.rows[lsn][1]]) for chunk in chunks for lsn in chunk)
+
+    for queue in world.core.queues():
+        ready = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
+        assert queue.ready_bytes == weight(ready)
+        assert leased_bytes(queue) == weight(run.chunk for run in queue.leased_runs())
+        contained = queue.capture()
+        assert total_bytes(queue) == (0 if contained is None else weight(contained.waiting()))
 
 
 def test_a_refusal_changes_nothing() -> None:

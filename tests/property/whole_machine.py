@@ -6,6 +6,7 @@ A pass finds LSNs that others had: `find` is one step of it.  What the log has l
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,10 +15,12 @@ from unittest.mock import patch
 import numpy as np
 
 from penstock.core.effects import Purpose, Scan, Verb
-from penstock.core.queue import older
+from penstock.core.queue import older, weighing
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.deferred import DeferredAcks, copies
+from penstock.core.state.needs import within
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -28,6 +31,12 @@ from property.test_queue_model import Fold, QueueMachine
 from property.test_settling_model import SettlingMachine, SettlingModel
 
 ORIGIN = 9
+NO_PAIRS = np.zeros((0, 2), dtype=np.int64)
+
+
+def weight(lsn: int) -> int:
+    """Bytes that the message of an LSN is said to have."""
+    return lsn * lsn % 13 if lsn % 5 else 7
 
 
 class WholeModel(OrderedModel, SettlingModel):
@@ -168,6 +177,8 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             self.queue.sieved().most = self.most
         self.model = WholeModel(settings)
         self.connect()
+        self.sizes = Sizes()
+        self.weighed = set[int]()
         self.deferred = Deferred()
         self.offered = set[int]()  # LSNs of others that a pass has found, or that the log has lost
         self.passing: list[list[int]] | None = None  # steps of the pass that are left
@@ -307,6 +318,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         self.deferred = Deferred(copies(kept.deferred))
         self.model.deferred = deepcopy(kept.told)
         self.passing = deepcopy(kept.passing)
+        self.sizes, self.weighed = Sizes(), set()  # from the log anew
         self.restart(True, True, lost)
         self.remember()
 
@@ -356,6 +368,24 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         assert asleep == sorted(m.lsn for m in model.messages.values() if m.state == "inactive")
         assert queue.leased == sum(m.state == "leased" for m in model.messages.values())
         assert queue.delayed == sum(m.state == "delayed" for m in model.messages.values())
+
+    def same_bytes(self) -> None:
+        """What the queue says it holds weighs what the model's messages do; now and then what is gone is forgotten."""
+        queue, messages = self.queue, self.model.messages.values()
+        new = sorted(self.bodies.keys() - self.weighed)
+        self.sizes.add_older(np.array(new, dtype=np.int64), np.array([weight(lsn) for lsn in new], dtype=np.int64))
+        self.weighed.update(new)
+        queue.sizes = self.sizes
+        by_state = Counter[str]()
+        for m in messages:
+            by_state[m.state] += weight(m.lsn)
+        assert queue.ready_bytes == sum(weight(m.lsn) for m in self.model.ready())
+        assert weighing.leased_bytes(queue) == by_state["leased"]
+        assert weighing.delayed_bytes(queue) == by_state["delayed"]
+        assert weighing.total_bytes(queue) == by_state.total()
+        if len(new) % 3 == 1:
+            living = sorted(m.lsn for m in messages)
+            self.sizes = self.sizes.only(within(packed(np.array(living, dtype=np.int64))) if living else NO_PAIRS)
 
     def same_deferred(self) -> None:
         told = [(set(entry.lsns), entry.verb, entry.by, entry.until) for entry in self.deferred.by_queue.get(1, ())]

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.commands.recovering import Found, Pass
+from penstock.core.state.arrow import lengths, whole
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.meter import LOOP_BODY
 from penstock.records.chunks import LSN_LIMIT
@@ -153,7 +154,7 @@ class _Seeker:
 
             self._scanner = Scan(self._filters, log.vias.topics, body_most=LOOP_BODY, breathe=breathe)
         self._topics = dict[Topic, bool]()
-        self._parts = list[tuple[Ints, Ints, Ints, Ints]]()
+        self._parts = list[tuple[Ints, ...]]()
         self._barriers = list[int]()
         self._transient = list[int]()
         self.count = 0
@@ -173,7 +174,7 @@ class _Seeker:
         if not len(rows):
             return
         columns = [_numbers(batch, name)[rows] for name in ("lsn", "time", "expires_at", "not_before")]
-        self._parts.append((columns[0], columns[1], columns[2], columns[3]))
+        self._parts.append((*columns, lengths(whole(batch), "body")[rows]))
         passing = _numbers(batch, "kind")[rows] == int(Kind.PUBLISH_TRANSIENT)
         self._transient += columns[0][passing].tolist()
         self.count += len(rows)
@@ -182,9 +183,9 @@ class _Seeker:
         """All of it."""
         if not self._parts:
             nothing = np.zeros(0, dtype=np.int64)
-            return Found(nothing, nothing, nothing, nothing)
-        lsns, times, ends, later = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
-        return Found(lsns, times, ends, later, sorted(self._barriers), self._transient)
+            return Found(nothing, nothing, nothing, nothing, nothing)
+        lsns, times, ends, later, sizes = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
+        return Found(lsns, times, ends, later, sizes, sorted(self._barriers), self._transient)
 
     def _wanted(self, batch: pa.RecordBatch) -> Ints:
         """Places of the messages that were never offered to the queue."""

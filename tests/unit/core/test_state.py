@@ -109,26 +109,29 @@ def test_cut_or_foreign_bytes_are_refused_in_a_sentence() -> None:
         DurableState.decode(data + b"x")
     with pytest.raises(ValueError, match="no encoded state"):
         DurableState.decode(b"P" + data)
-    with pytest.raises(ValueError, match="version 3, this server reads versions up to 2"):
-        DurableState.decode(data[:8] + b"\x03" + data[9:])
+    with pytest.raises(ValueError, match="version 4, this server reads versions up to 3"):
+        DurableState.decode(data[:8] + b"\x04" + data[9:])
 
 
-def test_the_earlier_form_is_read_and_written_again_in_the_new_one() -> None:
-    """Real bytes of version 1, which wrote empty parts, and columns as runs alone."""
-    data = (DATA / "state_v1.bin").read_bytes()
-    assert data[8] == 1
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_earlier_form_is_read_and_written_again_in_the_new_one(version: int) -> None:
+    """Real bytes of version 1, which wrote empty parts, and columns as runs alone; and of 2, which knew no sizes."""
+    data = (DATA / f"state_v{version}.bin").read_bytes()
+    assert data[8] == version
     expected = full()
     ranked = QueueState(6, "v", "ranked", QueueSettings(priority_expression="/p"))
     ranks = np.array([7, 7, (1 << 63) - 1, 0])
     expected.queues[6] = QueueState.fill(ranked, np.array([20, 21, 22, 30]), {"rank": ranks})
     expected.deferred = {4: [DeferredAck(9, "ack", "me", 77, array("q", [3, 5]))]}
+    expected.measured = False
     state = DurableState.decode(data)
     assert state == expected
     again = state.encode()
-    assert again[8] == 2
+    assert again[8] == 3
     later = {name: value for name, value in dump_settings(QueueSettings()).items() if name.encode() not in data}
     assert len(again) - len(dump(later)) * len(state.queues) < len(data)
     assert DurableState.decode(again) == expected
+    assert not DurableState.decode(again).measured  # until the log was read
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ class Walk:
 
     def add_older(self) -> None:
         lsns = sorted(self.dice.sample(range(1, max(min(self.next, 2000), 2)), 1))
-        lsns += [lsn for lsn in range(lsns[0] + 1, self.next) if self.dice.random() < 0.3][:40]
+        lsns += [lsn for lsn in range(lsns[0] + 1, min(self.next, lsns[0] + 150)) if self.dice.random() < 0.3][:40]
         some = [self.told.get(lsn, size) for lsn, size in zip(lsns, self.some(len(lsns)), strict=True)]
         self.sizes.add_older(np.array(lsns), np.array(some))
         self.told.update(zip(lsns, some, strict=True))

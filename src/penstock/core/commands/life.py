@@ -21,6 +21,7 @@ from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
 from penstock.core.state.decided import copies
 from penstock.core.state.durable import DurableState, Ints, QueueState, StreamState, flat, spread
+from penstock.core.state.needs import living_pairs
 from penstock.errors import InvalidArgument
 from penstock.records.actions import Action
 from penstock.records.chunks import Chunk, Now, pairs_of
@@ -55,6 +56,7 @@ class Life(RecoveryCommands):
     ) -> Self:
         """A core with this durable state and no session.  `boot` comes next."""
         core = cls(origin, state.last_lsn + 1, seed, actions, instance, refuse)
+        core.sizes.become(state.sizes)
         now = core._out.at(now)
         core._topology.load(state)
         core._interning.load(state)
@@ -138,6 +140,7 @@ class Life(RecoveryCommands):
         for _ in self.capture(snapshot):
             pass
         state = snapshot.state()
+        state.sizes = state.sizes.only(living_pairs(state.queues.values()))
         self.captured(snapshot)
         return state
 
@@ -155,6 +158,7 @@ class Life(RecoveryCommands):
         state.deferred = deferred.copies(self._deferred.by_queue)
         state.publishers = dict(self.publishers)
         state.acted = self.acted.copy()
+        state.sizes = self.sizes.copy()
         return Snapshot(state, self._keyed.sows.capture())
 
     def capture(self, snapshot: Snapshot) -> Iterator[None]:
@@ -190,6 +194,8 @@ class Life(RecoveryCommands):
             return
         for mark, (_, some) in zip(snapshot.marks, self._marks(), strict=True):
             some.retain(mark.used, snapshot.cut)
+        if snapshot.sizes is not None:
+            self.sizes.replace_upto(snapshot.cut, snapshot.sizes)
 
     def acts(
         self,
@@ -217,7 +223,10 @@ class Life(RecoveryCommands):
     def look_for_floor(self, most: int) -> bool:
         """Ask up to so many queues that moved for their oldest message; whether some are left for `floor` to ask."""
         self._timers.next()  # names those that were touched
-        return self._floors.look(most)
+        if self._floors.look(most):
+            return True
+        self.sizes.forget(self._floors.lowest())
+        return False
 
     def floor(self) -> int:
         """No message below this LSN is in a queue, and no stream may ask for one again."""

@@ -58,6 +58,7 @@ class Found:
     times: Ints
     expires_at: Ints  # what the messages say themselves; 0: nothing
     not_before: Ints
+    sizes: Ints  # bytes of the bodies
     barriers: list[int] = field(default_factory=list[int])
     transient: list[int] = field(default_factory=list[int])
 
@@ -109,7 +110,7 @@ class RecoveryCommands(Parts):
         """Write what the queue takes, and let it in; what has expired meanwhile does not come in."""
         ends = deadlines(queue.settings, found.times, found.expires_at)
         alive = (ends == 0) | (ends > now.wall)
-        lsns, ends = found.lsns[alive], ends[alive]
+        lsns, ends, sizes = found.lsns[alive], ends[alive], found.sizes[alive]
         later = np.where(found.not_before > now.wall, found.not_before, 0)[alive]
         living = set(lsns.tolist())
         barriers = [lsn for lsn in found.barriers if lsn in living]
@@ -123,6 +124,9 @@ class RecoveryCommands(Parts):
         header: dict[str, object] = {"upto": upto}
         if told := {name: runs.tolist() for name, runs in columns.items() if len(runs)}:
             header["columns"] = told
+        if len(lsns):
+            header["sizes"] = runs_of(lsns, sizes).tolist()
+            self.sizes.add_older(lsns, sizes)
         pairs = pairs_of(packed(lsns), False) if len(lsns) else []
         self._recovered = self._out.record(Kind.RECOVERED, queue.name, header, pack_pairs(queue.id, pairs))
         if older.waits(queue) and queue.older is None:

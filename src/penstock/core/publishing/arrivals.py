@@ -63,7 +63,8 @@ class Arrivals:
                 pairs = pairs_of(as_chunk([first + row for row in marked]), False)
                 self._outbox.record(Kind.BARRIER, queue.name, body=pack_pairs(queue.id, pairs))
             self._outbox.end()
-        self._sizes.add(first, batch)
+        if batch.wanted:  # a topic alone keeps the others
+            self._sizes.add(first, batch)
         if batch.transient is True:
             self.transient.add(first, first + len(batch.bodies))
         elif batch.transient is False:

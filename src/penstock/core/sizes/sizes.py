@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,6 +44,10 @@ LONG = 16
 LOOSE_MOST = 256
 """Rows that came since the last look at what is better a block."""
 
+SMALL = 1 << 16
+WORTH = 8
+"""It may take so many bytes of memory in any case, and so many for each living message, before it is cut down."""
+
 SLAB = 1 << 20
 """LSNs of varied sizes that are unfolded at once."""
 
@@ -55,7 +59,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 class Sizes:
     """LSN -> bytes of the body, of every message that some queue may still ask for."""
 
-    __slots__ = ("_bases", "_blocks", "_firsts", "_loose", "_sizes")
+    __slots__ = ("_bases", "_blocks", "_firsts", "_kept", "_loose", "_sizes")
 
     def __init__(self) -> None:
         self._firsts = array("q")  # of each row, ascending
@@ -63,6 +67,7 @@ class Sizes:
         self._bases = array("Q")  # bytes before each row, modulo 2**64
         self._blocks: list[Block | None] = []
         self._loose = 0  # rows from here on were not looked at
+        self._kept = 0  # bytes of memory that the last `only` left
 
     def __len__(self) -> int:
         """Rows."""
@@ -87,9 +92,13 @@ class Sizes:
     def copy(self) -> Sizes:
         """As it is now.  Any thread may ask a copy that nobody adds to."""
         out = Sizes()
-        out._firsts, out._sizes, out._bases = self._firsts[:], self._sizes[:], self._bases[:]
-        out._blocks, out._loose = self._blocks[:], self._loose
+        out.become(self)
         return out
+
+    def become(self, other: Sizes) -> None:
+        """Hold the same as another one does now."""
+        self._firsts, self._sizes, self._bases = other._firsts[:], other._sizes[:], other._bases[:]
+        self._blocks, self._loose, self._kept = other._blocks[:], other._loose, other._kept
 
     # -- asking
 
@@ -228,6 +237,24 @@ class Sizes:
 
     # -- form
 
+    def rows(self) -> tuple[Ints, Ints, list[Block]]:
+        """From which LSN on what holds, the size of each message there or -1 for a block, and the blocks in order."""
+        blocks = [block for block in self._blocks if block is not None]
+        return np.array(self._firsts, dtype=np.int64), np.array(self._sizes, dtype=np.int64), blocks
+
+    def load_rows(self, firsts: Ints, sizes: Ints, blocks: Sequence[Block]) -> None:
+        """Take up what `rows` said; nothing is known yet."""
+        self._firsts.frombytes(firsts.tobytes())
+        self._sizes.frombytes(sizes.tobytes())
+        self._blocks += [None] * len(firsts)
+        more = np.diff(firsts, append=firsts[-1:]) * sizes
+        for at, block in zip(np.flatnonzero(sizes == _VARIED).tolist(), blocks, strict=True):
+            self._blocks[at] = block
+            more[at] = int(block.sum())
+        bases = np.cumsum(more.astype(np.uint64), dtype=np.uint64)
+        self._bases.frombytes(np.concatenate((np.zeros(1, dtype=np.uint64), bases[:-1])).tobytes())
+        self._loose = len(firsts)
+
     def runs(self) -> tuple[Ints, Ints]:
         """From which LSN on messages have which size, each another than the one before."""
         return self._unfolded(0, len(self._firsts))
@@ -285,6 +312,24 @@ class Sizes:
         if at > 0:
             self._drop(at)
 
+    def wasteful(self, count: int) -> bool:
+        """Whether `only` is worth it, when so many messages live."""
+        return self.nbytes > max(SMALL + WORTH * count, 2 * self._kept)
+
+    def replace_upto(self, last: int, kept: Sizes) -> None:
+        """Of the messages up to this LSN only those matter that `kept` has."""
+        high = bisect_right(self._firsts, last)
+        later = Sizes()
+        if high:
+            first, block = last + 1, self._blocks[high - 1]
+            if block is None:
+                later._row(first, self._sizes[high - 1])
+            elif first - self._firsts[high - 1] < len(block):
+                later._varied(first, block[first - self._firsts[high - 1] :].astype(np.int64))
+        later._join(self._cut(0, high))
+        self.become(kept)
+        self._join((later._firsts, later._sizes, later._bases, later._blocks))
+
     def only(self, pairs: Ints) -> Sizes:
         """A store of the messages in these ascending, disjoint LSN pairs [a, b), shape (n, 2), and no others."""
         out = Sizes()
@@ -305,6 +350,7 @@ class Sizes:
             if len(out) - out._loose > BLOCK:
                 out.pack()
         out.pack()
+        out._kept = out.nbytes
         return out
 
     def _slabs(self) -> Iterator[tuple[int, int]]:
@@ -342,5 +388,5 @@ class Sizes:
 def _narrow(sizes: Ints, most: int) -> Block:
     """In the smallest unsigned integers that take them."""
     return sizes.astype(
-        np.uint8 if most < 1 << 8 else np.uint16 if most < 1 << 16 else np.uint32 if most < 1 << 32 else np.int64
+        np.uint8 if most < 1 << 8 else np.uint16 if most < 1 << 16 else np.uint32 if most < 1 << 32 else np.uint64
     )

@@ -68,6 +68,17 @@ def coded(table: pa.Table, name: str) -> tuple[list[bytes], Ints]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
+def lengths(table: pa.Table, name: str) -> Ints:
+    """Bytes of each value of a column of bytes; nulls have none."""
+    column: Any = table.column(name)
+    parts = [_NONE]
+    for chunk in column.chunks:
+        if len(chunk):
+            ends = np.frombuffer(chunk.buffers()[1], np.int32, len(chunk) + 1, 4 * chunk.offset)
+            parts.append(np.diff(ends).astype(np.int64))
+    return parts[1] if len(parts) == 2 else np.concatenate(parts)
+
+
 def packed_integers(table: pa.Table, name: str) -> tuple[Ints, Ints]:
     """A column of packed int64, all rows end to end, and the offsets in bytes where each begins (and the last ends).
 

@@ -18,8 +18,10 @@ from penstock.core.queue.order.runs import Run, packed
 from penstock.core.queue.priority.ranks import UNKNOWN, Ranks
 from penstock.core.queue.settling.attempts import Tally
 from penstock.core.queue.timed.expiry import Expiry
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state.durable import DurableState, Ints, QueueState, chunked, flat, ints, runs_of
+from penstock.core.state.needs import merged, within
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 
@@ -148,6 +150,7 @@ class Snapshot:
         self.cut = state.last_lsn
         self.captured: list[Captured] = []  # by id
         self.marks: list[Marked] = []
+        self.sizes: Sizes | None = None  # what is left of them, once they were cut down
         self._state = state
         self._sows = sows
 
@@ -166,8 +169,17 @@ class Snapshot:
         """For a checkpoint."""
         from penstock.core.state.codec import encode
 
+        self._fit_sizes()
         self._state.sows = dict(self._sows())
         return encode(self._state, self.queues())
+
+    def _fit_sizes(self) -> None:
+        """Leave out sizes that nobody needs, if there are many."""
+        held = [one.contained for one in self.captured if one.contained is not None]
+        count = sum(len(chunk) for one in held for chunk in one.waiting())
+        if self._state.sizes.wasteful(count):
+            pairs = merged([within(chunk) for one in held for chunk in one.waiting() if len(chunk)])
+            self.sizes = self._state.sizes = self._state.sizes.only(pairs)
 
 
 __all__ = ["Captured", "Contained", "Marked", "Snapshot"]

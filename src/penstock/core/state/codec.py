@@ -1,14 +1,15 @@
 """The durable state as bytes, for checkpoints and `BASE` groups.
 
     8 bytes   b"PENSTATE"
-    u32       version of this layout, 2
+    u32       version of this layout, 3
     u32       length of the JSON part
     JSON      everything but positions, without what is empty; per queue the number of chunks and the forms of columns
     per queue, in the order of the JSON:
         per chunk     u8 form, u32 count, u32 length of the payload, payload
         per column    see `core.state.columns`
+    indexes of SOW topics, see `core.state.sows`; then the sizes of what waits, see `core.state.sizes`
 
-Version 1, which is read as well, wrote empty parts too, and columns as runs alone.
+Earlier versions are read as well.  2 did not know sizes; 1 wrote empty parts too, and columns as runs alone.
 
 All integers are little-endian.  Forms of a chunk: 0 one range (a, b as int64); 1 runs (first LSN as int64, then u32
 pairs gap, length); 2 and 3 differences to the one before as u16 and u32 (first LSN as int64); 4 plain int64.  The
@@ -47,6 +48,7 @@ from penstock.core.state.durable import (
     spread,
     to_array,
 )
+from penstock.core.state.needs import living_pairs
 from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
 from penstock.core.state.rulings import (
     dump_address,
@@ -58,13 +60,14 @@ from penstock.core.state.rulings import (
     load_policy,
     load_ruling,
 )
+from penstock.core.state.sizes import dump_sizes, load_sizes
 from penstock.core.state.sows import dump_sows, load_sows
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.settings import QueueSettings
 
 MAGIC = b"PENSTATE"
-VERSION = 2
-READABLE = (1, VERSION)
+VERSION = 3
+READABLE = (1, 2, VERSION)
 _HEAD = struct.Struct("<8sII")
 _CHUNK = struct.Struct("<BII")
 _U32 = 2**32 - 1
@@ -77,6 +80,7 @@ def canonical(state: DurableState) -> DurableState:
         state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.routes,
         state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
         state.deferred, state.acted, state.policies, state.addresses, state.exchange_rules,
+        state.sizes.only(living_pairs(queues.values())), state.measured,
     )  # fmt: skip
 
 
@@ -171,6 +175,8 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         addresses=[[one.pattern, dump_address(one)] for _, one in sorted(state.addresses.items())],
         exchange_rules=dump_exchanges(state.exchange_rules),
     )
+    if state.measured:
+        head["sizes"] = dump_sizes(state.sizes, blobs)
     text = orjson.dumps(head)
     return b"".join((_HEAD.pack(MAGIC, VERSION, len(text)), text, *blobs))
 
@@ -252,6 +258,8 @@ def _decode(data: bytes) -> DurableState:
                 raise ValueError(f"the encoded state is cut or damaged: {where}: {error}") from error
         state.queues[queue.id] = queue
     place = load_sows(state.sows, head.get("sows", []), data, place)
+    state.measured = "sizes" in head or not any(queue.waiting for queue in state.queues.values())
+    place = load_sizes(state.sizes, head.get("sizes"), data, place)
     if place != len(data):
         raise ValueError(f"the encoded state has {len(data) - place} bytes too many")
     return state

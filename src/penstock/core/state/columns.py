@@ -39,14 +39,14 @@ def pack(runs: array[int], lsns: Ints) -> tuple[object, bytes]:
         width = (span + 1).bit_length() + 7 >> 3
         if len(lsns) * width < len(best[1]):
             numbers = np.where(used, values.astype(np.uint64) - np.uint64(base % (1 << 64)) + np.uint64(1), 0)
-            best = ["values", width, base], _narrow(numbers, width)
+            best = ["values", width, base], narrow(numbers, width)
     if len(best[1]) > 2 * len(lsns) and len(np.unique(values[:SAMPLE])) < SAMPLE // 2:
         distinct, places = np.unique(values[used], return_inverse=True)
         if len(distinct) <= CODES_MOST:
             width = len(distinct).bit_length() + 7 >> 3
             numbers = np.zeros(len(lsns), dtype=np.uint64)
             numbers[used] = places.reshape(-1) + 1
-            coded = distinct.astype("<i8").tobytes() + _narrow(numbers, width)
+            coded = distinct.astype("<i8").tobytes() + narrow(numbers, width)
             if len(coded) < len(best[1]):
                 best = ["codes", width, len(distinct)], coded
     return best
@@ -64,7 +64,7 @@ def unpack(form: object, lsns: Ints, data: bytes, place: int) -> tuple[array[int
         piece, place = _piece(data, place, 8 * told)
         distinct = np.frombuffer(piece, dtype="<i8").astype(np.int64)
     piece, place = _piece(data, place, width * len(lsns))
-    numbers = _wide(piece, width)
+    numbers = wide(piece, width)
     values = np.zeros(len(lsns), dtype=np.int64)
     used = numbers != 0
     if kind == "codes":
@@ -90,11 +90,13 @@ def _piece(data: bytes, place: int, size: int) -> tuple[bytes, int]:
     return piece, place + size
 
 
-def _narrow(numbers: npt.NDArray[np.uint64], width: int) -> bytes:
+def narrow(numbers: npt.NDArray[np.uint64], width: int) -> bytes:
+    """Integers of `width` bytes, little-endian."""
     return numbers.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
 
 
-def _wide(piece: bytes, width: int) -> npt.NDArray[np.uint64]:
+def wide(piece: bytes, width: int) -> npt.NDArray[np.uint64]:
+    """The inverse of `narrow`."""
     table = np.frombuffer(piece, dtype=np.uint8).reshape(-1, width)
     out = np.zeros((len(table), 8), dtype=np.uint8)
     out[:, :width] = table

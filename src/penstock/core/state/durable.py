@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.actions.acted import Acted
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state.decided import DecidedState
 from penstock.core.state.deferred import DeferredAck, DeferredAcks
@@ -248,6 +249,8 @@ class DurableState:
         default_factory=dict[tuple[str, str, bool], AddressSetting]
     )
     exchange_rules: dict[tuple[str, str], ExchangeRule] = field(default_factory=dict[tuple[str, str], ExchangeRule])
+    sizes: Sizes = field(default_factory=Sizes)  # of what waits, and perhaps of more
+    measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:
         """For a checkpoint or a `BASE` group."""

@@ -22,9 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.state.arrow import blobs, coded, is_empty, numbers, packed_integers, pick, texts, whole
+from penstock.core.queue.order.runs import packed
+from penstock.core.state.arrow import blobs, coded, is_empty, lengths, numbers, packed_integers, pick, texts, whole
 from penstock.core.state.durable import DurableState, Ints
 from penstock.core.state.members import Part, expand, groups, keep
+from penstock.core.state.needs import living_pairs, merged, within
 from penstock.core.state.objects import Objects
 from penstock.core.state.plain import load
 from penstock.errors import LogDamaged
@@ -34,6 +36,12 @@ _OF_CONTROLS = ["name", "via", "route", "properties", "body"]
 _BULK = np.array([int(Kind.SETTLE), int(Kind.DROP), int(Kind.PURGE), int(Kind.GRANT)])
 """Kinds that come by the thousand and say nothing but pairs (and an attempt): folded without a look at each."""
 
+SLACK = 1 << 20
+"""Bytes of memory that sizes may have grown by before it is looked whose messages still wait."""
+
+EXACT = 1 << 20
+"""Of fewer bytes the durable state has the sizes of what waits and no others: equal histories, equal states."""
+
 
 class Fold:
     """Feed it every record from a checkpoint, a base or the beginning on, in LSN order; then take the state."""
@@ -41,8 +49,11 @@ class Fold:
     def __init__(self, state: DurableState | None = None) -> None:
         """`state`: what was folded before the first table (a decoded checkpoint or base)."""
         start = state if state is not None else DurableState()
+        self._sizes = start.sizes.copy()
+        self._unknown = 0 if start.measured else start.last_lsn  # of messages up to this LSN sizes may not be known
+        self._fitted = 0
         self._last_lsn = start.last_lsn
-        self._objects = Objects(start)
+        self._objects = Objects(start, self._sizes)
         self._records = 0
 
     @property
@@ -79,12 +90,29 @@ class Fold:
         self._members(table, publishes, kinds, lsns, boot)
         for queue in self._objects.queues.values():
             queue.apply()
+        if self._sizes.nbytes > 2 * self._fitted + SLACK:
+            self._fit_sizes()
 
     def finish(self) -> DurableState:
         """The durable state after everything fed.  The fold may be fed further and asked again."""
         state = DurableState(self._last_lsn)
         self._objects.save(state)
+        unknown = max(self._unknown, self._objects.unmeasured)
+        oldest = min((chunk[0] for queue in state.queues.values() for chunk in queue.waiting[:1]), default=unknown + 1)
+        state.measured = oldest > unknown
+        count = sum(queue.count for queue in state.queues.values())
+        if self._sizes.nbytes < EXACT or self._sizes.wasteful(count):
+            state.sizes = self._sizes.only(living_pairs(state.queues.values()))
+        else:
+            state.sizes = self._sizes.copy()
         return state
+
+    def _fit_sizes(self) -> None:
+        """Sizes take no more than a few bytes for each message that waits."""
+        parts = [part["lsn"] for queue in self._objects.queues.values() for part in queue.parts if len(part["lsn"])]
+        if self._sizes.wasteful(sum(map(len, parts))):
+            self._sizes.become(self._sizes.only(merged([within(packed(lsns)) for lsns in parts])))
+        self._fitted = self._sizes.nbytes
 
     # messages
 
@@ -124,6 +152,8 @@ class Fold:
         expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
         times: Ints | None = None
         own = lsns if everything else lsns[rows]
+        if by_queue:
+            self._sizes.add_rows(own, lengths(table, "body") if everything else lengths(table, "body")[rows])
         for number, pieces in by_queue.items():
             where = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces))
             queue = objects.queues[number]

@@ -8,11 +8,11 @@ bodies alone: what the fold needs is another question, and a base answers it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from penstock.core.state.durable import DurableState, Ints, ints, to_array
+from penstock.core.state.durable import DurableState, Ints, QueueState, ints, to_array
 from penstock.records.chunks import LSN_LIMIT, Chunk
 
 _NONE = np.zeros((0, 2), dtype=np.int64)
@@ -20,10 +20,7 @@ _NONE = np.zeros((0, 2), dtype=np.int64)
 
 def needed_pairs(state: DurableState, first: int, last: int) -> Ints:
     """The LSNs in [first, last] whose rows are needed, as ascending disjoint pairs [a, b), shape (n, 2)."""
-    pieces = [piece for piece in _pieces(state, first, last + 1) if len(piece)]
-    if not pieces:
-        return _NONE
-    return _merged(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+    return merged([piece for piece in _pieces(state, first, last + 1) if len(piece)])
 
 
 def count(pairs: Ints) -> int:
@@ -43,16 +40,21 @@ def held_from(state: DurableState) -> int:
     return min(lows, default=LSN_LIMIT)
 
 
+def living_pairs(queues: Iterable[QueueState]) -> Ints:
+    """What waits in these queues, as ascending disjoint LSN pairs [a, b), shape (n, 2)."""
+    return merged([within(chunk) for queue in queues for chunk in queue.waiting if len(chunk)])
+
+
 def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:
     for queue in state.queues.values():
         for chunk in queue.waiting:
             if len(chunk) and chunk[0] < b and chunk[-1] >= a:
-                yield _within(chunk, a, b)
+                yield within(chunk, a, b)
     for sow in state.sows.values():
         lsns = ints(sow.lsns)
         lsns = np.sort(lsns[(lsns >= a) & (lsns < b)])
         if len(lsns):
-            yield _within(to_array(lsns), a, b)
+            yield within(to_array(lsns), a, b)
     for stream in state.streams.values():
         for plan in stream.plans.values():
             pairs = ints(plan).reshape(-1, 2)
@@ -61,7 +63,7 @@ def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:
                 yield touching.clip(a, b)
 
 
-def _within(chunk: Chunk, a: int, b: int) -> Ints:
+def within(chunk: Chunk, a: int = 0, b: int = LSN_LIMIT) -> Ints:
     """The pairs of a chunk's LSNs in [a, b)."""
     if isinstance(chunk, range):
         return np.array([[max(chunk.start, a), min(chunk.stop, b)]], dtype=np.int64)
@@ -75,8 +77,11 @@ def _within(chunk: Chunk, a: int, b: int) -> Ints:
     return np.stack((starts, ends), axis=1)
 
 
-def _merged(pairs: Ints) -> Ints:
+def merged(pieces: Sequence[Ints]) -> Ints:
     """Pairs in any order, made ascending and disjoint."""
+    if not pieces:
+        return _NONE
+    pairs = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     ordered = pairs[np.argsort(pairs[:, 0], kind="stable")]
     reach = np.maximum.accumulate(ordered[:, 1])
     begins = np.concatenate(([True], ordered[1:, 0] > reach[:-1]))

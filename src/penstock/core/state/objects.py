@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 
+from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.folding import fold
 from penstock.core.sow.holding import Sows
 from penstock.core.state import deferred as deferred_acks
@@ -22,9 +23,10 @@ from penstock.core.state.durable import (
     QueueState,
     StreamState,
     ints,
+    spread,
     to_array,
 )
-from penstock.core.state.members import FoldedQueue
+from penstock.core.state.members import FoldedQueue, expand
 from penstock.core.state.plain import as_table, load, load_settings
 from penstock.core.state.rulings import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
 from penstock.core.topology.topology import Topology, canonical_table
@@ -36,8 +38,10 @@ _NONE = np.zeros(0, dtype=np.int64)
 class Objects:
     """Everything of a durable state but the messages."""
 
-    def __init__(self, start: DurableState) -> None:
-        """start: what was folded before; it is not changed."""
+    def __init__(self, start: DurableState, sizes: Sizes) -> None:
+        """start: what was folded before; it is not changed.  sizes: told of messages that are found again."""
+        self.unmeasured = 0  # of messages up to this LSN some were found again, and nobody said how large they are
+        self._sizes = sizes
         self.queues: dict[int, FoldedQueue] = {}
         self.routes: dict[int, tuple[int, ...]] = dict(start.routes)
         self.took: dict[int, Ints] = {}  # of the present table: flat pairs by queue
@@ -130,7 +134,7 @@ class Objects:
             case Kind.RECOVERED:
                 queue, pairs = self._queue_and_pairs(body)
                 if queue is not None:
-                    queue.recovered(lsn, pairs, load(header))
+                    self._recovered(queue, lsn, pairs, load(header))
             case Kind.PUBLISHERS:
                 for publisher, sequence in cast("dict[str, int]", load(header)).items():
                     self._publishers[publisher] = max(sequence, self._publishers.get(publisher, sequence))
@@ -173,6 +177,17 @@ class Objects:
     def _queue_and_pairs(self, body: bytes) -> tuple[FoldedQueue | None, Ints]:
         values = np.frombuffer(body, dtype="<i8")
         return self.queues.get(int(values[0])), values[1:].reshape(-1, 2)
+
+    def _recovered(self, queue: FoldedQueue, lsn: int, pairs: Ints, header: dict[str, object]) -> None:
+        queue.recovered(lsn, pairs, header)
+        if not len(pairs):
+            return
+        told = cast("list[int] | None", header.get("sizes"))
+        if told is None:
+            self.unmeasured = max(self.unmeasured, int(pairs[-1, 1]) - 1)
+        else:
+            lsns = expand(pairs[:, 0], pairs[:, 1])
+            self._sizes.add_older(lsns, spread(lsns, told))
 
     def _returned(self, lsn: int, header: dict[str, object], body: bytes) -> None:
         queue, pairs = self._queue_and_pairs(body)

@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING
 
 from penstock.config.policies import why_impossible
 from penstock.core.broker import Core
+from penstock.core.sizes.sizes import Sizes
+from penstock.core.state.arrow import lengths, numbers, whole
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
+from penstock.core.state.needs import living_pairs
 from penstock.errors import LogDamaged, Refused, SettingsError
 from penstock.log.segment import segment_name
 from penstock.log.watch import Watch, nobody
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
+from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -69,7 +73,21 @@ def fold(log: Log, watch: Watch = nobody) -> tuple[DurableState, int]:
         watch("folding", records, max(total, records))
     state = folding.finish()
     _check_front(log, state)
+    if not state.measured:
+        measure(log, state)
     return state, records
+
+
+def measure(log: Log, state: DurableState) -> None:
+    """Read the sizes of what waits from the log: an earlier version wrote the checkpoint, the base or a record."""
+    state.sizes = Sizes()
+    for batch in log.batches(log.first_lsn, state.last_lsn + 1, ("lsn", "kind", "body"), around=True):
+        table = whole(batch)
+        kinds = numbers(table, "kind")
+        messages = (kinds == int(Kind.PUBLISH)) | (kinds == int(Kind.PUBLISH_TRANSIENT))
+        state.sizes.add_rows(numbers(table, "lsn")[messages], lengths(table, "body")[messages])
+    state.sizes = state.sizes.only(living_pairs(state.queues.values()))
+    state.measured = True
 
 
 def _check_front(log: Log, state: DurableState) -> None:
