@@ -111,8 +111,11 @@ class Commands:
         if self.engine.log.full:
             raise DiskFull("the log has no room")
 
-    async def decide(self, work: Callable[[], T]) -> T:
-        """The result of a command, when its records are durable.  Raises what the core refuses, and LogBroken."""
+    async def decide(self, work: Callable[[], T], *, wait: bool = True) -> T:
+        """The result of a command, when its records are durable.  Raises what the core refuses, and LogBroken.
+
+        wait: False leaves the waiting to whoever decides many things at once.
+        """
         engine = self.engine
         if engine.broken is not None:
             raise LogBroken(f"the log is broken: {engine.broken}")
@@ -126,7 +129,7 @@ class Commands:
             raise
         engine.arm()
         last = engine.core.last_lsn
-        if last > before:
+        if wait and last > before:
             await self._waits.durable(engine, last)
         return result
 

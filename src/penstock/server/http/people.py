@@ -204,7 +204,7 @@ class People(Commands):
 
     def user_limits(self) -> Iterator[Mapping[str, object]]:
         """Of users that have some."""
-        return ({"user": name, "value": value} for name, value in self.accounts.user_limits.items() if value)
+        return ({"user": name, "value": dict(value)} for name, value in self.accounts.user_limits.items() if value)
 
     async def put_user_limit(self, user: str, name: str, value: int | None) -> None:
         """None: no limit."""
@@ -215,7 +215,7 @@ class People(Commands):
 
     def vhost_limits(self) -> Iterator[Mapping[str, object]]:
         """Of vhosts that have some."""
-        return ({"vhost": name, "value": value} for name, value in self.accounts.vhost_limits.items() if value)
+        return ({"vhost": name, "value": dict(value)} for name, value in self.accounts.vhost_limits.items() if value)
 
     async def put_vhost_limit(self, vhost: str, name: str, value: int | None) -> None:
         """None: no limit."""
@@ -282,7 +282,13 @@ class People(Commands):
         for session in list(self.server.amqp.sessions):
             if session.opened and session.vhost == name and not session.closing:
                 session.close_by_server(320, f"vhost '{name}' is deleted")
+        for operator in (False, True):
+            for policy in self.core.policies(name, operator=operator):
+                await self.decide(self._without(name, policy.name, operator=operator))
         await self._empty(name)
+
+    def _without(self, vhost: str, name: str, *, operator: bool) -> Callable[[], None]:
+        return lambda: self.core.delete_policy(self.now(), vhost, name, operator=operator)
 
     async def _empty(self, vhost: str) -> None:
         core = self.core

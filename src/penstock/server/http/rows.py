@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.server.http.commands import Waits
+from penstock.server.http.definitions import Definitions
 from penstock.server.http.links import Links
 from penstock.server.http.messages import Messages
+from penstock.server.http.own import Own
 from penstock.server.http.people import People
+from penstock.server.http.policies import Policies
 from penstock.server.http.topology import Topology
-from penstock.wire.http import bindings, exchanges, health, links, messages, people, vhosts
+from penstock.wire.http import bindings, definitions, exchanges, health, links, messages, own, people, policies, vhosts
 
 if TYPE_CHECKING:
     from penstock.server.app import Server
@@ -21,6 +24,7 @@ def rows_of(server: Server, facts: Facts) -> list[Row]:
     """The paths beside those that the facts answer."""
     waits = Waits()
     topology = Topology(server, facts, waits)
+    ruling = Policies(server, facts, waits)
     talk = Messages(server, facts, waits)
     everybody = People(server, facts, waits)
     return [
@@ -30,5 +34,8 @@ def rows_of(server: Server, facts: Facts) -> list[Row]:
         *vhosts.rows(everybody),
         *messages.rows(talk),
         *links.rows(Links(server, facts, waits)),
+        *policies.rows(ruling, everybody),
+        *definitions.rows(facts, Definitions(server, facts, waits, topology, everybody, ruling)),
+        *own.rows(Own(server, facts, waits)),
         *health.rows(facts, topology, talk),
     ]

@@ -22,9 +22,20 @@ class Topology(Commands):
     # -- queues
 
     async def declare_queue(
-        self, user: str, vhost: str, name: str, *, durable: bool, auto_delete: bool, arguments: Mapping[str, object]
+        self,
+        user: str,
+        vhost: str,
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        arguments: Mapping[str, object],
+        wait: bool = True,
     ) -> bool:
-        """Declare, or find an equal one; whether it is new.  Raises what the core refuses."""
+        """Declare, or find an equal one; whether it is new.  Raises what the core refuses.
+
+        wait: until it is durable.
+        """
         settings = queue_settings(arguments, queue=name, vhost=self.vhost(vhost))
         present = self.core.find_queue(vhost, name)
         rights = self.rights(user)
@@ -88,6 +99,7 @@ class Topology(Commands):
         auto_delete: bool,
         internal: bool,
         arguments: Mapping[str, object],
+        wait: bool = True,
     ) -> bool:
         """Declare, or find an equal one; whether it is new."""
         needs = [("configure", "exchange", name)]
@@ -100,7 +112,8 @@ class Topology(Commands):
             lambda: self.core.declare_exchange(
                 self.now(), vhost, name, kind, durable=durable, auto_delete=auto_delete, internal=internal,
                 arguments=arguments,
-            )
+            ),
+            wait=wait,
         )  # fmt: skip
         return fresh
 
@@ -154,14 +167,22 @@ class Topology(Commands):
         return [_binding(one) for one in topology.bindings_to(vhost, kind, name) if one.source == source]
 
     async def bind(
-        self, user: str, vhost: str, source: str, kind: str, name: str, key: str, arguments: Mapping[str, object]
+        self,
+        user: str,
+        vhost: str,
+        source: str,
+        kind: str,
+        name: str,
+        key: str,
+        arguments: Mapping[str, object],
+        wait: bool = True,
     ) -> None:
         """Bind; the same twice is one.  Raises NotFound."""
         self.configure(user, "binding", vhost, ("write", kind, name), ("read", "exchange", source))
         self.vhost(vhost)
         if kind == "queue":
             self.queue(vhost, name)
-        await self.decide(lambda: self.core.bind(self.now(), vhost, source, name, kind, key, arguments))
+        await self.decide(lambda: self.core.bind(self.now(), vhost, source, name, kind, key, arguments), wait=wait)
 
     async def unbind(
         self, user: str, vhost: str, source: str, kind: str, name: str, key: str, arguments: Mapping[str, object]

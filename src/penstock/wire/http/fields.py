@@ -103,6 +103,10 @@ class Fields:
         self.values = values
         self._where = where
 
+    def told(self, reason: str) -> str:
+        """A reason with the place of these fields before it."""
+        return reason if not self._where or reason.startswith(self._where) else f"{self._where}{reason}"
+
     def _wrong(self, name: str, allowed: str) -> InvalidArgument:
         return InvalidArgument(f"{self._where}{name} is {shown(self.values.get(name))}, not {allowed}")
 

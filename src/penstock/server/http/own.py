@@ -1,0 +1,134 @@
+"""Our own paths of a queue, as `wire.http.own` asks for them.
+
+What Flight has as an action is that action here: it reads the log in a thread and decides on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import orjson
+
+from penstock.errors import AccessRefused, NotFound
+from penstock.records.chunks import as_chunk
+from penstock.records.dataclass import dataclass
+from penstock.server.http.commands import Commands
+from penstock.wire.flight.bookmarks import format_bookmark
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.expr import Filter
+    from penstock.records.entries import Rows
+    from penstock.server.flight.actions.messages import MessageActions
+    from penstock.server.flight.entitled import Gatekeeper
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One message that was looked at."""
+
+    exchange: str
+    key: str
+    header: bytes
+    body: bytes
+    redelivered: bool
+    left: int
+    bookmark: str
+    time: int
+
+
+class Own(Commands):
+    """Nothing here leases a message."""
+
+    _actions: MessageActions | None = None
+    _gate: Gatekeeper | None = None
+
+    async def act(self, user: str, name: str, values: Mapping[str, object]) -> Mapping[str, object]:
+        """One of Flight's actions, in a thread of its own."""
+        from penstock.server.flight.actions.messages import MessageActions
+        from penstock.server.flight.calls import Caller
+        from penstock.server.flight.entitled import Gatekeeper
+        from penstock.server.flight.handover import Handover
+        from penstock.wire.flight.fields import Fields
+
+        engine, loop = self.engine, asyncio.get_running_loop()
+        if self._actions is None or self._gate is None:
+            handover = Handover(engine, loop.call_soon_threadsafe)
+            self._actions, self._gate = MessageActions(handover, self._check_vhost), Gatekeeper(handover)
+        actions, gate, gone = self._actions, self._gate, threading.Event()
+        caller = Caller(user, f"http/{user}", gone.is_set, tuple(self.facts.tags(user)), self.rights(user))
+        body: dict[str, object] = orjson.loads(orjson.dumps(values))
+
+        def run() -> Mapping[str, object]:
+            gate.act(caller, name, body)
+            return actions.table[name][0](caller, Fields(name, body))
+
+        try:
+            return await asyncio.to_thread(run)
+        finally:
+            gone.set()
+
+    def _check_vhost(self, vhost: str) -> None:
+        self.vhost(vhost)
+
+    def _readable(self, user: str, vhost: str, name: str) -> tuple[Queue, Filter | None]:
+        queue, rights = self.queue(vhost, name), self.rights(user)
+        if rights is None:
+            return queue, None
+        if not rights.sees_queue(vhost, name):
+            raise NotFound("Not Found")
+        return queue, rights.read_queue(vhost, name)
+
+    async def peek(self, user: str, vhost: str, name: str, count: int) -> Sequence[Seen]:
+        """The first ready messages, of those that the user may read."""
+        queue, right = self._readable(user, vhost, name)
+        returned = {lsn: run.tally.deliveries for run in islice(queue.returned.runs(), count) for lsn in run.chunk}
+        main = list(queue.main.after(0, count)) if queue.main.count else []
+        lsns = sorted({*main, *returned})[:count]
+        if not lsns:
+            return []
+        await self.durable(lsns[-1])
+        answer: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
+
+        def read(rows: Rows) -> None:
+            if not answer.done():
+                answer.set_result(rows)
+
+        self.engine.read_rows(as_chunk(lsns), read, queue.id)
+        self.engine.arm()
+        rows = await answer
+        allowed = [True] * len(rows) if right is None else right.matches(rows.bodies, rows.properties)
+        ready, origin = queue.ready, self.engine.log.origin
+        return [
+            Seen(topic.exchange, topic.name, header, body, lsn in returned, max(ready - place - 1, 0),
+                 format_bookmark(origin, lsn), time)
+            for place, (lsn, topic, header, body, time, good) in enumerate(
+                zip(rows.lsns, rows.topics, rows.properties, rows.bodies, rows.times, allowed, strict=True)
+            )
+            if good
+        ]  # fmt: skip
+
+    def leases(self, user: str, vhost: str, name: str, most: int) -> Sequence[Mapping[str, object]]:
+        """Holders with the messages they hold, oldest grants first."""
+        queue, right = self._readable(user, vhost, name)
+        if right is not None:
+            raise AccessRefused(f"leases of queue '{name}' need the right to read all of it")
+        return list(islice(self._leases(queue), most))
+
+    def _leases(self, queue: Queue) -> Iterator[Mapping[str, object]]:
+        now, origin = self.now(), self.engine.log.origin
+        for consumer in queue.holders():
+            for run in consumer.leases.held():
+                for lsn in run.chunk:
+                    yield {
+                        "bookmark": format_bookmark(origin, lsn),
+                        "lsn": lsn,
+                        "client": consumer.client,
+                        "consumer_tag": consumer.tag,
+                        "deliveries": run.tally.deliveries,
+                        "leased_age": round(max(now.mono - run.granted, 0) / 1e6, 6) if run.granted else None,
+                    }

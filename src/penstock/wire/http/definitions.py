@@ -1,0 +1,102 @@
+"""Definitions: `/api/definitions`, what there is as one JSON document, and taking such a document over.
+
+Taking over merges: it adds and replaces, never removes; a queue or exchange that is there with other properties is left
+alone.  All of a document is taken, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from starlette.responses import Response
+
+from penstock.errors import InvalidArgument
+from penstock.wire.http.answers import done, encoded, gathered, json_bytes, json_response, not_found
+from penstock.wire.http.facts import ServerFacts
+from penstock.wire.http.fields import LARGE_MOST, Fields, read_body, read_object
+from penstock.wire.http.overview import RABBITMQ_VERSION
+from penstock.wire.http.routes import ADMINISTRATOR, POLICYMAKER, Ask, Row
+
+SECTIONS = (
+    "users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies", "queues",
+    "exchanges", "bindings",
+)  # fmt: skip
+
+OF_A_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
+
+
+class Definitions(Protocol):
+    """What these paths ask of the server."""
+
+    def section(self, name: str, vhost: str | None) -> Sequence[Mapping[str, object]]:
+        """Objects of one section, of one vhost or of all, with RabbitMQ's field names."""
+        ...
+
+    async def take(self, sections: Mapping[str, list[Fields]], vhost: str | None, user: str) -> None:
+        """Take a document over; raises what is wrong with it, and nothing has changed."""
+        ...
+
+
+def rows(facts: ServerFacts, definitions: Definitions) -> Sequence[Row]:
+    """The paths."""
+    doors = _Definitions(facts, definitions)
+    every, of_vhost = "/api/definitions", "/api/definitions/{vhost}"
+    fields = " ".join(SECTIONS)
+    return (
+        Row("GET", every, doors.every, "Everything that is defined", ADMINISTRATOR),
+        Row("POST", every, doors.take, "Take definitions over", ADMINISTRATOR, fields),
+        Row("GET", of_vhost, doors.of_vhost, "What is defined in a vhost", POLICYMAKER),
+        Row("POST", of_vhost, doors.take_into, "Take definitions over into a vhost", ADMINISTRATOR, fields),
+    )
+
+
+class _Definitions:
+    """The handlers."""
+
+    def __init__(self, facts: ServerFacts, definitions: Definitions) -> None:
+        self._facts = facts
+        self._definitions = definitions
+
+    async def every(self, _: Ask) -> Response:
+        """A whole document."""
+        return await self._shown(SECTIONS, None)
+
+    async def of_vhost(self, ask: Ask) -> Response:
+        """Its objects do not name the vhost."""
+        vhost = ask.names["vhost"]
+        return await self._shown(OF_A_VHOST, vhost) if vhost in self._facts.vhosts() else not_found()
+
+    async def _shown(self, sections: Sequence[str], vhost: str | None) -> Response:
+        version = self._facts.metrics().version
+        head: dict[str, object] = {
+            "rabbit_version": RABBITMQ_VERSION,
+            "rabbitmq_version": RABBITMQ_VERSION,
+            "product_name": "Penstock",
+            "product_version": version,
+        }
+        parts = [bytes(json_response(head).body)[:-1]]
+        for name in sections:
+            found = await gathered(self._definitions.section(name, vhost))
+            items: list[object] = [
+                {key: value for key, value in one.items() if vhost is None or key != "vhost"} for one in found
+            ]
+            parts.append(b'"' + name.encode() + b'":' + await encoded(items))
+        headers = {"content-disposition": "attachment; filename=definitions.json"}
+        return json_bytes(b",".join(parts) + b"}", 200, headers)
+
+    async def take(self, ask: Ask) -> Response:
+        """For all vhosts."""
+        return await self._taken(ask, None)
+
+    async def take_into(self, ask: Ask) -> Response:
+        """For one."""
+        vhost = ask.names["vhost"]
+        return await self._taken(ask, vhost) if vhost in self._facts.vhosts() else not_found()
+
+    async def _taken(self, ask: Ask, vhost: str | None) -> Response:
+        fields = Fields(read_object(await read_body(ask.request, LARGE_MOST)))
+        if not any(name in fields.values for name in SECTIONS):
+            raise InvalidArgument(f"the document has none of {', '.join(SECTIONS)}")
+        await self._definitions.take({name: fields.items(name) for name in SECTIONS}, vhost, ask.user)
+        return done()

@@ -1,0 +1,173 @@
+"""Policies, parameters and definitions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from http_lab import Http
+from penstock.testing import Broker
+
+
+def test_a_policy_is_set_found_and_deleted(http: Http) -> None:
+    policy = {"pattern": "^q", "definition": {"message-ttl": 60000}, "priority": 3, "apply-to": "queues"}
+    http.do("PUT", "policies/%2F/cap", policy, 201)
+    http.do("PUT", "policies/%2F/cap", policy, 204)
+    assert http.get("policies/%2F/cap") == {"vhost": "/", "name": "cap", **policy}
+    queue = http.get("queues/%2F/q")
+    assert (queue["policy"], queue["effective_policy_definition"]) == ("cap", {"message-ttl": 60000})
+    http.do("PUT", "operator-policies/%2F/low", {"pattern": "", "definition": {"message-ttl": 5}}, 201)
+    queue = http.get("queues/%2F/q")
+    assert (queue["operator_policy"], queue["effective_policy_definition"]) == ("low", {"message-ttl": 5})
+    assert http.get("operator-policies") == http.get("operator-policies/%2F")
+    assert [one["name"] for one in http.get("policies")] == ["cap"]
+    assert http.get("policies/shop") == []
+    http.do("DELETE", "policies/%2F/cap")
+    http.do("DELETE", "policies/%2F/cap", status=404)
+    http.do("GET", "policies/%2F/cap", status=404)
+    assert http.get("queues/%2F/q")["policy"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"pattern": "^q"}, "definition is missing"),
+        ({"definition": {"message-ttl": 1}}, "pattern"),
+        ({"pattern": "(", "definition": {"message-ttl": 1}}, "pattern '('"),
+        ({"pattern": "", "definition": {}}, "'p'"),
+        ({"pattern": "", "definition": {"message-ttl": "3"}}, "message-ttl"),
+        ({"pattern": "", "definition": {"colour": 1}}, "colour"),
+        ({"pattern": "", "definition": {"message-ttl": 1}, "priority": "x"}, "priority is 'x', not a whole number"),
+        ({"pattern": "", "definition": {"message-ttl": 1}, "apply-to": "all things"}, "apply-to 'all things'"),
+    ],
+)
+def test_what_cannot_be_a_policy(http: Http, body: dict[str, object], reason: str) -> None:
+    assert reason in http.refused("PUT", "policies/%2F/p", body)
+    assert http.get("policies") == []
+
+
+def test_policies_are_for_those_with_the_tag(http: Http) -> None:
+    policy = {"pattern": "", "definition": {"message-ttl": 1}}
+    http.do("PUT", "users/ann", {"password": "ann", "tags": "policymaker"}, 201)
+    http.do("PUT", "users/bob", {"password": "bob", "tags": "monitoring"}, 201)
+    Http(http.broker, "ann").do("PUT", "policies/%2F/p", policy, 201)
+    Http(http.broker, "ann").refused("PUT", "operator-policies/%2F/p", policy, 401)
+    Http(http.broker, "bob").refused("DELETE", "policies/%2F/p", status=401)
+    http.do("PUT", "policies/nowhere/p", policy, 404)
+
+
+def test_parameters_are_operator_policies_and_limits(http: Http) -> None:
+    value = {"pattern": "", "definition": {"message-ttl": 5}}
+    http.do("PUT", "parameters/operator_policy/%2F/low", {"value": value})
+    http.do("PUT", "parameters/vhost-limits/shop/limits", {"value": {"max-queues": 3}})
+    both = http.get("parameters")
+    assert [(one["component"], one["vhost"], one["name"]) for one in both] == [
+        ("operator_policy", "/", "low"),
+        ("vhost-limits", "shop", "limits"),
+    ]
+    assert http.get("parameters/vhost-limits/shop/limits")["value"] == {"max-queues": 3}
+    assert http.get("parameters/operator_policy/%2F")[0]["value"]["definition"] == {"message-ttl": 5}
+    http.do("DELETE", "parameters/operator_policy/%2F/low")
+    http.do("DELETE", "parameters/vhost-limits/shop/limits")
+    assert http.get("parameters") == []
+    assert "component 'shovel' is not one of" in http.refused("PUT", "parameters/shovel/%2F/x", {"value": {}})
+
+
+def fill(http: Http) -> None:
+    """Something of every section."""
+    http.do("PUT", "vhosts/late", {"description": "d"}, 201)
+    http.do("PUT", "users/ann", {"password": "ann", "tags": "management"}, 201)
+    http.do("PUT", "permissions/late/ann", {"configure": ".*", "write": "", "read": "^a"}, 201)
+    http.do("PUT", "queues/late/a", {"arguments": {"x-message-ttl": 60000, "x-other": [1, {"b": None}]}}, 201)
+    http.do("PUT", "queues/%2F/b", {"auto_delete": True}, 201)
+    http.do("PUT", "exchanges/late/x", {"type": "topic", "arguments": {"alternate-exchange": "amq.fanout"}}, 201)
+    http.do("POST", "bindings/late/e/x/q/a", {"routing_key": "k.#", "arguments": {"n": 1}}, 201)
+    http.do("POST", "bindings/late/e/x/e/amq.topic", {"routing_key": ""}, 201)
+    http.do("PUT", "policies/late/p", {"pattern": "^a", "definition": {"message-ttl": 5000}, "priority": 2}, 201)
+    http.do("PUT", "operator-policies/late/o", {"pattern": "", "definition": {"expires": 90000}}, 201)
+    http.do("PUT", "vhost-limits/late/max-queues", {"value": 7})
+    http.do("PUT", "global-parameters/g", {"value": {"x": 1}}, 201)
+
+
+def test_definitions_go_from_one_server_to_another(http: Http) -> None:
+    fill(http)
+    exported = http.get("definitions")
+    assert exported["rabbit_version"] == "3.13.0"
+    assert [one["name"] for one in exported["users"]] == ["ann"]
+    with Broker({"queue": [{"name": "q"}], "vhost": [{"name": "shop"}]}) as broker:
+        other = Http(broker)
+        assert (
+            other.ask("POST", "definitions", content=b"\xef\xbb\xbf" + json.dumps(exported).encode()).status_code == 204
+        )
+        assert other.get("definitions") == exported
+        other.do("POST", "definitions", exported)
+        assert other.get("definitions") == exported, "twice is once"
+        assert Http(broker, "ann").get("whoami")["tags"] == ["management"]
+        assert other.get("queues/late/a")["policy"] == "p"
+        broker.crash()
+        broker.restart()
+        assert Http(broker).get("definitions") == exported
+
+
+def test_definitions_of_one_vhost_do_not_name_it(http: Http) -> None:
+    fill(http)
+    exported = http.get("definitions/late")
+    assert "users" not in exported
+    assert all("vhost" not in one for part in exported.values() if isinstance(part, list) for one in part)
+    http.do("POST", "definitions/shop", exported)
+    assert http.get("definitions/shop") == exported
+    http.do("POST", "definitions/nowhere", exported, 404)
+
+
+def bad(section: str, **item: object) -> dict[str, Any]:
+    good = {
+        "users": [{"name": "new", "password_hash": "", "tags": ""}],
+        "vhosts": [{"name": "new"}],
+        "queues": [{"name": "new", "vhost": "new", "durable": True, "auto_delete": False, "arguments": {}}],
+    }
+    return {**good, section: [*good.get(section, []), item]}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (bad("queues", name="z", vhost="nowhere"), "queues[1]: vhost 'nowhere' does not exist"),
+        (bad("queues", name="z", arguments={"x-message-ttl": "soon"}), "'soon' is not a whole number"),
+        (bad("queues", name=3), "queues[1]: name is 3, not a text"),
+        (bad("exchanges", name="z", type="odd"), "'odd'"),
+        (bad("bindings", source="amq.topic", destination="none", destination_type="queue", routing_key=""), "'none'"),
+        (bad("bindings", source="none", destination="q", destination_type="queue", routing_key=""), "'none'"),
+        (bad("policies", name="p", pattern="(", definition={"expires": 1}), "policies[0]: policy 'p': pattern '('"),
+        (bad("parameters", component="shovel", name="s", value={}), "component 'shovel'"),
+        (bad("users", name="eve", password_hash="x", tags=""), "users[1]: password_hash is not base64"),
+        (bad("permissions", user="eve", vhost="new", configure="(", write="", read=""), "configure is no regular"),
+        ({**bad("queues", name="z"), "exchanges": 3}, "exchanges is 3, not a list"),
+        ({"nothing": []}, "the document has none of users"),
+    ],
+)
+def test_a_document_is_taken_whole_or_not_at_all(http: Http, body: dict[str, object], reason: str) -> None:
+    before = http.get("definitions")
+    status = 404 if reason == "'none'" else 400
+    assert reason in http.refused("POST", "definitions", body, status)
+    assert http.get("definitions") == before
+
+
+def test_what_is_there_with_other_properties_is_left_alone(http: Http) -> None:
+    queue = {"name": "q", "vhost": "/", "durable": False, "auto_delete": True, "arguments": {"x-message-ttl": 1}}
+    http.do("POST", "definitions", {"queues": [queue]})
+    assert http.get("queues/%2F/q")["durable"] is True
+
+
+def test_exclusive_queues_are_not_exported(http: Http) -> None:
+    import pika
+
+    connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
+    channel = connection.channel()
+    channel.queue_declare("mine", exclusive=True)
+    channel.queue_bind("mine", "amq.topic", "k")
+    exported = http.get("definitions")
+    assert [one["name"] for one in exported["queues"]] == ["q"]
+    assert exported["bindings"] == []
+    connection.close()
