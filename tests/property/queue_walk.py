@@ -108,7 +108,8 @@ class Walk:
         if settings.last_value_key is not None:
             most = 10_000  # what a full list has not looked at may be replaced before it does
         self.machine.start(
-            settings, steps, plain, tiny, most, self.kind, dice.choice((1, 2, 5)), dice.choice((3, 10_000)),
+            self.settings(settings), steps, plain, tiny, most, self.kind, dice.choice((1, 2, 5)),
+            dice.choice((3, 10_000)),
         )  # fmt: skip
         self.commands: list[Callable[[], object]] = [
             self.arrive, self.arrive, self.arrive, self.settle, self.settle, self.settle, self.settle,
@@ -118,6 +119,10 @@ class Walk:
         ]  # fmt: skip
         self.counts: Counter[str] = Counter()
         self.moving = Random(-1 - seed) if mix is None else None  # dice of its own: older walks stay what they were
+
+    def settings(self, settings: QueueSettings) -> QueueSettings:
+        """Of its queue, out of any settings."""
+        return settings
 
     def run(self) -> int:
         """All its commands; how many they were."""

@@ -318,7 +318,7 @@ class OrderedMachine(QueueMachine):
                 assert main.stands((main.place(lsn), lsn))
         else:
             keys = [(lsn, lsn) for chunk in main.chunks() for lsn in chunk]
-            keys += [(run.place or lsn, lsn) for run in returned.runs() for lsn in run.chunk]
+            keys += [(run.where if run.place else lsn, lsn) for run in returned.runs() for lsn in run.chunk]
         assert [lsn for _, lsn in sorted(keys)] == [m.lsn for m in model.offered()]
         assert sorted(lsn for chunk in queue.tail.chunks() for lsn in chunk) == [m.lsn for m in model.inactive()]
         for worker, consumer in self.workers.values():

@@ -23,7 +23,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.state.durable import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
 from penstock.records.entries import Control, Publishes, Topic
-from penstock.records.kinds import Kind
+from penstock.records.kinds import HEAD, Kind
 from penstock.records.settings import QueueSettings, Retry
 from property.queue_model import Model, Worker, matches
 
@@ -98,7 +98,7 @@ class Fold:
                 elif record.kind is Kind.DUE:
                     state["not_before"] = 0
                     if header["place"]:
-                        state["place"] = record.lsn
+                        state["place"] = record.lsn if header["place"] == 1 else HEAD + record.lsn
                 else:
                     del self.waiting[lsn]
 
@@ -207,7 +207,7 @@ class QueueMachine(RuleBasedStateMachine):
         for entry in sink.take_journal():
             assert isinstance(entry, Control)
             self.fold.feed(entry)
-            if entry.kind is Kind.EXPIRE:
+            if entry.kind in (Kind.EXPIRE, Kind.DROP):
                 reason = orjson.loads(entry.header)["reason"]
                 _, pairs = unpack_pairs(entry.body)
                 for a, b in zip(pairs[::2], pairs[1::2], strict=True):
@@ -589,7 +589,7 @@ class QueueMachine(RuleBasedStateMachine):
         queue.check()
         assert queue.paused_until == model.paused_until == self.fold.paused
         keys = [(lsn, lsn) for chunk in queue.main.chunks() for lsn in chunk]
-        keys += [(run.place or lsn, lsn) for run in queue.returned.runs() for lsn in run.chunk]
+        keys += [(run.where if run.place else lsn, lsn) for run in queue.returned.runs() for lsn in run.chunk]
         assert [lsn for _, lsn in sorted(keys)] == [m.lsn for m in model.ready()]
         assert queue.held == len(model.waiting()) - len(model.ready())
         for worker, consumer in self.workers.values():

@@ -227,12 +227,25 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "Ready messages at most; leased and delayed ones do not count.  `overflow` says what gives way.",
             rabbitmq=True,
         ),
+        QueueKey(
+            "max_length_bytes",
+            Kind.SIZE,
+            "Bytes of the bodies of ready messages at most; of two limits the one that is hit first holds.",
+            rabbitmq=True,
+        ),
         _choice(
             "overflow",
             "What gives way at a limit: the oldest ready messages, the newcomer, or the newcomer as a dead letter.",
             "drop-head",
             "reject-publish",
             "reject-publish-dlx",
+        ),
+        QueueKey(
+            "ring_size",
+            Kind.COUNT,
+            "Ready messages of a ring: an arrival beyond them replaces the oldest, and what comes back to a full ring "
+            "is replaced itself; -1 means no ring.",
+            low=-1,
         ),
     )
 }
@@ -241,8 +254,6 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
 LATER_QUEUE_KEYS = frozenset(
     {
         "message_type",
-        "max_length_bytes",
-        "ring_size",
         "fairness_key",
         "weights",
         "dedup_key",
@@ -261,7 +272,7 @@ ONE_ORDER = ("priority_expression", "max_priority", "barrier_expression", "targe
 """Each says in its own way what may be delivered next, so a queue has one of them at most."""
 
 
-LIMITS = ("max_length",)
+LIMITS = ("max_length", "max_length_bytes")
 """Limits of what is ready; `overflow` says what they mean."""
 
 
@@ -360,6 +371,7 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
     if len(orders) > 1:
         raise BadValue(spell(orders[0]), f"it cannot be set beside {spell(orders[1])}: a queue has one of them at most")
     limits = [key for key in LIMITS if getattr(settings, key) is not None]
+    limits += ["ring_size"] if settings.ring_size >= 0 else []
     if limits and (held := [key for key in ("barrier_expression", "target_queue_depth") if getattr(settings, key)]):
         raise BadValue(
             spell(limits[0]),

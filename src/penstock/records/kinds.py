@@ -54,7 +54,8 @@ class Kind(IntEnum):
     #   removed without success; left: what actions still have to do, from which step on (-1: all, not judged yet)
     DROP = 24  # header {"reason"}: gave way to a limit
     PURGE = 25  # everything that was ready when the queue was purged
-    DUE = 26  # header {"place": 0 or 1}: delayed messages became ready; 1: they take the place of this record
+    DUE = 26  # header {"place": 0, 1 or 2}: delayed messages became ready; 1: they take the place of this record,
+    #   2: they stand at the head, before whatever stood there (place `HEAD` + this LSN)
     BARRIER = 27  # the queue took these as barriers; in one group with their rows
     DEFER = 28  # queue id + exact pairs at `origin`; header {"origin", "verb", "by", "until"}: an ack of what is absent
     UNDEFER = 37  # queue id + exact pairs at `origin`; header {"origin"}: those are remembered no longer
@@ -111,6 +112,9 @@ class Kind(IntEnum):
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})
 """Kinds that carry a message."""
+
+HEAD = 1 << 60
+"""Places from here on are before all others; the later the record whose LSN is added, the further in front."""
 
 NO_ROUTE = -1
 """In memory: no queue took the message (null in the log's `route` column)."""

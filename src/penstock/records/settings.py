@@ -77,7 +77,9 @@ class QueueSettings:
     initial_owner: str | None = None  # of a group-local queue: the instance that owns its messages at first
     group_local_queue_domain: str | None = None  # what it is known by beside its name; None: the instance's group
     max_length: int | None = None  # ready messages; None: no limit
+    max_length_bytes: int | None = None  # bytes of their bodies; None: no limit
     overflow: Overflow = "drop-head"  # what gives way where a limit is met
+    ring_size: int = -1  # ready messages; each arrival beyond them replaces the one at the head.  -1: no ring
 
     def letters_to(self, reason: str) -> tuple[str, str | None] | None:
         """The exchange and key of what ends for this reason, a None for the key it came by; None: nowhere."""

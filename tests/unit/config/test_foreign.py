@@ -410,10 +410,9 @@ def test_a_broker_xml_becomes_settings(tmp_path: Path) -> None:
         (Verdict.NO_MEANING, '<auto-create-queues> of <address-setting> "ticker.#"'),
         (Verdict.DIFFERS, "<core>"),
         (Verdict.LATER, '<default-ring-size> of <address-setting> "ticker.#"'),
-        (Verdict.LATER, 'ring-size of <queue> "last-ten"'),
         (Verdict.REFUSED, '<filter> of <queue> "all"'),
     }
-    with pytest.raises(SettingsError, match=r':18: ring-size of <queue> "last-ten": is not supported in this version'):
+    with pytest.raises(SettingsError, match=r":19: <filter> of <queue> \"all\": not done here"):
         load_file(converted.source)
 
 

@@ -51,7 +51,7 @@ def test_no_settings_are_settings_too() -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"queue": [{"name": "q", "ring_size": 5}]}, "ring_size.*not supported in this version"),
+        ({"queue": [{"name": "q", "dedup_window": "1m"}]}, "dedup_window.*not supported in this version"),
         ({"schedule": [{"name": "s"}]}, "schedule.*not supported in this version"),
         ({"queue": [{"name": "q", "lease_perod": "30s"}]}, "did you mean 'lease_period'"),
         ({"queue": [{"name": "q", "lease_period": 30}]}, "30s"),

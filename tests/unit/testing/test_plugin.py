@@ -59,7 +59,7 @@ def test_without_settings_there_are_defaults(penstock_broker: Broker) -> None:
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, {"queue": [{"name": "q", "ring_size": 5}]})
+    server = ServerProcess(tmp_path, {"queue": [{"name": "q", "ring_size": -5}]})
     with pytest.raises(Unavailable, match=r"status 2(.|\n)*ring_size"):
         server.start()
 

@@ -444,12 +444,13 @@ class Publisher:
 
         Of a batch that is too large for a group it does so behind it; a start would make up for what a crash takes.
         """
+        size = batch.size or size_of(batch.bodies)
         if not any(
-            queue.last_values is not None or (queue.limits is not None and queue.limits.yields(queue, count))
+            queue.last_values is not None or (queue.limits is not None and queue.limits.yields(queue, count, size))
             for queue, count in takers
         ):
             return False
-        return (batch.size or size_of(batch.bodies)) <= GROUP_BYTES_MAX
+        return size <= GROUP_BYTES_MAX
 
     def _named(self, batch: Publishes) -> list[Traits] | None:
         """The traits of the rows, if some header names a publisher."""

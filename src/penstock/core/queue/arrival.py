@@ -71,6 +71,8 @@ def append_rest(
                 rows = [row for lsn, row in zip(chunk, every, strict=True) if lsn not in out]
             queue.targets.arrive(left, batch, rows, queue.main)
         queue.ready += len(left)
+        if queue.weight >= 0:
+            queue.weight += queue.sizes.total(left)
     append_around(queue.main, left, gone)
 
 

@@ -68,7 +68,7 @@ class Contents:
         "figures", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving",
         "letters", "limits", "main", "name", "older", "onward", "outstanding", "overfull", "overspent", "paused_until",
         "ranking", "ranks", "ready", "redelivered_below", "returned", "roster",
-        "ruling", "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost",
+        "ruling", "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +141,8 @@ class Contents:
         self.last_values: LastValues | None = None  # where a message may replace another
         if settings.last_value_key is not None:
             self.renew_keys()
+        self.weight: int = -1  # bytes of what is ready, counted where a limit asks for them; -1: nobody does
+        self.weigh()
         if settings.rank_text is not None:
             begin_ranks(self)
         if expressions(settings):
@@ -149,6 +151,11 @@ class Contents:
     def __repr__(self) -> str:
         counts = f"ready={self.ready}, held={self.held}, leased={self.leased}"
         return f"Queue({self.name!r}, {counts}, delayed={self.delayed}, dying={self.dying})"
+
+    def weigh(self) -> None:
+        """Count the bytes of what is ready from now on, if a limit asks for them."""
+        asked = self.limits is not None and self.limits.size < NEVER
+        self.weight = weighing.ready_bytes(self) if asked else -1
 
     # -- parts, to put something there
 
@@ -236,6 +243,7 @@ class Contents:
         if self.shares is not None:
             self.shares = Shares(self.settings)
         self.ready = self.leased = self.delayed = 0
+        self.weight = min(self.weight, 0)
 
     def _drop_ready(self) -> None:
         """Forget what is ready, and what barriers hold back."""
@@ -244,6 +252,7 @@ class Contents:
         self.main, self.tail = self.main.emptied(), _TAIL
         self.returned = _RETURNED
         self.ready = 0
+        self.weight = min(self.weight, 0)
         self.barriers.clear()
         if self.older is not None:
             self.older.clear()
@@ -291,7 +300,10 @@ class Contents:
         main, returned = self.main, self.returned
         if not returned.count:
             self.ready -= min(main.count, count)
-            return main.take(count)
+            alone = main.take(count)
+            if self.weight >= 0:
+                self.weight -= self.weight_of(alone)
+            return alone
         out = list[Run]()
         while count and (main.count or returned.count):
             first = main.key() if main.count else END
@@ -306,12 +318,21 @@ class Contents:
             count -= taken
             self.ready -= taken
             out += part
+        if self.weight >= 0:
+            self.weight -= self.weight_of(out)
         return out
+
+    def weight_of(self, runs: Sequence[Run]) -> int:
+        """Bytes of these."""
+        total = self.sizes.total
+        return sum([total(run.chunk) for run in runs])
 
     def take_one(self, key: Key) -> Run:
         """The ready message that stands there."""
         self.ready -= 1
         lsn = key[1]
+        if self.weight >= 0:
+            self.weight -= self.sizes.total(range(lsn, lsn + 1))
         if self.main.stands(key):
             return self.main.punch(lsn)
         one = range(lsn, lsn + 1)
@@ -332,6 +353,8 @@ class Contents:
             waiting = self.shares.extract(wanted)
             self.ready -= sum(len(run.chunk) for run in waiting)
             out += waiting
+        if self.weight >= 0:
+            self.weight -= self.weight_of(out)
         if self.tail.count:
             out += self.tail.extract(wanted)
         if self.barriers is not _BARRIERS:
@@ -366,6 +389,8 @@ class Contents:
         self.ready += len(run.chunk)
         if self.last_values is not None:
             self.last_values.came_back(run)
+        if self.weight >= 0:
+            self.weight += self.sizes.total(run.chunk)
         self.offer(run)
 
     def offer(self, run: Run) -> None:

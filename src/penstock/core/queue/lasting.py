@@ -74,6 +74,7 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
         queue.hungry = True  # one may be free: what it waited for may have been delivered at most once
     if queue.settings.target_queue_depth:
         draw_bound(queue)
+    queue.weigh()
     if (limits := queue.limits) is not None and limits.drops:
         queue.overfull = limits.exceeded(queue)
 
@@ -167,6 +168,8 @@ def check(queue: Contents) -> None:
     assert main + returned + behind == queue.ready, f"{queue!r}: {main + returned} + {behind} are ready"
     if queue.shares is not None:
         queue.shares.check(queue)
+    if queue.weight >= 0 and queue.shares is None:
+        assert queue.weight == queue.ready_bytes, f"{queue!r}: {queue.ready_bytes} bytes, counted {queue.weight}"
     inactive = sum(map(len, queue.tail.chunks()))
     assert inactive == queue.tail.count, f"{queue!r}: {inactive} are inactive, counted {queue.tail.count}"
     assert queue.delays.count == queue.delayed, f"{queue!r}: {queue.delays.count} are delayed"

@@ -112,6 +112,7 @@ def take_older(
         for chunk, _ in tidy(lsns):
             queue.main.append(chunk, solid=False)
         queue.ready += len(lsns)
+        queue.weigh()
     else:
         for chunk, _ in tidy(lsns):
             queue.put_back(Run(chunk, False))
@@ -139,6 +140,7 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
             stage(queue, older.chunks)
         else:
             change_ranks(queue, older.chunks)
+        queue.weigh()
         return
     contained = Contained([*older.chunks])
     contained.main += _ready(queue)
@@ -157,6 +159,7 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
         main.loosen()
         main.seal(last)
     queue.renew_targets()
+    queue.weigh()
 
 
 def _ready(queue: Contents) -> Iterator[Chunk]:

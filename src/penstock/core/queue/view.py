@@ -29,7 +29,7 @@ from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.dispatching.dispatch import dispatch, grant
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.heeding import names, wants
-from penstock.core.queue.limits.entry import begin, end, keep_time
+from penstock.core.queue.limits.entry import arrive_in_parts, begin, end, keep_time, together
 from penstock.core.queue.limits.limits import REPLACED, limits_of
 from penstock.core.queue.limits.trimming import trim
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
@@ -97,7 +97,13 @@ class Queue(Contents):
             return
         if self.is_due(now):
             self.tick(now, sink)
-        before = 0 if self.limits is None else begin(self, now, sink, len(chunk))
+        before = 0
+        if self.limits is not None:
+            if len(chunk) > 1 and together(self, chunk) < len(chunk):
+                columns = (rows, expires_at, not_before, priority, ranks, keys)
+                arrive_in_parts(self, now, chunk, sink, batch, *columns)
+                return
+            before = begin(self, now, sink, len(chunk))
         if self.ranks is not None:
             note_ranks(self, chunk, ranks)
         elsewhere = None
@@ -133,6 +139,8 @@ class Queue(Contents):
                 self.targets.arrive(chunk, batch, rows, self.main)
             self.main.append(chunk)
             self.ready += len(chunk)
+            if self.weight >= 0:
+                self.weight += self.sizes.total(chunk)
         else:
             apart = (elsewhere, dead, behind)
             append_rest(self, chunk, batch, rows, [part for part in apart if part is not None])
@@ -228,11 +236,14 @@ class Queue(Contents):
             muster(self, now)
         if requeue and consumer.leases.count and not consumer.leaving:
             oldest = consumer.leases.oldest() if lost else range(0)
-            if len(oldest):
-                first = consumer.leases.take(oldest)[0]
+            first = consumer.leases.take(oldest)[0] if len(oldest) else []
+            ring = self.limits is not None and self.limits.ring < NEVER  # takes the newest first
+            if first and not ring:
                 self._returned(now, consumer, first, sink, cause="lost", failed=True)
             consumer.leaving = "lost" if lost else "closed"
             self._leave(now, sink)
+            if first and ring:
+                self._returned(now, consumer, first, sink, cause="lost", failed=True)
         self._drop_if_done(consumer)
         self._go_on(now, sink)
 
@@ -461,6 +472,7 @@ class Queue(Contents):
             self.leases_in_order = False
         before, self.settings = self.settings, settings
         self.limits = limits_of(settings)
+        self.weigh()
         if settings.barrier_expression is None and (len(self.barriers) or self.barriers.dormant):
             dissolve(self)
         if settings.last_value_key != before.last_value_key:

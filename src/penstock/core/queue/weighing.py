@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 def ready_bytes(queue: Contents) -> int:
     """Of the messages that may be delivered now: those that `ready` counts."""
-    return _sum(queue, queue.main.chunks()) + _sum(queue, (run.chunk for run in queue.returned.runs()))
+    size = _sum(queue, queue.main.chunks()) + _sum(queue, (run.chunk for run in queue.returned.runs()))
+    if (shares := queue.shares) is not None:
+        size += _sum(queue, shares.chunks()) + _sum(queue, (run.chunk for run in shares.runs()))
+    return size
 
 
 def leased_bytes(queue: Contents) -> int:

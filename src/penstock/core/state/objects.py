@@ -30,7 +30,7 @@ from penstock.core.state.members import FoldedQueue, expand
 from penstock.core.state.plain import as_table, load, load_settings
 from penstock.core.state.rulings import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
 from penstock.core.topology.topology import Topology, canonical_table
-from penstock.records.kinds import Kind
+from penstock.records.kinds import HEAD, Kind
 
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -108,8 +108,8 @@ class Objects:
                 queue, pairs = self._queue_and_pairs(body)
                 if queue is not None and lsn > queue.since:
                     queue.delayed.append(("not_before", 0, pairs))
-                    if load(header).get("place"):
-                        queue.delayed.append(("place", lsn, pairs))
+                    if place := load(header).get("place"):
+                        queue.delayed.append(("place", lsn if place == 1 else HEAD + lsn, pairs))
             case Kind.RESCHEDULE:
                 queue, pairs = self._queue_and_pairs(body)
                 if queue is not None and lsn > queue.since:

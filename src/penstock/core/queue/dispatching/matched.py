@@ -183,6 +183,8 @@ def _give(
         shares.setdefault(owners[0], []).append(queue.take_one(key))
         return 1, counted
     queue.ready -= given
+    if queue.weight >= 0:
+        queue.weight -= sum([queue.sizes.total(range(lsn, lsn + 1)) for lsn in lsns[:given]])
     runs = queue.main.take_if_first(lsns[:given]) if given > 1 else []
     if runs and len(targets.consumers) == 1:
         shares.setdefault(owners[0], []).extend(runs)

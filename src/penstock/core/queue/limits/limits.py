@@ -25,27 +25,31 @@ REPLACED = "replaced"
 class Limits:
     """Of one queue.  `NEVER`: no limit."""
 
-    __slots__ = ("drops", "length", "letters", "rejects")
+    __slots__ = ("drops", "length", "letters", "rejects", "ring", "size")
 
     def __init__(self, settings: QueueSettings) -> None:
         self.length = NEVER if settings.max_length is None else settings.max_length
-        bounded = self.length < NEVER
+        self.size = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
+        self.ring = settings.ring_size if settings.ring_size >= 0 else NEVER
+        bounded = self.length < NEVER or self.size < NEVER
         self.rejects = bounded and settings.overflow != "drop-head"  # newcomers are refused
         self.letters = self.rejects and settings.overflow == "reject-publish-dlx"  # and become dead letters
         self.drops = bounded and not self.rejects  # the head gives way
 
-    def yields(self, queue: Contents, count: int) -> bool:
-        """Whether something may give way to so many newcomers."""
-        return queue.ready + count > self.length and not self.rejects
+    def yields(self, queue: Contents, count: int, size: int) -> bool:
+        """Whether something may give way to so many newcomers, of so many bytes together."""
+        if queue.ready + count > self.ring:
+            return True
+        return self.drops and (queue.ready + count > self.length or queue.weight + size > self.size)
 
     def exceeded(self, queue: Contents) -> bool:
         """Whether more is ready than is allowed."""
-        return queue.ready > self.length
+        return queue.ready > self.length or queue.weight > self.size
 
 
 @lru_cache(256)
 def limits_of(settings: QueueSettings) -> Limits | None:
     """The limits in these settings; None without any."""
-    if settings.max_length is None:
+    if settings.max_length is None and settings.max_length_bytes is None and settings.ring_size < 0:
         return None
     return Limits(settings)

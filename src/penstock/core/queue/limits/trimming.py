@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Sink
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.limits import MAXLEN, REPLACED
+from penstock.core.queue.limits.yielding import heavy, take_yielding
 from penstock.core.queue.order.runs import Run, pairs_body
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.records.kinds import Kind
@@ -31,13 +32,22 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
     """
     limits = queue.limits
     queue.overfull = False
-    if limits is None or not limits.drops or queue.ready <= limits.length or queue.expiry.busy:
+    if limits is None or not limits.drops:
         return
-    count = queue.ready - limits.length
-    if count > most:
-        queue.overfull = True
-        count = most
-    drop(queue, queue.take_ready(count), MAXLEN, sink)
+    if queue.shares is not None:
+        queue.weigh()
+    if not limits.exceeded(queue):
+        return
+    if queue.expiry.busy or queue.ranking is not None:
+        return  # who expires, or who comes last, is not known yet
+    count = min(queue.ready - limits.length, most)
+    runs = take_yielding(queue, count) if count > 0 else []
+    left = most - max(count, 0)
+    while queue.weight > limits.size and left > 0:
+        runs += take_yielding(queue, count := heavy(queue, queue.weight - limits.size, left))
+        left -= count
+    queue.overfull = limits.exceeded(queue)
+    drop(queue, runs, MAXLEN, sink)
 
 
 def drop(queue: Queue, runs: Sequence[Run], reason: str, sink: Sink) -> None:
@@ -55,4 +65,6 @@ def drop(queue: Queue, runs: Sequence[Run], reason: str, sink: Sink) -> None:
     if queue.wants_letter(reason):
         queue.expire(runs, reason, sink)
     else:
+        if queue.shares is not None and queue.shares.left(queue, runs):
+            queue.hungry = True
         sink.record(Kind.DROP, queue.name, {"reason": reason}, pairs_body(queue.id, runs))

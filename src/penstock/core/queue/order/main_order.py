@@ -172,6 +172,12 @@ class Main:
             self.segments = _NO_SEGMENTS
         return out
 
+    def front(self, count: int) -> Chunk:
+        """Up to `count` of the oldest, of one segment, in order; they stay.  Only when there is one."""
+        self.head()
+        chunk = self.segments[0].chunk[self.cursor : self.cursor + count]
+        return chunk if not self.holes else chunk[:1]
+
     def begins_with(self, wanted: Sequence[int]) -> bool:
         """Whether these are the oldest, all of one segment."""
         if self.holes:

@@ -169,7 +169,7 @@ class Returned(RunHeap):
     def key(self, run: Run) -> Key:
         """The place of its first message."""
         first = run.chunk[0]
-        return (run.place or first, first)
+        return (run.where if run.place else first, first)
 
     def take(self, count: int, limit: Key) -> list[Run]:
         """Up to `count` of the oldest that stand before `limit`, as one run or none."""
@@ -192,6 +192,6 @@ class Returned(RunHeap):
         for entry in self._heap:
             inside = sift(entry[3].chunk, wanted)[0]
             if inside is not None:
-                place = entry[3].place
-                out.extend((place or lsn, lsn) for lsn in inside)
+                run = entry[3]
+                out.extend((run.where if run.place else lsn, lsn) for lsn in inside)
         return out

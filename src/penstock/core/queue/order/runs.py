@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.records.chunks import Chunk, as_chunk, pairs_of
+from penstock.records.kinds import HEAD
 
 Key: TypeAlias = tuple[int, int]
 """The order of waiting messages: (place, LSN).  A message's own place is its LSN."""
@@ -76,13 +77,19 @@ class Run:
         starts = lsns[np.concatenate((last[-1:], last[:-1]))]
         return np.stack((starts, lsns[last] + 1), axis=1).astype("<i8").tobytes()
 
+    @property
+    def where(self) -> int:
+        """Its place as a number that sorts; only if it has one."""
+        return self.place if self.place < HEAD else HEAD - self.place
+
     def below(self, limit: Key) -> int:
         """How many of its messages, from the first on, stand before `limit`."""
         if not self.place:
             return bisect_left(self.chunk, limit[0])
-        if self.place == limit[0]:
+        where = self.where
+        if where == limit[0]:
             return bisect_left(self.chunk, limit[1])
-        return len(self.chunk) if self.place < limit[0] else 0
+        return len(self.chunk) if where < limit[0] else 0
 
     def __repr__(self) -> str:
         return f"Run({self.chunk!r}, solid={self.solid}, {self.tally}, place={self.place}, deadline={self.deadline})"

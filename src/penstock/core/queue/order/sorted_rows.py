@@ -185,6 +185,11 @@ class SortedRows:
         """The keys of the first row; only when there is one."""
         return self._firsts[0]
 
+    def last(self) -> Row:
+        """The keys of the last row; only when there is one."""
+        block = self._blocks[-1]
+        return tuple(column[-1] for column in block[: self._keys])
+
     def find(self, key: Row) -> tuple[int, int] | None:
         """Where the row with these keys is, as (block, place)."""
         index = bisect_right(self._firsts, key) - 1

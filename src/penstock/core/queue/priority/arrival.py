@@ -107,6 +107,8 @@ def _put(queue: Queue, chunk: Chunk, batch: Publishes | None, rows: Sequence[int
         queue.targets.arrive(chunk, batch, rows, queue.main)
     queue.main.append(chunk)
     queue.ready += len(chunk)
+    if queue.weight >= 0:
+        queue.weight += queue.sizes.total(chunk)
 
 
 def _through(queue: Queue, now: Now, chunk: Chunk, sink: Sink) -> None:
@@ -114,6 +116,8 @@ def _through(queue: Queue, now: Now, chunk: Chunk, sink: Sink) -> None:
     order, queue.main = queue.main, Main()
     queue.main.append(as_chunk(chunk), solid=False)
     queue.ready += len(chunk)
+    if queue.weight >= 0:
+        queue.weight += queue.sizes.total(chunk)
     dispatch(queue, now, sink)
     while queue.hungry and queue.main.count:
         dispatch(queue, now, sink)

@@ -237,6 +237,29 @@ class PriorityOrder(Main):
             out += runs
         return out
 
+    def last_rank(self) -> int:
+        """The rank behind all others; only when there is one, and no pool."""
+        return self._order[-1] if self._rows is None else self._rows.last()[0]
+
+    def take_of(self, rank: int, count: int, limit: int) -> list[Run]:
+        """Up to `count` of the oldest of one rank with LSNs below `limit`; they are no longer here."""
+        if self._rows is None:
+            level = self._levels.get(rank)
+            runs = [] if level is None else level.take(count, limit)
+            if level is not None and not level.count:
+                self._drop(rank)
+            for run in runs:
+                run.solid = False
+        else:
+            lsns = self._rows.after((rank, 0), count)
+            mine = lsns[1][(lsns[0] == rank) & (lsns[1] < limit)]
+            if not len(mine):
+                return []
+            gone = self._rows.take_between((rank, int(mine[0])), (rank, int(mine[-1]) + 1))[1]
+            runs = [Run(packed(gone), False)]
+        self.count -= sum([len(run.chunk) for run in runs])
+        return runs
+
     def punch(self, lsn: int) -> Run:
         """Take one message that is here."""
         rank = self.ranks.of(lsn)

@@ -69,6 +69,15 @@ class PriorityReturned(Returned):
             self._lowest = min(int(block[2].min()) for block in self._rows.blocks())
         return self._lowest
 
+    def last_rank(self) -> int:
+        """The rank behind all others; only when there is one."""
+        return self._rows.last()[0]
+
+    def first_of(self, rank: int) -> tuple[int, int] | None:
+        """Place and LSN of the first of one rank; None without one."""
+        ranks, places, lsns, _ = self._rows.after((rank, 0), 1)
+        return (int(places[0]), int(lsns[0])) if len(ranks) and int(ranks[0]) == rank else None
+
     def take(self, count: int, limit: Key) -> list[Run]:
         """Up to `count` of the first that stand before `limit`, in order; a part of them where that is easier."""
         place, lsn = limit

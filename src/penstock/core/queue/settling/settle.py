@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink, Verb
 from penstock.core.queue.heeding import exact_body, gone
-from penstock.core.queue.order.runs import Run, pairs_body, sift, sorted_chunk
+from penstock.core.queue.limits.ring import returning
+from penstock.core.queue.order.runs import NEVER, Run, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import Tally, spent
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.retry import back_off
@@ -206,6 +207,8 @@ def give_back(
     for due, kept in back.items():
         told = {**header, "not_before": due} if due else header
         sink.record(Kind.RETURN, queue.name, told, pairs_body(queue.id, kept))
+        if not due and queue.limits is not None and queue.limits.ring < NEVER:
+            kept = returning(queue, kept, sink)
         for part in kept:
             if due:
                 part.deadline = due

@@ -71,7 +71,7 @@ class Groups:
             return lsn
         if self.front(key) == lsn:
             line = self._lines.get(key)
-            if line is None or self._place(line[line[0]]) > (run.place or lsn, lsn):
+            if line is None or self._place(line[line[0]]) > (run.where if run.place else lsn, lsn):
                 return lsn
             self._front[key] = line[line[0]]  # an older one was found meanwhile
             self._insert(run, lsn, key)
@@ -92,7 +92,7 @@ class Groups:
         """Put a message at its place in the line of its key, which somebody stands before."""
         self.enter(lsn, key)
         line = self._lines[key]
-        own = run.place or lsn, lsn
+        own = run.where if run.place else lsn, lsn
         at = len(line) - 1  # where it stands; those before it have lower places
         while at > line[0] and self._place(line[at - 1]) > own:
             line[at] = line[at - 1]
@@ -103,7 +103,7 @@ class Groups:
 
     def _place(self, lsn: int) -> Key:
         run = self.apart.get(lsn)
-        return (lsn if run is None else run.place or lsn), lsn
+        return (lsn if run is None else run.where if run.place else lsn), lsn
 
     # -- out
 

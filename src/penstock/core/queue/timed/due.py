@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.limits.ring import returning
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
 from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.leases import STEP_MOST
@@ -62,6 +63,9 @@ def end_retries(queue: Queue, now: Now, sink: Sink) -> None:
             queue.delayed -= len(run.chunk)
             queue.barriers.delay(run.chunk, -1)
             run.deadline = 0
+        if queue.limits is not None and queue.limits.ring < NEVER:
+            runs = returning(queue, runs, sink)
+        for run in runs:
             queue.put_back(run)
 
 

@@ -1,0 +1,96 @@
+"""Ring queues: an arrival beyond the size replaces the message at the head; what comes back to a full ring is replaced.
+
+It differs from drop-head in three ways.  An arrival removes one message at most, so a ring that was made smaller keeps
+its length until consumers bring it down.  What returns gives way itself, the newest of them last, for a ring prefers
+what is new.  And what is replaced is nobody's dead letter, unless an action asks for it by the reason `replaced`.
+
+    leased and delayed messages are outside the size; a scheduled one that is due enters at the head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.core.effects import Sink
+from penstock.core.queue.limits.limits import REPLACED
+from penstock.core.queue.limits.trimming import drop
+from penstock.core.queue.limits.yielding import take_yielding
+from penstock.core.queue.order.runs import Run, pairs_body, view
+from penstock.records.chunks import Now
+from penstock.records.kinds import HEAD, Kind
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+
+def replace(queue: Queue, count: int, sink: Sink) -> None:
+    """So many arrivals stay where the ring has no room for them: as many others go from the head."""
+    if count > 0:
+        drop(queue, take_yielding(queue, count), REPLACED, sink)
+
+
+def returning(queue: Queue, runs: list[Run], sink: Sink) -> list[Run]:
+    """Of what comes back those that the ring has room for, the newest; the others are replaced.
+
+    Their return is logged and they are in no state when this is called.
+    """
+    limits = queue.limits
+    assert limits is not None
+    count = sum([len(run.chunk) for run in runs])
+    excess = count - max(limits.ring - queue.ready, 0)
+    if excess <= 0:
+        return runs
+    if excess >= count:
+        drop(queue, runs, REPLACED, sink)
+        return []
+    lsns = np.concatenate([view(run.chunk) for run in runs])
+    places = np.concatenate([view(run.chunk) if not run.place else np.full(len(run.chunk), run.where) for run in runs])
+    order = np.lexsort((lsns, places))
+    first = int(places[order[excess]]), int(lsns[order[excess]])  # the oldest that stays
+    gone, kept = list[Run](), list[Run]()
+    for run in runs:
+        at = run.below(first)
+        if at:
+            gone.append(run.part(run.chunk[:at], True))
+        if at < len(run.chunk):
+            kept.append(run.part(run.chunk[at:], True))
+    drop(queue, gone, REPLACED, sink)
+    return kept
+
+
+def enter_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
+    """Scheduled messages whose time has come enter at the head, the earliest in front; of very many the first.
+
+    They enter latest first, so where the ring is full it is the earliest that find no room.  In a queue with priorities
+    each has its own place in its level.
+    """
+    limits = queue.limits
+    assert limits is not None
+    chunks = queue.delays.pop_scheduled(now.wall)
+    room = max(limits.ring - queue.ready, 0)
+    entering, late = list[Run](), list[Run]()
+    for chunk in reversed(chunks):
+        at = max(len(chunk) - room, 0)
+        room -= len(chunk) - at
+        queue.delayed -= len(chunk)
+        if at:
+            late.append(Run(chunk[:at], False))
+        if at < len(chunk):
+            entering.append(Run(chunk[at:], False))
+    late.reverse()
+    _log_due(queue, late, sink)
+    drop(queue, late, REPLACED, sink)
+    for run in entering:
+        lsn = _log_due(queue, [run], sink)
+        run.place = HEAD + lsn if queue.ranks is None else 0
+        queue.put_back(run)
+
+
+def _log_due(queue: Queue, runs: Sequence[Run], sink: Sink) -> int:
+    """They are ready, at the head of the queue, or at their own places where priorities say who is first."""
+    if not runs:
+        return 0
+    return sink.record(Kind.DUE, queue.name, {"place": 2 if queue.ranks is None else 0}, pairs_body(queue.id, runs))
