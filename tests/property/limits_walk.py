@@ -97,7 +97,8 @@ class LimitedModel(WholeModel):
 
     def land(self) -> None:
         """What returned takes its place, the newest first, as far as a ring has room."""
-        back, self.back = self.back, []
+        back = list({m.lsn: m for m in self.back if self.messages.get(m.lsn) is m and m.state == "ready"}.values())
+        self.back = []
         room = self.ring() - (len(self.ready()) - len(back))
         for m in sorted(back, key=lambda m: m.place, reverse=True):
             if room <= 0:

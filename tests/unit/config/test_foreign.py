@@ -409,7 +409,6 @@ def test_a_broker_xml_becomes_settings(tmp_path: Path) -> None:
         (Verdict.NO_MEANING, "<acceptors>"),
         (Verdict.NO_MEANING, '<auto-create-queues> of <address-setting> "ticker.#"'),
         (Verdict.DIFFERS, "<core>"),
-        (Verdict.LATER, '<default-ring-size> of <address-setting> "ticker.#"'),
         (Verdict.REFUSED, '<filter> of <queue> "all"'),
     }
     with pytest.raises(SettingsError, match=r":19: <filter> of <queue> \"all\": not done here"):

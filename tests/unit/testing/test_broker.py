@@ -151,7 +151,7 @@ def test_wrong_arguments_are_named() -> None:
         with pytest.raises(InvalidArgument, match="did you mean 'max_cancels'"):
             broker.alter("q", max_cancel=1)
         with pytest.raises(InvalidArgument, match="not supported in this version"):
-            broker.alter("q", ring_size=5)
+            broker.alter("q", dedup_window="1m")
         with pytest.raises(InvalidArgument, match="back"):
             broker.advance(-1)
         assert broker.ack("q", []) == 0
