@@ -7,8 +7,10 @@ of each queue says what is in force and where it came from, so that nothing is m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields
+from functools import lru_cache
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from penstock.records.dataclass import dataclass
@@ -105,9 +107,15 @@ _REST = QueueSettings()
 NAMES: tuple[str, ...] = tuple(one.name for one in fields(QueueSettings))
 
 
+values_of: Callable[[QueueSettings], tuple[object, ...]] = attrgetter(*NAMES)
+"""All settings, in the order of `NAMES`."""
+
+
+@lru_cache(maxsize=1024)
 def told(settings: QueueSettings) -> frozenset[str]:
     """The settings that differ from their default: those that were given, where nobody remembers."""
-    return frozenset([name for name in NAMES if getattr(settings, name) != getattr(_REST, name)])
+    both = zip(NAMES, values_of(settings), values_of(_REST), strict=True)
+    return frozenset([name for name, value, rest in both if value != rest])
 
 
 def kept(ruling: Ruling) -> Ruling | None:

@@ -7,9 +7,10 @@ with `$`; a table whose own key starts with `$` is wrapped the same way.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from decimal import Decimal
+from operator import attrgetter
 from typing import cast
 
 import orjson
@@ -97,7 +98,9 @@ def as_table(value: object) -> dict[str, object]:
     return cast("dict[str, object]", table) if isinstance(table, dict) else {}
 
 
-_AT_REST = asdict(QueueSettings())
+_NAMES = tuple([one.name for one in fields(QueueSettings)])
+_values = attrgetter(*_NAMES)
+_RESTING = dict(zip(_NAMES, _values(QueueSettings()), strict=True))
 
 _ALWAYS_TOLD = frozenset(
     {
@@ -116,14 +119,19 @@ def dump_settings(settings: QueueSettings) -> dict[str, object]:
     """Settings as JSON holds them.  Those that came later are left out at rest, which is off for ever: they are many,
     and every queue is in every checkpoint.
     """
-    told = asdict(settings)
-    return {key: value for key, value in told.items() if key in _ALWAYS_TOLD or value != _AT_REST[key]}
+    told = zip(_NAMES, _values(settings), strict=True)
+    return {key: plain(value) for key, value in told if key in _ALWAYS_TOLD or value != _RESTING[key]}
+
+
+def plain(value: object) -> object:
+    """One setting as JSON holds it."""
+    return asdict(value) if isinstance(value, Retry) else value
 
 
 def load_settings(value: object) -> QueueSettings:
     """The inverse of `dump_settings`.  Raises ValueError for keys that this version does not know."""
     table = dict(cast("dict[str, object]", value)) if isinstance(value, dict) else {}
-    unknown = table.keys() - _AT_REST.keys()
+    unknown = table.keys() - _RESTING.keys()
     if unknown:
         raise ValueError(f"queue settings in the log have the unknown keys {', '.join(sorted(unknown))}")
     retry = table.pop("retry", None)

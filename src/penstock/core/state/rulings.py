@@ -6,10 +6,10 @@ A ruling lies beside the settings in force, so of a queue's own settings only th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import cast
 
-from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
+from penstock.core.state.plain import as_table, load_settings, plain, wrap
 from penstock.records.policies import (
     NAMES,
     AddressSetting,
@@ -19,19 +19,14 @@ from penstock.records.policies import (
     Policy,
     Ruling,
     told,
+    values_of,
 )
 from penstock.records.settings import QueueSettings
-
-_REST = QueueSettings()
-_AT_REST = asdict(_REST)
 
 
 def dump_some(values: Mapping[str, object]) -> dict[str, object]:
     """Some settings by name."""
-    if not values:
-        return {}
-    whole = _AT_REST | dump_settings(replace(_REST, **values))  # type: ignore[arg-type]
-    return {name: whole[name] for name in sorted(values)}
+    return {name: plain(values[name]) for name in sorted(values)}
 
 
 def load_some(value: object) -> dict[str, object]:
@@ -45,7 +40,10 @@ def load_some(value: object) -> dict[str, object]:
 
 def difference(settings: QueueSettings, base: QueueSettings) -> dict[str, object]:
     """The settings by name that are others in `base`."""
-    return {name: getattr(settings, name) for name in NAMES if getattr(settings, name) != getattr(base, name)}
+    if settings is base:
+        return {}
+    both = zip(NAMES, values_of(settings), values_of(base), strict=True)
+    return {name: mine for name, mine, other in both if mine != other}
 
 
 def with_some(settings: QueueSettings, values: Mapping[str, object]) -> QueueSettings:
