@@ -8,10 +8,16 @@ from penstock.config.policies import read_policy, why_impossible
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
+from penstock.core.state.plain import dump, dump_settings
+from penstock.core.topology.policies import Policies
 from penstock.errors import NotFound
+from penstock.records.chunks import pack_pairs
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
 from penstock.records.policies import AddressSetting, Policy
 from penstock.records.settings import QueueSettings, Retry
-from unit.core.world import World
+from unit.core.world import START, World, to_table
 
 MS = 1000
 
@@ -327,3 +333,36 @@ def test_the_file_takes_back_what_it_no_longer_says_and_leaves_what_was_set_by_c
     world.core.rule_by_file(world.now, (), ())
     world.turn()
     assert (queue.settings.message_ttl, queue.settings.delivery_limit) == (None, 1)
+
+
+# -- history
+
+
+def test_a_fold_matches_nothing_so_other_rules_of_matching_never_change_what_the_log_says(
+    world: Ruled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.declare("q")
+    world.put(policy("p", "q", message_ttl=5, alternate_exchange="amq.fanout"))
+    world.addresses(address("#", max_delivery_attempts=3))
+    world.declare("q2")
+    before = world.folded()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the fold asked who rules")
+
+    monkeypatch.setattr(Policies, "rule", refuse)
+    monkeypatch.setattr(Policies, "of_exchange", refuse)
+    assert world.folded(1) == before
+    assert before.queues[min(before.queues)].settings.message_ttl == 5 * MS
+
+
+def test_a_log_of_before_there_were_policies_is_read_as_it_was(world: Ruled) -> None:
+    queue = world.declare("q", lease_period=7)
+    header = {"settings": dump_settings(QueueSettings(lease_period=9))}
+    world.core.take_journal()
+    old = [Control(Kind.QUEUE_ALTER, "q", dump(header), pack_pairs(queue.id, ()), 50, START)]
+    fold = Fold()
+    for table in (*world.tables, to_table(old)):
+        fold.feed(table)
+    state = fold.finish().queues[queue.id]
+    assert (state.settings.lease_period, state.ruling) == (9, None)
