@@ -167,7 +167,7 @@ class Model:
 
     def enter(self, m: Message) -> None:
         """It is the newest of its key."""
-        if not self.key(m):
+        if not self.key(m) or self.loaded:
             return
         old = self.messages.get(self.last_of.get(self.key(m), -1))
         self.last_of[self.key(m)] = m.lsn
@@ -479,4 +479,5 @@ class Model:
                 self.drop(m, ",".join(reasons))
         self.back.clear()
         self.loaded = True
+        self.last_of.clear()
         self.tick(now)

@@ -187,6 +187,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "Whether what is ready is removed when the last consumer goes, and what comes while there is none.",
         ),
         QueueKey(
+            "non_destructive",
+            Kind.FLAG,
+            "Whether consumers read it as browsers do: each sees all there is and all that comes, and acknowledging "
+            "removes nothing.  Bound it by a ring, a last value or an expiry.",
+        ),
+        QueueKey(
             "last_value_key",
             Kind.TEXT,
             "An expression, such as /id or /@headers/symbol: a message replaces the waiting one with the same value, "
@@ -349,6 +355,15 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
                     spell("group_key"),
                     f"it cannot be set beside {spell(key)} that lets the oldest go, for those may wait behind a key in "
                     f"use: let {spell('overflow')} be 'reject-publish'",
+                )
+    if settings.non_destructive:
+        if settings.semantics == "at-most-once":
+            raise BadValue(spell("non_destructive"), "an at-most-once message is gone once it is sent")
+        for key in (*ONE_ORDER, "group_key", "lease_period", "consumer_timeout", "retry"):
+            if getattr(settings, key):
+                raise BadValue(
+                    spell("non_destructive"),
+                    f"it cannot be set beside {spell(key)}: nobody holds a message, and each reads in order of arrival",
                 )
     if settings.last_value_key is not None:
         for key in ("barrier_expression", "target_queue_depth", "group_key"):

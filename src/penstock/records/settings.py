@@ -70,6 +70,7 @@ class QueueSettings:
     consumers_before_dispatch: int = 0  # so many must be there before the first gets anything; 0: none
     delay_before_dispatch: int | None = None  # microseconds after the first of them; None: wait for all
     purge_on_no_consumers: bool = False  # it keeps messages only while somebody consumes
+    non_destructive: bool = False  # consumers read it as browsers do: nothing is leased, an ack removes nothing
     last_value_key: str | None = None  # an expression: of messages with equal values of it only the newest waits
     queue_expires: int | None = None  # microseconds without consumer, get or declare, then it is deleted; None: never
     consumer_timeout: int = 0  # microseconds that a delivery may stay unsettled; 0: any time

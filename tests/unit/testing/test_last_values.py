@@ -157,3 +157,114 @@ def test_no_value_is_no_key(value: object) -> None:
 def test_equal_values_are_one_key_and_others_are_not() -> None:
     assert key_of(1) == key_of(1.0) == key_of([1])
     assert len({key_of(value) for value in (1, "1", True, 1.5, "a", "b")}) == 6
+
+
+# -- consumers that remove nothing
+
+
+def plain(**settings: object) -> Broker:
+    return Broker({"queue": [{"name": "q", "non_destructive": True, **settings}]})
+
+
+def test_every_consumer_sees_all_and_an_ack_removes_nothing() -> None:
+    with plain() as broker:
+        for text in (b"a", b"b"):
+            broker.publish("q", text)
+        one = broker.subscribe("q", max_backlog=None)
+        two = broker.subscribe("q", max_backlog=1)
+        first = one.take()
+        assert bodies(first) == [b"a", b"b"]
+        [message] = two.take()
+        assert message.body == b"a"
+        for each in (*first, message):
+            each.ack()
+        assert bodies(two.take()) == [b"b"]
+        broker.publish("q", b"c")
+        assert bodies(one.take()) == [b"c"]
+        assert bodies(broker.subscribe("q", max_backlog=None).take()) == [b"a", b"b", b"c"]
+        stats = broker.stats("q")
+        assert (stats["ready"], stats["leased"]) == (3, 0)
+
+
+@pytest.mark.parametrize("verb", ["ack", "cancel", "expire"])
+def test_however_a_delivery_ends_the_message_stays_and_is_not_sent_again(verb: str) -> None:
+    with plain(dead_letter_exchange="amq.fanout", max_cancels=1) as broker:
+        broker.publish("q", b"a")
+        one = broker.subscribe("q", max_backlog=1)
+        [message] = one.take()
+        getattr(message, verb)()
+        assert not one.take()
+        broker.publish("q", b"b")
+        assert bodies(one.take()) == [b"b"]
+        assert broker.ack("q", [message.bookmark], by="somebody") == 0
+        assert broker.stats("q")["ready"] == 2
+
+
+@pytest.mark.parametrize("how", ["crash", "restart"])
+def test_what_nobody_removes_outlives_a_restart_and_is_read_anew(how: str) -> None:
+    with plain() as broker:
+        broker.publish("q", b"a")
+        for message in broker.subscribe("q").take():
+            message.ack()
+        if how == "crash":
+            broker.crash()
+        broker.restart()
+        assert bodies(broker.subscribe("q").take()) == [b"a"]
+
+
+def test_it_is_bounded_by_last_values_expiry_and_limits() -> None:
+    with plain(last_value_key="/s", max_length=2, expiration="60s") as broker:
+        for symbol, price in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
+            broker.publish("q", quote(symbol, price))
+        assert bodies(broker.subscribe("q", max_backlog=None).take()) == [quote("a", 3), quote("c", 4)]
+        broker.advance(61.0)
+        assert broker.stats("q")["ready"] == 0
+
+
+def test_a_scheduled_message_is_read_in_its_place_between_others() -> None:
+    with plain() as broker:
+        broker.publish("q", b"late", delay=5.0)
+        for text in (b"a", b"b"):
+            broker.publish("q", text)
+        slow = broker.subscribe("q", max_backlog=1)
+        broker.advance(6.0)
+        broker.publish("q", b"c")
+        seen = list[bytes]()
+        while messages := slow.take():
+            seen += bodies(messages)
+            for message in messages:
+                message.ack()
+        assert seen == [b"a", b"b", b"late", b"c"]
+
+
+def test_a_prefetch_and_one_active_consumer_hold_as_ever() -> None:
+    with plain(single_active_consumer=True) as broker:
+        one = broker.subscribe("q", max_backlog=2)
+        two = broker.subscribe("q", max_backlog=None)
+        for text in (b"a", b"b", b"c"):
+            broker.publish("q", text)
+        assert len(one.take()) == 2
+        assert not two.take()
+        one.close()
+        assert bodies(two.take()) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"semantics": "at-most-once"}, "at-most-once"),
+        ({"priority_expression": "/p"}, "priority_expression"),
+        ({"max_priority": 3}, "max_priority"),
+        ({"group_key": "/g"}, "group_key"),
+        ({"lease_period": "1s"}, "lease_period"),
+        ({"consumer_timeout": "1s"}, "consumer_timeout"),
+    ],
+)
+def test_what_needs_a_holder_is_refused_where_nobody_holds(other: dict[str, object], why: str) -> None:
+    with pytest.raises(PenstockError, match=why):
+        plain(**other)
+
+
+def test_a_filter_of_a_consumer_that_removes_nothing_is_refused() -> None:
+    with plain() as broker, pytest.raises(PenstockError, match="have no filter"):
+        broker.subscribe("q", filter="/a = 1")

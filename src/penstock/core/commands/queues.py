@@ -120,6 +120,11 @@ class QueueCommands(RecoveryCommands):
                 f"last_value_key of queue '{queue.name}' in vhost '{queue.vhost}' cannot change while it has messages: "
                 "their keys were worked out when they came; purge it, or declare another"
             )
+        if settings.non_destructive and not queue.settings.non_destructive and queue.outstanding:
+            raise PreconditionFailed(
+                f"non_destructive of queue '{queue.name}' in vhost '{queue.vhost}' cannot be set while "
+                f"{queue.outstanding} of its messages are out for delivery"
+            )
         moved = settings.recovery_point != queue.settings.recovery_point
         if moved:
             self._check_point(queue.name, settings)

@@ -25,6 +25,7 @@ from penstock.core.queue.barriers.release import looked, release
 from penstock.core.queue.contents import NO_CREDIT, Contents
 from penstock.core.queue.depth import activate, arrive_behind_depth
 from penstock.core.queue.dispatching.attendance import altered, look, muster, note_use
+from penstock.core.queue.dispatching.browsing import browse
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.dispatching.dispatch import dispatch, grant
 from penstock.core.queue.figures import Figures
@@ -44,7 +45,7 @@ from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
 from penstock.core.queue.timed.moving import pause, reschedule, withdraw
 from penstock.core.queue.timed.onward import depart
-from penstock.errors import AccessRefused
+from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
@@ -185,6 +186,11 @@ class Queue(Contents):
         if self.onward is not None:
             raise AccessRefused(f"queue '{self.name}' belongs to exchange '{self.onward}', and nobody consumes from it")
         passive, exclusive = terms.get("passive", False), terms.get("exclusive", False)
+        if self.settings.non_destructive and terms.get("filter") is not None:
+            raise InvalidArgument(
+                f"queue '{self.name}' in vhost '{self.vhost}' is not destructive: its consumers have no filter; "
+                "read its topic with a bookmark and a filter"
+            )
         if not passive:
             self._admit(exclusive=exclusive)
         if self.shares is not None:
@@ -305,6 +311,8 @@ class Queue(Contents):
         count = min(count, self.offered, consumer.room)
         if not consumer.no_ack:
             count = min(count, self.room)
+        if self.settings.non_destructive:
+            return browse(self, sink, consumer, count)
         runs = list[Run]()
         if consumer.targets is None:
             runs = self.take_ready(count)

@@ -75,6 +75,11 @@ class Streams:
             raise InvalidArgument("a stream needs a name")
         if mode not in ("queue", "log") or (mode == "queue") is not (queue is not None):
             raise InvalidArgument(f"stream '{name}': mode '{mode}' is 'queue' with a queue or 'log' without one")
+        if queue is not None and queue.settings.non_destructive:
+            raise PreconditionFailed(
+                f"stream '{name}': queue '{queue.name}' is not destructive, so nothing of it can be settled: read its "
+                "topic in mode 'log'"
+            )
         number = queue.id if queue is not None else 0
         state = self.states.get(name)
         if state is not None and (state.queue != number or state.mode != mode):

@@ -69,7 +69,7 @@ class Consumer:
 
     __slots__ = (
         "_timeout", "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "leaving", "limit",
-        "max_backlog", "no_ack", "on_overdue", "passive", "paused", "priority", "queue", "reported", "serial",
+        "max_backlog", "no_ack", "on_overdue", "passive", "paused", "priority", "queue", "read", "reported", "serial",
         "shared", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
@@ -110,6 +110,7 @@ class Consumer:
         self.on_overdue = on_overdue
         self.reported = False  # its holder was told
         self.standby = False  # it waits for others to go, or to come (`attendance`)
+        self.read: tuple[int, int] = (0, 0)  # how far it has read a queue that nobody takes from: (place, LSN)
         self.closed = False
         self.leaving = ""  # why it gives back what it holds, a step at a time; empty: it does not
         self.fenced = False  # nobody else may settle what it holds, whatever `leasing` says: a stream

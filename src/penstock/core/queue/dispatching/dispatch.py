@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.dispatching.attendance import watch
+from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.fairness import deal, pick
 from penstock.core.queue.dispatching.matched import dispatch_matched
 from penstock.core.queue.figures import Figures
@@ -44,6 +45,9 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     if queue.ranking is not None or queue.older is not None:
         return
     budget = queue.dispatch_most
+    if queue.settings.non_destructive:
+        browse_all(queue, sink, budget)
+        return
     if queue.sharing or (queue.settings.max_backlog and any(consumer.no_ack for consumer in roster.all)):
         if queue.targets.lists or _tangled(queue):
             _one_by_one(queue, now, sink, budget)

@@ -110,7 +110,8 @@ def _elsewhere(
     out = list[Run]()
     slots = 0
     strict = queue.settings.leasing == "strict"
-    once = queue.settings.semantics == "at-most-once"
+    kept = queue.settings.non_destructive  # only slots are freed
+    once = kept or queue.settings.semantics == "at-most-once"
     for chunk in chunks:
         left = [chunk]
         for holder in list(queue.holders()):
@@ -129,6 +130,8 @@ def _elsewhere(
                 if held:
                     queue.freed(holder, held)
             left = rest
+        if kept:
+            continue
         if verb is Verb.ACK or (verb is Verb.EXPIRE and not once):
             for part in left:
                 out += queue.extract(part)

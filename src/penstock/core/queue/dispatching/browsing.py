@@ -1,0 +1,84 @@
+"""Non-destructive queues: each consumer reads all that is ready from the head on, then what comes, and nothing leaves.
+
+A consumer has a place in the order of the queue, and what it was sent and has not acknowledged fills its backlog; it
+holds nothing that anybody else could not be sent as well.  No record is written of it: a start forgets it, as it does
+all consumers.  What leaves a queue leaves it by a limit, a newer value, its time or a purge.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Deliver, Sink
+from penstock.core.queue.order.runs import Key, Run
+from penstock.core.queue.settling.attempts import FRESH, delivered
+from penstock.core.queue.settling.leases import SLOT
+from penstock.records.chunks import Chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+
+
+def browse_all(queue: Queue, sink: Sink, budget: int) -> None:
+    """Send every consumer with room what it has not seen, `budget` messages at most; then the queue is hungry."""
+    queue.hungry = False
+    for consumer in queue.roster.all:
+        if consumer.paused or consumer.room <= 0:
+            continue
+        count = min(consumer.room, queue.room, budget)
+        budget -= browse(queue, sink, consumer, count)
+        if budget <= 0:
+            queue.hungry = True
+            return
+
+
+def browse(queue: Queue, sink: Sink, consumer: Consumer, count: int) -> int:
+    """Send up to so many of those behind the consumer's place; how many there were."""
+    sent = 0
+    for place, chunk in _behind(queue, consumer.read):
+        if sent >= count:
+            break
+        part = chunk[: count - sent]
+        sent += len(part)
+        consumer.read = (place or part[-1], part[-1])
+        run = Run(part, False, delivered(FRESH))
+        run.place = SLOT
+        if not consumer.no_ack:
+            consumer.leases.add(run)
+            queue.outstanding += len(part)
+            if consumer.shared is not None:
+                consumer.shared.used += len(part)
+        after = 0 if queue.settings.deliver == "early" else part[-1]
+        sink.effect(Deliver(consumer, queue, part, 1, False, after))
+    queue.delivered += sent
+    return sent
+
+
+def _behind(queue: Queue, read: Key) -> Iterator[tuple[int, Chunk]]:
+    """What is ready behind a place, in order: chunks, each with the place of its messages; 0 is their own."""
+    heap = list[tuple[Key, int, Chunk]]()
+    for chunk in queue.main.chunks():
+        _enter(heap, 0, chunk[bisect_right(chunk, read[0]) :])
+    for run in queue.returned.runs():
+        if run.place < read[0] and run.place:
+            continue
+        if run.place:
+            _enter(heap, run.place, run.chunk if run.place > read[0] else run.chunk[bisect_right(run.chunk, read[1]) :])
+        else:
+            _enter(heap, 0, run.chunk[bisect_right(run.chunk, read[0]) :])
+    while heap:
+        _, place, chunk = heappop(heap)
+        if heap and not place:  # up to where the next one begins
+            end = bisect_left(chunk, heap[0][0][0])
+            _enter(heap, 0, chunk[end:])
+            chunk = chunk[:end]
+        yield place, chunk
+
+
+def _enter(heap: list[tuple[Key, int, Chunk]], place: int, chunk: Chunk) -> None:
+    if len(chunk):
+        heappush(heap, ((place or chunk[0], chunk[0]), place, chunk))
