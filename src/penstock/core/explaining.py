@@ -92,7 +92,14 @@ def _waiting(queue: Queue, now: Now) -> Iterator[Reason]:
     if queue.leased:
         yield Reason("leased", f"{_messages(queue.leased)} leased")
     if queue.dying:
-        yield Reason("dying", f"{_messages(queue.dying)} on the way to the dead letters")
+        letters = queue.letters
+        yield Reason(
+            "dying",
+            f"{_messages(queue.dying)} on the way to the dead letters"
+            if letters.due == NEVER
+            else f"a full queue refuses the dead letters of {_messages(queue.dying)}; they are tried again in "
+            f"{max(letters.due - now.mono, 0) / 1e6:.0f} s",
+        )
     if queue.tail.count:
         yield Reason(
             "inactive",

@@ -322,6 +322,30 @@ def test_a_dead_letter_with_two_causes(forger: Forger, records: int) -> None:
     assert names(forger.report()) == {"dead letters"}
 
 
+def _transaction(f: Forger, *, grouped: bool = True) -> None:
+    """A message and its transaction's record, in one batch or with so much between that they are in two."""
+    message = f.batch(1)
+    if not grouped:
+        f.entries += [message, f.batch(200_000)]
+        f.entries += [f.make(Kind.TRANSACTION, "", {"first": message.first, "rows": 1, "ended": 0}, b"")]
+        return
+    record = f.make(Kind.TRANSACTION, "", {"first": message.first, "rows": 1, "ended": 0}, b"")
+    f.entries += [Group([message, record])]
+
+
+def test_a_transaction_in_one_group_is_fine(forger: Forger) -> None:
+    _transaction(forger)
+    report = forger.report()
+    assert not report.findings
+    assert report.counts["transactions"] == 1
+
+
+def test_a_transaction_outside_of_its_group(tmp_path: Path) -> None:
+    forger = Forger(tmp_path)
+    _transaction(forger, grouped=False)
+    assert names(forger.report()) == {"transactions"}
+
+
 def test_positions_with_a_hole(forger: Forger) -> None:
     forger.lsn += 3
     forger.messages(1)

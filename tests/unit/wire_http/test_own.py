@@ -40,7 +40,7 @@ def test_a_queue_is_paused_explained_and_resumed(http: Http) -> None:
     http.publish("q", "a")
     paused = http.do("POST", "queues/%2F/q/pause", {"for": "5m"}, 200)
     assert paused["paused"] is True
-    assert [one["code"] for one in http.get("queues/%2F/q/explain")["reasons"]][0] == "paused"
+    assert http.get("queues/%2F/q/explain")["reasons"][0]["code"] == "paused"
     assert http.do("POST", "queues/%2F/q/resume", {}, 200)["was_paused"] is True
     bookmark = http.get("queues/%2F/q/peek")[0]["bookmark"]
     told = http.get(f"queues/%2F/q/explain?bookmark={bookmark.replace('|', '%7C')}")

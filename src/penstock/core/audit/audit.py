@@ -13,6 +13,7 @@ fold but the reading of columns, so that the two can be held against each other.
     delays          nothing delayed is granted or due before its time
     at most once    such a queue leases nothing: the removal is on record before the message is sent
     dead letters    one cause each, removed by the record of the same group
+    transactions    all records of one lie in one group
     stream batches  one after another, disjoint, settled once, gone when settled
     sinks           a query's batches are committed once, in order, each with all its chunks before the next
     publishers      sequences rise
@@ -46,6 +47,7 @@ from penstock.core.audit.queues import (
 )
 from penstock.core.audit.sinks import SinkAudit
 from penstock.core.audit.streams import StreamAudit
+from penstock.core.audit.transactions import TransactionAudit
 from penstock.core.audit.window import Window
 from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pick, texts
 from penstock.core.state.durable import DurableState, Ints, flat, spread
@@ -104,6 +106,7 @@ class Audit:
         self._rows = 0
         self._positions = PositionAudit(self._find, self._counts)
         self._letters = LetterAudit(self._find, self._counts)
+        self._transactions = TransactionAudit(self._find, self._counts)
         self._skip = 0
         if state is not None:
             self._load(state)
@@ -202,6 +205,7 @@ class Audit:
                 named = Kind(kind).name.lower() if kind in _KNOWN else f"of unknown kind {kind}"
                 self._counts[f"records {named}"] += count
         boots = self._positions.look(window)
+        self._transactions.look(window)
         self._controls(window)
         self._members(window)
         self._events(window)
