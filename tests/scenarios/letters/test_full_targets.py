@@ -57,6 +57,17 @@ def test_what_a_target_refuses_stays_dying_at_its_source_and_is_counted() -> Non
         assert broker.stats("target")["ready"] == 0
 
 
+def test_a_target_that_is_full_in_bytes() -> None:
+    with broker_of(max_length_bytes="5B", overflow="reject-publish") as broker:
+        fill(broker, "source", b"123", b"4567", b"89")
+        for message in broker.subscribe("source", max_backlog=9).take():
+            message.expire()
+        assert broker.stats("target")["ready"] == 1
+        assert bodies(broker.subscribe("target", max_backlog=1, name="t")) == [b"123"]
+        broker.advance(1.001)
+        assert broker.stats("source")["queue_depth"] == 1  # it has given the second one, and the third does not fit yet
+
+
 def test_it_is_tried_again_in_order_until_there_is_room_for_all() -> None:
     with broker_of(max_length=1, overflow="reject-publish") as broker:
         fill(broker, "source", *(b"%d" % n for n in range(4)))

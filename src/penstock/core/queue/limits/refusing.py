@@ -111,23 +111,24 @@ class Reckoning:
     __slots__ = ("_taken",)
 
     def __init__(self) -> None:
-        self._taken: dict[Queue, int] = {}
+        self._taken: dict[Queue, tuple[int, int]] = {}  # messages and bytes
 
     def refused(self, queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]) -> list[int]:
         """Which of these rows, ascending, have no room behind those that were asked about before."""
         limits = queue.limits
         assert limits is not None
-        later = batch.not_before
-        taken = self._taken.get(queue, 0)
-        free = limits.length - queue.ready - taken
+        later, weighs = batch.not_before, limits.size < NEVER
+        count, size = self._taken.get(queue, (0, 0))
+        free, room = limits.length - queue.ready, limits.size - queue.weight if weighs else 0
         out = list[int]()
         for row in rows:
             if later is not None and later[row] > now.wall:
                 continue
-            if free <= 0:
+            weight = len(batch.bodies[row]) if weighs else 0
+            if count >= free or size + weight > room:
                 out.append(row)
             else:
-                free -= 1
-                taken += 1
-        self._taken[queue] = taken
+                count += 1
+                size += weight
+        self._taken[queue] = count, size
         return out
