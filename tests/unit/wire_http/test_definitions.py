@@ -115,14 +115,15 @@ def test_definitions_of_one_vhost_do_not_name_it(http: Http) -> None:
     fill(http)
     exported = http.get("definitions/late")
     assert "users" not in exported
-    assert all("vhost" not in one for part in exported.values() if isinstance(part, list) for one in part)
+    lists: list[list[dict[str, object]]] = [part for part in exported.values() if isinstance(part, list)]
+    assert not any("vhost" in one for part in lists for one in part)
     http.do("POST", "definitions/shop", exported)
     assert http.get("definitions/shop") == exported
     http.do("POST", "definitions/nowhere", exported, 404)
 
 
 def bad(section: str, **item: object) -> dict[str, Any]:
-    good = {
+    good: dict[str, list[dict[str, object]]] = {
         "users": [{"name": "new", "password_hash": "", "tags": ""}],
         "vhosts": [{"name": "new"}],
         "queues": [{"name": "new", "vhost": "new", "durable": True, "auto_delete": False, "arguments": {}}],

@@ -145,3 +145,25 @@ def test_an_exclusive_queue_is_somebody_elses(http: Http) -> None:
     assert "locked" in http.refused("DELETE", "queues/%2F/mine")
     assert http.get("queues/%2F/mine")["exclusive"] is True
     connection.close()
+
+
+def test_counts_and_rates_of_a_queue(http: Http) -> None:
+    assert http.get("queues/%2F/q")["message_stats"]["publish"] == 0
+    for _ in range(10):
+        http.publish("q", "x")
+    http.take("q", 4)
+    assert http.get("queues/%2F/q")["message_stats"]["publish_details"] == {"rate": 0.0}
+    http.broker.advance(5)
+    stats = http.get("queues/%2F/q")["message_stats"]
+    assert (stats["publish"], stats["deliver_get"], stats["ack"]) == (10, 4, 0)
+    assert (stats["publish_details"], stats["deliver_get_details"]) == ({"rate": 2.0}, {"rate": 0.8})
+
+
+def test_a_queue_that_is_full_refuses_by_name(http: Http) -> None:
+    http.do("PUT", "queues/%2F/small", {"arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}, 201)
+    assert http.publish("small", "a")
+    body = {"routing_key": "small", "payload": "b", "payload_encoding": "string"}
+    reason = http.refused("POST", "exchanges/%2F/amq.default/publish", body)
+    assert "small" in reason
+    assert "max_length" in reason
+    assert http.get("queues/%2F/small")["messages"] == 1

@@ -22,6 +22,7 @@ from penstock.server.figures import (
     topic_numbers,
     view_numbers,
 )
+from penstock.server.http.rates import Rates
 from penstock.server.pulse import BOUNDS
 from penstock.wire.http.facts import Metrics, QueueMetrics
 
@@ -43,6 +44,7 @@ class Facts:
         self._server = server
         self._version = version
         self._progress = progress
+        self._rates = Rates()
         self._began = SystemClock().mono()
 
     def _recovering(self) -> Progress | None:
@@ -261,4 +263,5 @@ class Facts:
             "arguments": queue.arguments,
             **self._server.engine.core.stats(queue, self._server.engine.now()),
             **self._server.engine.core.policy_facts(queue),
+            "message_stats": self._rates.stats(queue, self._server.engine.clock.mono()),
         }

@@ -111,6 +111,8 @@ class Messages(Commands):
         finally:
             self.core.unsubscribe(self.now(), consumer, requeue=True)
             self.engine.arm()
+        if getter.got and mode != "ack_requeue_true":
+            await self.durable(self.core.last_lsn)  # whoever is told that they are gone does not see them again
         return getter.got
 
 

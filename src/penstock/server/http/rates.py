@@ -1,0 +1,50 @@
+"""Message counts of queues with their rates, as RabbitMQ's tools read them: `message_stats`.
+
+A rate is that between two looks a second or more apart, so that a queue that nobody looks at costs nothing; the first
+look shows none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+NAMES = ("publish", "deliver_get", "ack", "redeliver")
+
+APART_US = 1_000_000
+
+REMEMBERED = 20_000
+"""Queues whose last look is remembered."""
+
+Counts = tuple[int, ...]
+
+
+class Rates:
+    """The last look at each queue."""
+
+    def __init__(self) -> None:
+        self._seen = dict[int, tuple[int, Counts, tuple[float, ...]]]()  # by queue id: when, counts, rates then
+
+    def stats(self, queue: Queue, mono: int) -> dict[str, object]:
+        """`message_stats` of one queue."""
+        figures = queue.figures
+        counts = queue.arrived, queue.delivered, queue.acked, 0 if figures is None else figures.redelivered
+        found: dict[str, object] = {}
+        for name, count, rate in zip(NAMES, counts, self._rates(queue.id, mono, counts), strict=True):
+            found[name], found[f"{name}_details"] = count, {"rate": rate}
+        return found
+
+    def _rates(self, queue: int, mono: int, counts: Counts) -> tuple[float, ...]:
+        seen = self._seen.get(queue)
+        if seen is not None and mono - seen[0] < APART_US:
+            return seen[2]
+        rates = (0.0,) * len(counts)
+        if seen is not None:
+            seconds = (mono - seen[0]) / 1e6
+            rates = tuple(round(max(now - then, 0) / seconds, 3) for now, then in zip(counts, seen[1], strict=True))
+        if len(self._seen) >= REMEMBERED:
+            self._seen.clear()
+        self._seen[queue] = mono, counts, rates
+        return rates
