@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.policies import read_policy, why_impossible
+from penstock.core.audit.audit import Audit
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.core.state.durable import DurableState
@@ -366,3 +367,25 @@ def test_a_log_of_before_there_were_policies_is_read_as_it_was(world: Ruled) -> 
         fold.feed(table)
     state = fold.finish().queues[queue.id]
     assert (state.settings.lease_period, state.ruling) == (9, None)
+
+
+def audited(world: World, without: Kind | None = None) -> list[tuple[str, str]]:
+    audit = Audit()
+    for entry in world.entries:
+        if without is None or not isinstance(entry, Control) or entry.kind != without:
+            for batch in to_table([entry]).to_batches():
+                audit.feed(batch)
+    return [(one.guarantee, one.text) for one in audit.finish().findings if one.guarantee == "policies"]
+
+
+def test_the_audit_finds_a_queue_that_a_policy_rules_which_is_not_there(world: Ruled) -> None:
+    world.declare("q")
+    world.put(policy("p", "q", message_ttl=5), policy("o", "q", operator=True, message_ttl=4))
+    assert audited(world) == []
+    assert audited(world, without=Kind.POLICY) == [
+        ("policies", "queue 'q' in vhost '/' is ruled by policy 'p', which is not there"),
+        ("policies", "queue 'q' in vhost '/' is ruled by operator policy 'o', which is not there"),
+    ]
+    world.drop("p")
+    world.drop("o", operator=True)
+    assert audited(world) == []

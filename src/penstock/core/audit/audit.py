@@ -17,6 +17,7 @@ fold but the reading of columns, so that the two can be held against each other.
     stream batches  one after another, disjoint, settled once, gone when settled
     sinks           a query's batches are committed once, in order, each with all its chunks before the next
     publishers      sequences rise
+    policies        what rules a queue is there; what goes lets go of its queues
     counts          what waits is what the fold says
 """
 
@@ -31,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.audit.letters import LetterAudit
+from penstock.core.audit.policies import PolicyAudit
 from penstock.core.audit.positions import PositionAudit
 from penstock.core.audit.queues import (
     DELAYED,
@@ -100,6 +102,7 @@ class Audit:
         self._streams = StreamAudit(self._queues, self._find)
         self._routes: dict[int, tuple[int, tuple[int, ...]]] = {}  # number -> (LSN, queues)
         self._sinks = SinkAudit(self._find)
+        self._policies = PolicyAudit(self._find)
         self._publishers: dict[str, int] = {}
         self._took: list[tuple[int, Ints]] = []  # (queue, flat pairs) of this window
         self._held: list[pa.RecordBatch] = []
@@ -117,6 +120,7 @@ class Audit:
         self._routes = {number: (0, queues) for number, queues in state.routes.items()}
         self._publishers = dict(state.publishers)
         self._sinks.load(state)
+        self._policies.load(state)
         for number, told in state.queues.items():
             once = told.settings.semantics == "at-most-once"
             queue = self._queues[number] = AuditedQueue(number, told.name, told.durable, told.exclusive, [(0, once)])
@@ -141,6 +145,7 @@ class Audit:
     def finish(self, folded: DurableState | None = None) -> Report:
         """The verdict; `folded`: what the fold makes of the same records, to be compared."""
         self._look()
+        self._policies.close()
         counts = self._counts
         for number, queue in sorted(self._queues.items()):
             for name, count in queue.counts.items():
@@ -251,6 +256,7 @@ class Audit:
                 settings = with_some(load_settings(told["settings"]), load_some(told.get("changed")))
                 once = [(lsn, settings.semantics == "at-most-once")]
                 self._queues[lsn] = AuditedQueue(lsn, name, bool(told["durable"]), bool(told["exclusive"]), once)
+                self._policies.declared(lsn, name, told)
             case Kind.QUEUE_ALTER | Kind.QUEUE_DELETE:
                 present = self._queues.get(int(values[0]))
                 if present is None or present.ended:
@@ -259,10 +265,13 @@ class Audit:
                     self._end(present, lsn)
                 else:
                     told = load(header)
+                    self._policies.altered(int(values[0]), lsn, told)
                     changed = load_some(told.get("changed")) if "changed" in told else told["settings"]
                     if "semantics" in cast("dict[str, object]", changed):
                         semantics = cast("dict[str, object]", changed)["semantics"]
                         present.once.append((lsn, semantics == "at-most-once"))
+            case Kind.POLICY | Kind.POLICY_DELETE:
+                self._policies.record(kind, name, load(header))
             case Kind.PUBLISHERS:
                 for publisher, sequence in cast("dict[str, int]", load(header)).items():
                     highest = self._publishers.get(publisher)
@@ -299,6 +308,7 @@ class Audit:
     def _end(self, queue: AuditedQueue, lsn: int) -> None:
         queue.ended = lsn
         self._streams.queue_gone(queue.id)
+        self._policies.gone(queue.id)
 
     # -- messages
 
