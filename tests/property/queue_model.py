@@ -95,9 +95,12 @@ class Model:
         return 1_000_000 if w.no_ack or limit == UNLIMITED else limit
 
     def queue_room(self) -> int:
-        if not self.settings.max_backlog:
-            return UNLIMITED
-        return self.settings.max_backlog - sum(self.used(w) for w in self.workers)
+        room = UNLIMITED
+        if self.settings.max_backlog:
+            room = self.settings.max_backlog - sum(self.used(w) for w in self.workers)
+        if self.settings.max_leased[0]:
+            room = min(room, self.settings.max_leased[0] - sum(len(w.held) for w in self.workers))
+        return room
 
     def ready(self) -> list[Message]:
         fence = self.fence()

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from penstock.core.effects import Key, Purpose
 from penstock.records.settings import QueueSettings
-from property.queue_model import Message
+from property.queue_model import Message, Worker
 from property.queue_walk import FILTERS, Walk
-from property.test_ordered_queue_model import RankedQueue, expected_key
+from property.test_ordered_queue_model import RankedQueue, expected_key, expected_keys, expected_tenant
 from property.whole_machine import WholeMachine, WholeModel
 
 
 class SharesModel(WholeModel):
-    """Of a key the oldest message is offered, unless one of that key is leased or in back-off."""
+    """Of a key the oldest message is offered, unless one of that key is leased or in back-off; tenants take turns."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        super().__init__(settings)
+        self.ring = list[str | None]()
+        self.deficit: dict[str | None, float] = {}
 
     @property
     def waits(self) -> bool:
-        return (self.passing and self.settings.group_key is not None) or super().waits
+        shares = self.settings.group_key is not None or self.settings.fairness_key is not None
+        return (self.passing and shares) or super().waits
 
     def offered(self) -> list[Message]:
         out = super().offered()
@@ -38,17 +45,96 @@ class SharesModel(WholeModel):
                 taken.add(key)
         return [m for m in out if m.lsn in free]
 
+    # -- tenants
+
+    def open(self) -> dict[str | None, list[Message]]:
+        """What each tenant may be given, in order; of those who may be given something."""
+        most = self.settings.max_leased[1]
+        out: dict[str | None, list[Message]] = {}
+        for m in self.offered():
+            tenant = expected_tenant(m.lsn)
+            leased = sum(o.state == "leased" and expected_tenant(o.lsn) == tenant for o in self.messages.values())
+            if not most or leased < most:
+                out.setdefault(tenant, []).append(m)
+        return out
+
+    def prune(self) -> None:
+        """Who has nothing to deliver is not in the ring."""
+        may = self.open()
+        self.ring = [tenant for tenant in self.ring if tenant in may]
+        self.deficit = {tenant: left for tenant, left in self.deficit.items() if tenant in may}
+
+    def turn_of(self) -> Message | None:
+        """The message that goes next."""
+        may = self.open()
+        new = [tenant for tenant in may if tenant not in self.ring]
+        self.ring += sorted(new, key=lambda tenant: may[tenant][0].place)
+        if not self.ring:
+            return None
+        weights = dict(self.settings.weights)
+        while True:
+            tenant = self.ring[0]
+            left = self.deficit.get(tenant, 0.0)
+            if left < 1:
+                left += weights.get(tenant or "", 1.0)
+            self.deficit[tenant] = left
+            if left >= 1:
+                return may[tenant][0]
+            self.ring.append(self.ring.pop(0))
+
+    def give(self, now: int, w: Worker, m: Message) -> None:
+        super().give(now, w, m)
+        if self.settings.fairness_key is not None:
+            tenant = self.ring[0]
+            self.deficit[tenant] -= 1
+            self.prune()
+            if self.ring and self.ring[0] == tenant and self.deficit.get(tenant, 1.0) < 1:
+                self.ring.append(self.ring.pop(0))
+
+    def dispatch_one(self, now: int) -> bool:
+        if self.settings.fairness_key is None:
+            return super().dispatch_one(now)
+        self.prune()
+        free = [w for w in self.here() if not w.paused and self.may_take(w) and self.room(w) > 0]
+        if self.paused_until or self.queue_room() <= 0 or not free:
+            return False
+        m = self.turn_of()
+        if m is None:
+            return False
+        top = max(w.priority for w in free)
+        self.give(now, self.pick([w for w in free if w.priority == top]), m)
+        return True
+
+    def pull(self, now: int, w: Worker, count: int) -> int:
+        if self.settings.fairness_key is None:
+            return super().pull(now, w, count)
+        given = 0
+        self.prune()
+        while not (self.waits or self.paused_until) and given < count and self.room(w) > 0 and self.queue_room() > 0:
+            m = self.turn_of()
+            if m is None:
+                break
+            self.give(now, w, m)
+            given += 1
+        self.dispatch(now)
+        return given
+
+    def restart(self, now: int) -> None:
+        self.ring, self.deficit = [], {}
+        super().restart(now)
+
 
 class SharesMachine(WholeMachine):
     """A queue with a group key."""
 
     model: SharesModel
+    more: Mapping[str, Any] = {"group_key": "/group"}
 
     def start(self, settings: QueueSettings, *rest: Any) -> None:  # type: ignore[override]
         if settings.semantics == "at-most-once":
             settings = replace(settings, semantics="at-least-once")
         super().start(settings, *rest)
-        settings = replace(self.queue.settings, group_key="/group", semantics="at-least-once")
+        settings = replace(self.queue.settings, semantics="at-least-once", **self.more)
         self.queue = RankedQueue(1, "/", "q", settings)
         self.queue.dispatch_most = self.steps
         self.queue.sieved().most = self.most
@@ -59,7 +145,7 @@ class SharesMachine(WholeMachine):
     def key(self, effect: Key) -> None:
         assert effect.token.purpose is Purpose.KEY
         seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]
-        self.queue.keyed(self.now, effect.token, seen, [(expected_key(lsn),) for lsn in seen], self.sink)
+        self.queue.keyed(self.now, effect.token, seen, expected_keys(self.queue.settings, seen), self.sink)
         self.model.dispatch(self.clock)
 
     def change_expression(self, expression: str | None, really: bool) -> None:
@@ -82,23 +168,38 @@ class SharesWalk(Walk):
 
     KINDS = ("none",)
     MACHINE = SharesMachine
+    FAIR = 0.0
+    """How many of the walks have tenants.  With those `main` walks: one who is let in late enters the ring late."""
     machine: SharesMachine
 
     def __init__(self, seed: int, mix: int | None = None) -> None:
+        dice = Random(seed)
+        self.fair = dice.random() < self.FAIR
+        more: dict[str, Any] = {}
+        if not self.fair or dice.random() < 0.4:
+            more["group_key"] = "/group"
+        if self.fair:
+            more["fairness_key"] = "/tenant"
+            more["weights"] = dice.choice(((), (("t0", 2.0),), (("t1", 0.4), ("t2", 3.0))))
+            more["max_leased"] = dice.choice(((0, 0), (0, 0), (3, 0), (0, 1), (0, 2), (4, 2)))
+        elif dice.random() < 0.2:
+            more["max_leased"] = (3, 0)
+        SharesMachine.more = more
         super().__init__(seed, mix)
         self.commands.append(self.regroup)
 
     def subscribe(self) -> None:
         dice, machine = self.dice, self.machine
-        text = dice.choice(FILTERS)
+        text = None if self.fair else dice.choice(FILTERS)
         if dice.random() < 0.3:
             machine.subscribe_as_one(
                 dice.choice((None, 0, 3)), dice.choice((0, 0, 1)), False, text, dice.choice((1, 2, 5))
             )
             return
         passive = dice.random() < 0.2
+        no_ack = passive and dice.random() < 0.3 and not machine.queue.settings.max_leased[1]
         machine.subscribe(
-            dice.choice((None, None, 0, 1, 3, 8, 50)), dice.choice((0, 0, 0, 1)), passive and dice.random() < 0.3,
+            dice.choice((None, None, 0, 1, 3, 8, 50)), dice.choice((0, 0, 0, 1)), no_ack,
             text, passive, dice.choice((None, None, None, "a")), dice.choice(("x", "y")),
         )  # fmt: skip
 
@@ -106,10 +207,26 @@ class SharesWalk(Walk):
         if self.dice.random() < 0.1:
             self.machine.change_group_key(self.dice.choice((None, "/group", "/group")))
 
+    def replace(self) -> None:
+        if not self.fair:
+            super().replace()
 
-def walk(seed: int) -> int:
-    """One walk; its commands."""
-    return SharesWalk(seed).run()
+    def arrive(self) -> None:
+        if not self.fair:
+            super().arrive()
+            return
+        dice = self.dice  # nothing delayed: whose key has to be worked out again enters the ring later than others
+        messages = [
+            (dice.randrange(4), dice.choice((0, 0, 0, 1)), dice.choice((0, 0, 0, 0, -3, 0, 4, 15)), 0, False)
+            for _ in range(dice.randint(1, 5))
+        ]
+        if len(self.machine.model.messages) < 60:
+            self.machine.arrive(messages, dice.choice((1, 1, 1, 1, 6)))
 
+    def find(self) -> None:
+        if not self.fair:
+            super().find()
 
-__all__ = ["Random", "SharesWalk", "walk"]
+    def move(self, *what: Any) -> None:
+        if not self.fair:
+            super().move(*what)

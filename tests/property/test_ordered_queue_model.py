@@ -61,6 +61,18 @@ def expected_key(lsn: int) -> str | None:
     return f"k{number}" if number else None
 
 
+def expected_tenant(lsn: int) -> str | None:
+    """The tenant of a message: one of three, or none."""
+    number = lsn * 2_654_435_761 % 1019 % 7
+    return None if number == 6 else f"t{min(number, 2)}"
+
+
+def expected_keys(settings: QueueSettings, chunk: Chunk) -> list[tuple[str | None, ...]]:
+    """What the expressions of a queue's shares give of each message."""
+    group, fair = settings.group_key is not None, settings.fairness_key is not None
+    return [(expected_key(lsn),) * group + (expected_tenant(lsn),) * fair for lsn in chunk]
+
+
 class RankedQueue(Queue):
     __slots__ = ("renewed",)
 
@@ -78,8 +90,8 @@ class RankedQueue(Queue):
             rest["ranks"] = [expected_rank(lsn, expression) for lsn in chunk]
         # a message whose time is over at once is offered once, unless its key has to be worked out first
         at_once = 0 in (self.settings.expiration, self.settings.message_ttl) or now.wall in (rest["expires_at"] or ())
-        if self.shares is not None and (chunk[0] % 7 or at_once):
-            rest["keys"] = [(expected_key(lsn),) for lsn in chunk]
+        if self.shares is not None and (chunk[0] % 7 or at_once or self.shares.tenants is not None):
+            rest["keys"] = expected_keys(self.settings, chunk)
         if self.last_values is not None:
             rest["last_keys"] = [rest["batch"].bodies[row][0] for row in rest["rows"]]
         super().arrive(now, chunk, sink, **rest)
@@ -319,6 +331,9 @@ class OrderedMachine(QueueMachine):
         else:
             keys = [(lsn, lsn) for chunk in main.chunks() for lsn in chunk]
             keys += [(run.where if run.place else lsn, lsn) for run in returned.runs() for lsn in run.chunk]
+            if queue.shares is not None and (tenants := queue.shares.tenants) is not None:
+                keys += [(lsn, lsn) for chunk in tenants.chunks() for lsn in chunk]
+                keys += [(run.where if run.place else lsn, lsn) for run in tenants.runs() for lsn in run.chunk]
         assert [lsn for _, lsn in sorted(keys)] == [m.lsn for m in model.offered()]
         assert sorted(lsn for chunk in queue.tail.chunks() for lsn in chunk) == [m.lsn for m in model.inactive()]
         for worker, consumer in self.workers.values():

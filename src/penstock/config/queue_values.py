@@ -6,6 +6,7 @@ A value over AMQP, in the settings file or in Python becomes what is kept inside
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
@@ -14,7 +15,7 @@ from typing import Literal, TypeAlias, cast
 from penstock.config.hints import known_name
 from penstock.records.dataclass import dataclass
 from penstock.records.settings import QueueSettings, Retry
-from penstock.units import parse_duration, parse_size, to_micros
+from penstock.units import DURATION_UNITS, parse_duration, parse_size, to_micros
 
 Style: TypeAlias = Literal["amqp", "file", "python"]
 """Who wrote a value: durations are milliseconds, text with a unit, or seconds."""
@@ -35,6 +36,9 @@ class Kind(Enum):
     SIZE = "size"
     RETRY = "table"
     FILE = "true, false or a path"
+    WEIGHTS = "table of numbers"
+    LEASED = "number, or table of queue and key"
+    RATE = "messages in a time, or table of queue and key"
     FLAG = "true or false"
 
 
@@ -93,6 +97,13 @@ def read_value(key: QueueKey, value: object, style: Style, spelled: str) -> obje
             return _retry(value, style, spelled)
         case Kind.FILE:
             return _file(value, style, spelled)
+        case Kind.WEIGHTS:
+            return _weights(value, spelled)
+        case Kind.LEASED:
+            return tuple([0 if one is None else _count(one, 0, COUNT_MAX, at) for one, at in _two(value, spelled)])
+        case Kind.RATE:
+            queue, of_key = _two(value, spelled)
+            return (*_rate(*queue), *_rate(*of_key))
         case Kind.FLAG:
             if not isinstance(value, bool):
                 raise BadValue(spelled, f"{_shown(value)} is not true or false")
@@ -177,6 +188,46 @@ def _parsed(text: str, spelled: str) -> int:
     except ValueError as error:
         raise BadValue(spelled, str(error)) from None
 
+
+def _weights(value: object, spelled: str) -> tuple[tuple[str, float], ...]:
+    """Weights by key, in the order of the keys."""
+    if not isinstance(value, Mapping):
+        raise BadValue(spelled, f"{_shown(value)} is not a table of keys and numbers")
+    table = cast("Mapping[object, object]", value)
+    read = {str(name): _share(weight, WEIGHT_LEAST, WEIGHT_MOST, f"{spelled}.{name}") for name, weight in table.items()}
+    return tuple(sorted(read.items()))
+
+
+def _two(value: object, spelled: str) -> tuple[tuple[object, str], tuple[object, str]]:
+    """What is said for the whole queue and for each key, each with the path of its key; None: nothing."""
+    if not isinstance(value, Mapping):
+        return (value, spelled), (None, f"{spelled}.key")
+    table = cast("Mapping[object, object]", value)
+    for name in table:
+        if name not in ("queue", "key"):
+            raise BadValue(f"{spelled}.{name}", f"unknown key{known_name(str(name), ['queue', 'key'])}")
+    return (table.get("queue"), f"{spelled}.queue"), (table.get("key"), f"{spelled}.key")
+
+
+def _rate(value: object, spelled: str) -> tuple[int, int]:
+    """Messages and microseconds of `100/s`, `5/m`, `10/250ms`; 0 messages: no limit."""
+    if value is None or value == 0:
+        return 0, 1
+    match = _RATE.fullmatch(_text(value, spelled))
+    if match is None:
+        raise BadValue(spelled, f"{_shown(value)} is no rate: write messages and a time, as in '100/s' or '10/250ms'")
+    count, number, unit = match.groups()
+    period = _parsed(f"{number or 1}{unit}", spelled)
+    return _count(int(count), 1, RATE_MOST, spelled), _count(period, 1, DURATION_UNITS["d"], spelled)
+
+
+_RATE = re.compile(r"\s*([0-9]{1,12})\s*/\s*([0-9]*)\s*([a-z]+)\s*")
+
+RATE_MOST = 10**9
+"""Messages of a rate."""
+
+WEIGHT_LEAST, WEIGHT_MOST = 0.001, 1_000_000
+"""Messages of a tenant in a round."""
 
 _RETRY_KEYS = [field.name for field in fields(Retry)]
 

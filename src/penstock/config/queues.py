@@ -154,6 +154,22 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "and not waited for.  NULL is no key.",
         ),
         QueueKey(
+            "fairness_key",
+            Kind.TEXT,
+            "An expression whose values are tenants: those with something to deliver take turns, by their weights.",
+        ),
+        QueueKey("weights", Kind.WEIGHTS, "Messages that a tenant may have in a round, by its key; others have 1."),
+        QueueKey(
+            "max_leased",
+            Kind.LEASED,
+            "Messages leased at once: of the queue, or { queue, key } with key for each tenant; 0 means no limit.",
+        ),
+        QueueKey(
+            "rate_limit",
+            Kind.RATE,
+            "Messages delivered in a time, as '100/s': of the whole queue, or { queue, key } with key for each tenant.",
+        ),
+        QueueKey(
             "file_backed_metadata",
             Kind.FILE,
             "Whether what the queue keeps of each message may leave memory for a file: true, or in the settings file "
@@ -260,12 +276,9 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
 LATER_QUEUE_KEYS = frozenset(
     {
         "message_type",
-        "fairness_key",
-        "weights",
         "dedup_key",
         "dedup_window",
-        "rate_limit",
-        "max_leased",
+        "unique",
     }
 )
 """Names that are taken and refused for now, so that nobody believes in a limit that is not there."""
@@ -338,35 +351,23 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
         )
     if -1 < settings.max_consumers < settings.consumers_before_dispatch:
         raise BadValue(spell("consumers_before_dispatch"), f"so many never come with {spell('max_consumers')} below it")
-    if settings.group_key is not None:
-        if settings.semantics == "at-most-once":
-            raise BadValue(
-                spell("group_key"), "an at-most-once message is gone once it is sent, so its key would never be in use"
-            )
-        for key in ONE_ORDER:
-            if getattr(settings, key):
-                raise BadValue(
-                    spell("group_key"),
-                    f"it cannot be set beside {spell(key)}: each says in its own way which message goes before another",
-                )
-        for key in LIMITS:
-            if getattr(settings, key) is not None and settings.overflow == "drop-head":
-                raise BadValue(
-                    spell("group_key"),
-                    f"it cannot be set beside {spell(key)} that lets the oldest go, for those may wait behind a key in "
-                    f"use: let {spell('overflow')} be 'reject-publish'",
-                )
+    _refuse_shares(settings, spell)
     if settings.non_destructive:
         if settings.semantics == "at-most-once":
             raise BadValue(spell("non_destructive"), "an at-most-once message is gone once it is sent")
-        for key in (*ONE_ORDER, "group_key", "lease_period", "consumer_timeout", "retry"):
+        for key in (*ONE_ORDER, "group_key", "fairness_key", "lease_period", "consumer_timeout", "retry"):
             if getattr(settings, key):
                 raise BadValue(
                     spell("non_destructive"),
                     f"it cannot be set beside {spell(key)}: nobody holds a message, and each reads in order of arrival",
                 )
+        for key in ("max_leased", "rate_limit"):
+            if getattr(settings, key) != getattr(QueueSettings(), key):
+                raise BadValue(
+                    spell("non_destructive"), f"it cannot be set beside {spell(key)}: nobody takes a message from it"
+                )
     if settings.last_value_key is not None:
-        for key in ("barrier_expression", "target_queue_depth", "group_key"):
+        for key in ("barrier_expression", "target_queue_depth", "group_key", "fairness_key"):
             if getattr(settings, key):
                 raise BadValue(
                     spell("last_value_key"), f"it cannot be set beside {spell(key)}, which counts on what came staying"
@@ -399,6 +400,38 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
         raise BadValue(spell("recovery_point"), str(error)) from None
     if settings.retry is not None and settings.retry.max < settings.retry.initial:
         raise BadValue(f"{spell('retry')}.max", "it is shorter than the initial delay")
+
+
+def _refuse_shares(settings: QueueSettings, spell: Callable[[str], str]) -> None:
+    """Where keys of messages say who may have which."""
+    if settings.group_key is not None and settings.semantics == "at-most-once":
+        raise BadValue(
+            spell("group_key"), "an at-most-once message is gone once it is sent, so its key would never be in use"
+        )
+    for own in ("group_key", "fairness_key"):
+        if getattr(settings, own) is None:
+            continue
+        for key in ONE_ORDER:
+            if getattr(settings, key):
+                raise BadValue(
+                    spell(own),
+                    f"it cannot be set beside {spell(key)}: each says in its own way which message goes before another",
+                )
+        for key in LIMITS:
+            if getattr(settings, key) is not None and settings.overflow == "drop-head":
+                raise BadValue(
+                    spell(own),
+                    f"it cannot be set beside {spell(key)} that lets the oldest go, which may not be the next of its "
+                    f"key: let {spell('overflow')} be 'reject-publish'",
+                )
+    if settings.weights and settings.fairness_key is None:
+        raise BadValue(spell("weights"), f"it needs {spell('fairness_key')} beside it, which says whose weight it is")
+    if settings.max_leased[1] and settings.semantics == "at-most-once":
+        raise BadValue(f"{spell('max_leased')}.key", "an at-most-once message is never leased")
+    if settings.fairness_key is None:
+        for key, of_key in (("max_leased", settings.max_leased[1]), ("rate_limit", settings.rate_limit[2])):
+            if of_key:
+                raise BadValue(f"{spell(key)}.key", f"it needs {spell('fairness_key')}, which says what the key is")
 
 
 def _settings(read: Mapping[str, object]) -> QueueSettings:

@@ -63,6 +63,10 @@ class QueueSettings:
     priority_ageing: int = 0  # microseconds of age that count as much as one level of it; 0: none
     target_queue_depth: int = 0  # active messages; what arrives beyond them is inactive.  0: no bound
     group_key: str | None = None  # of the messages for which it gives one value one is leased at a time, the oldest
+    fairness_key: str | None = None  # its values are tenants, who take turns
+    weights: tuple[tuple[str, float], ...] = ()  # of tenants, by key: messages in a round; others have 1
+    max_leased: tuple[int, int] = (0, 0)  # whole queue, each tenant; 0: no limit
+    rate_limit: tuple[int, int, int, int] = (0, 1, 0, 1)  # messages and microseconds, whole queue, each tenant; 0: none
     file_backed_metadata: bool | str = False  # its state may leave memory for a file; text: the path of one of its own
     recovery_point: str = "now"  # from where a new queue takes what the log has; a bookmark or a time, too
     single_active_consumer: bool = False  # one consumer gets all; the others wait in order of arrival

@@ -28,6 +28,7 @@ from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.priority.targets import PriorityTargets
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.letters import Letters
+from penstock.core.queue.shares.pace import Pace
 from penstock.core.queue.shares.shares import Shares, expressions
 from penstock.core.queue.timed.delays import Delays
 from penstock.core.queue.timed.expiry import Expiry
@@ -66,8 +67,8 @@ class Contents:
         "auto_delete", "barriers",
         "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
         "figures", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving",
-        "letters", "limits", "main", "name", "older", "onward", "outstanding", "overfull", "overspent", "paused_until",
-        "ranking", "ranks", "ready", "redelivered_below", "returned", "roster",
+        "letters", "limits", "main", "name", "older", "onward", "outstanding", "overfull", "overspent", "pace",
+        "paused_until", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster",
         "ruling", "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost", "weight",
     )  # fmt: skip
 
@@ -109,6 +110,8 @@ class Contents:
         self.letters = _LETTERS
         self.barriers = _BARRIERS
         self.shares: Shares | None = None  # what is ready and may not be offered to anybody now
+        rate = settings.rate_limit
+        self.pace = Pace(rate[0], rate[1]) if rate[0] else None  # messages in a time
         self.older: Older | None = None  # a pass over the log finds messages, and they wait for its end
         # consumers
         self.attendance = _ATTENDANCE
@@ -270,7 +273,10 @@ class Contents:
     @property
     def offered(self) -> int:
         """Ready messages that consumers may have; the others wait for something of their own queue."""
-        return self.ready if self.shares is None else self.main.count + self.returned.count
+        shares = self.shares
+        if shares is None:
+            return self.ready
+        return self.main.count + self.returned.count if shares.tenants is None else shares.tenants.count
 
     @property
     def held(self) -> int:
@@ -285,18 +291,29 @@ class Contents:
     @property
     def room(self) -> int:
         """How many more the whole queue may have outstanding."""
-        limit = self.settings.max_backlog
-        return limit - self.outstanding if limit else NEVER
+        settings = self.settings
+        room = settings.max_backlog - self.outstanding if settings.max_backlog else NEVER
+        if settings.max_leased[0]:
+            room = min(room, settings.max_leased[0] - self.leased)
+        return room
 
     def head(self) -> Key | None:
-        """Where the oldest ready message stands."""
+        """Where the message stands that goes next."""
+        if self.shares is not None and self.shares.tenants is not None:
+            return self.shares.tenants.peek(self.shares.mono)
         if not self.main.count:
             return self.returned.head() if self.returned.count else None
         first = self.main.key()
         return min(first, self.returned.head()) if self.returned.count else first
 
     def take_ready(self, count: int) -> list[Run]:
-        """Up to `count` of the oldest ready messages, in order."""
+        """Up to `count` of the oldest ready messages, in order; of several tenants those whose turn it is."""
+        if self.shares is not None and self.shares.tenants is not None:
+            runs = self.shares.tenants.take(count, self.shares.mono)
+            self.ready -= sum([len(run.chunk) for run in runs])
+            if self.weight >= 0:
+                self.weight -= self.weight_of(runs)
+            return runs
         main, returned = self.main, self.returned
         if not returned.count:
             self.ready -= min(main.count, count)
@@ -329,6 +346,8 @@ class Contents:
 
     def take_one(self, key: Key) -> Run:
         """The ready message that stands there."""
+        if self.shares is not None and self.shares.tenants is not None:
+            return self.take_ready(1)[0]
         self.ready -= 1
         lsn = key[1]
         if self.weight >= 0:
@@ -395,6 +414,9 @@ class Contents:
 
     def offer(self, run: Run) -> None:
         """Let consumers have this, which counts as ready already."""
+        if self.shares is not None and self.shares.tenants is not None:
+            self.shares.tenants.put(run)
+            return
         self.coming_back().push(run)
         if self.targets.lists:
             self.targets.came_back(run.chunk)
@@ -404,6 +426,8 @@ class Contents:
     def freed(self, consumer: Consumer, runs: Sequence[Run]) -> tuple[int, int]:
         """The consumer holds these no longer; (how many, how many of them were no longer in the queue)."""
         count = slots = 0
+        if self.shares is not None:
+            self.shares.freed([run for run in runs if run.place != SLOT])
         for run in runs:
             count += len(run.chunk)
             if run.place == SLOT:

@@ -31,8 +31,9 @@ def capture(queue: Contents) -> Contained:
     loose = main.copies() if isinstance(main, PriorityOrder) else []
     out = Contained([] if loose else list(main.chunks()), loose=loose)
     if queue.shares is not None:
-        out.loose += queue.shares.groups.waiting()
-        out.main += queue.shares.staging.chunks()
+        if queue.shares.groups is not None:
+            out.loose += queue.shares.groups.waiting()
+        out.main += queue.shares.in_order()
     if queue.tail.count:
         out.inactive = list(queue.tail.chunks())
     if queue.ranks is not None and queue.settings.rank_text is not None:

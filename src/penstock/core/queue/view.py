@@ -27,7 +27,7 @@ from penstock.core.queue.depth import activate, arrive_behind_depth
 from penstock.core.queue.dispatching.attendance import altered, look, muster, note_use
 from penstock.core.queue.dispatching.browsing import browse
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
-from penstock.core.queue.dispatching.dispatch import dispatch, grant
+from penstock.core.queue.dispatching.dispatch import dispatch, grant, room_now
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.heeding import names, wants
 from penstock.core.queue.limits.entry import arrive_in_parts, begin, end, keep_time, together
@@ -40,6 +40,7 @@ from penstock.core.queue.purge import ready_pairs
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import give_back, settle
+from penstock.core.queue.shares.pace import Pace
 from penstock.core.queue.shares.shares import expressions, stage
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
@@ -121,8 +122,12 @@ class Queue(Contents):
             self.last_values.add(self, chunk, [0] * len(chunk) if last_keys is None else last_keys, gone)
         behind = None
         if self.shares is not None:
-            behind = self.shares.arrive(self, chunk, keys, elsewhere, dead)
+            self.shares.mono = now.mono
+            room = 0 if self.shares.tenants is None else room_now(self, now)
+            behind = self.shares.arrive(self, chunk, keys, elsewhere, dead, room)
             self.ready += 0 if behind is None else len(behind)
+            if behind is not None and self.weight >= 0:
+                self.weight += self.sizes.total(behind)
         if barriers is not None or self.barriers.held:
             arrive_behind(self, chunk, batch, rows, barriers or (), elsewhere, dead)
             if dead is not None:
@@ -164,6 +169,8 @@ class Queue(Contents):
                 dispatch(self, now, sink)
             self.last_values.settle(self, sink)
         if self.shares is not None:
+            if self.shares.tenants is not None and not self.hungry:
+                self.shares.tenants.come_again()
             self.shares.ask(self, sink)
         if self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
@@ -309,10 +316,14 @@ class Queue(Contents):
         if self.ranking is not None or self.older is not None or self.paused_until:
             return 0
         count = min(count, self.offered, consumer.room)
+        if self.pace is not None:
+            count = min(count, self.pace.allowed(now.mono))
         if not consumer.no_ack:
             count = min(count, self.room)
         if self.settings.non_destructive:
             return browse(self, sink, consumer, count)
+        if self.shares is not None:
+            self.shares.mono = now.mono
         runs = list[Run]()
         if consumer.targets is None:
             runs = self.take_ready(count)
@@ -386,6 +397,7 @@ class Queue(Contents):
             or 0 < self.paused_until <= now.wall
             or (self.ranks is not None and self._reranks)
             or (self.shares is not None and self.shares.due <= now.mono)
+            or (self.pace is not None and self.pace.due <= now.mono)
         )
 
     @property
@@ -402,6 +414,8 @@ class Queue(Contents):
         mono = 0 if at_once else min(self.lease_due, self.attendance.due, self.attendance.expires)
         if self.shares is not None:
             mono = min(mono, self.shares.due)
+        if self.pace is not None:
+            mono = min(mono, self.pace.due)
         return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 
     def tick(self, now: Now, sink: Sink) -> None:
@@ -415,7 +429,7 @@ class Queue(Contents):
         if self.ranks is not None and self.ranks.forgetting:
             self.ranks.forget_some()
         if self.shares is not None:
-            self.shares.tick(self)
+            self.shares.tick(now.mono)
         if self.attendance.due <= now.mono:
             look(self, now, sink)
         if self.lease_due <= now.mono:
@@ -489,6 +503,11 @@ class Queue(Contents):
             change_ranks(self)
         if expressions(settings) != expressions(before):
             stage(self)
+        elif self.shares is not None and self.shares.tenants is not None:
+            self.shares.tenants.change(settings)
+        if settings.rate_limit[:2] != before.rate_limit[:2]:
+            rate = settings.rate_limit
+            self.pace = Pace(rate[0], rate[1], now.mono) if rate[0] else None
         for consumer in self._consumers:
             consumer.set_limit()
             if consumer.targets is not None:

@@ -137,4 +137,9 @@ def load_settings(value: object) -> QueueSettings:
     retry = table.pop("retry", None)
     if isinstance(retry, dict):
         table["retry"] = Retry(**cast("dict[str, int]", retry))
+    for key in ("max_leased", "rate_limit"):
+        if key in table:
+            table[key] = tuple(cast("list[int]", table[key]))
+    if "weights" in table:
+        table["weights"] = tuple([(name, weight) for name, weight in cast("list[tuple[str, float]]", table["weights"])])
     return QueueSettings(**cast("dict[str, int]", table))  # type: ignore[arg-type]

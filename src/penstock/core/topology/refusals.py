@@ -37,12 +37,14 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
     if settings.priority_expression is not None:
         with _naming("priority_expression", where):
             compile_value(settings.priority_expression).require_deterministic("a priority expression")
-    if settings.group_key is not None:
-        with _naming("group_key", where):
-            compile_value(settings.group_key).require_deterministic("a group key")
-    if settings.last_value_key is not None:
-        with _naming("last_value_key", where):
-            compile_value(settings.last_value_key).require_deterministic("the key of a last value")
+    for key, what in (
+        ("group_key", "a group key"),
+        ("fairness_key", "a fairness key"),
+        ("last_value_key", "the key of a last value"),
+    ):
+        if (text := getattr(settings, key)) is not None:
+            with _naming(key, where):
+                compile_value(text).require_deterministic(what)
     if settings.barrier_expression:
         with _naming("barrier_expression", where):
             compile_filter(settings.barrier_expression).require_deterministic("a barrier expression")

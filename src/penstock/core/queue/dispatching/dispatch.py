@@ -48,6 +48,12 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     if queue.settings.non_destructive:
         browse_all(queue, sink, budget)
         return
+    if queue.shares is not None:
+        queue.shares.mono = now.mono
+    if queue.pace is not None:
+        budget = min(budget, queue.pace.allowed(now.mono))
+        if not budget:
+            return
     if queue.sharing or (queue.settings.max_backlog and any(consumer.no_ack for consumer in roster.all)):
         if queue.targets.lists or _tangled(queue):
             _one_by_one(queue, now, sink, budget)
@@ -72,6 +78,10 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
             break
         budget -= count
         runs = queue.take_ready(count)
+        if queue.shares is not None:  # a tenant may not have more out
+            count = sum([len(run.chunk) for run in runs])
+            if not count:
+                return
         if len(free) == 1:
             grant(queue, now, sink, free[0], runs)
             queue.roster.turn = free[0].serial
@@ -79,6 +89,15 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
             _deal(queue, now, sink, free, runs, count)
         if not queue.offered:
             return
+
+
+def room_now(queue: Queue, now: Now) -> int:
+    """How many messages would be dispatched at once, if there were as many; where credit is shared perhaps fewer."""
+    if not queue.roster.all or queue.expiry.busy or queue.overfull or queue.paused_until or queue.older is not None:
+        return 0
+    rooms = [max(one.room, 0) for level in queue.roster.levels for one in level if not one.paused]
+    room = min(queue.room, sum(rooms))
+    return room if queue.pace is None else min(room, queue.pace.allowed(now.mono))
 
 
 def _tangled(queue: Queue) -> bool:
@@ -245,8 +264,12 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
         after = settled if once else 0 if early else chunk[-1]
         sink.effect(Deliver(consumer, queue, chunk, tally.deliveries + 1, again > 0, after, until=until))
     queue.delivered += count
-    if (once or not keep) and queue.shares is not None and queue.shares.left(queue, runs):
-        queue.hungry = True
+    if queue.pace is not None:
+        queue.pace.spend(count)
+    if (once or not keep) and queue.shares is not None:
+        queue.shares.freed(runs)
+        if queue.shares.left(queue, runs) or queue.shares.tenants is not None:
+            queue.hungry = True
     if keep:
         queue.outstanding += count
         if not once:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
@@ -18,6 +19,7 @@ from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.groups import Groups
 from penstock.core.queue.shares.keys import ascending_chunk
 from penstock.core.queue.shares.staging import Staging, Told
+from penstock.core.queue.shares.tenants import Tenants
 from penstock.errors import PreconditionFailed
 from penstock.expr import compile_value
 from penstock.records.chunks import Chunk, as_chunk
@@ -35,27 +37,47 @@ _serials = iter(range(1, 1 << 62))
 
 def expressions(settings: QueueSettings) -> tuple[str, ...]:
     """What gives the keys of a queue's messages; none: it has no shares."""
-    return tuple([text for text in (settings.group_key,) if text is not None])
+    return tuple([text for text in (settings.group_key, settings.fairness_key) if text is not None])
 
 
 class Shares:
     """The part of a queue that holds ready messages back from its consumers."""
 
-    __slots__ = ("_expressions", "groups", "staging")
+    __slots__ = ("_expressions", "groups", "keys", "mono", "staging", "tenants")
 
     def __init__(self, settings: QueueSettings) -> None:
         self._expressions = expressions(settings)
-        self.groups = Groups()
+        self.groups = Groups() if settings.group_key is not None else None
+        self.tenants = Tenants(settings) if settings.fairness_key is not None else None
         self.staging = Staging()
+        self.mono = 0  # the instant of the present command
+        keys = self.groups.keys if self.groups is not None else None
+        if keys is None:
+            assert self.tenants is not None
+            keys = self.tenants.keys
+        self.keys = keys  # whose key is known here is known
 
     @property
     def count(self) -> int:
-        """Ready messages that nobody is offered."""
-        return self.groups.count + self.staging.count
+        """Ready messages that are in neither main order nor what came back."""
+        count = self.staging.count
+        if self.groups is not None:
+            count += self.groups.count
+        return count if self.tenants is None else count + self.tenants.count
 
     def refuse(self, queue: Contents, terms: Terms) -> None:
         """Errors: PreconditionFailed when somebody may not consume on these terms."""
-        if terms.get("no_ack") and not terms.get("passive"):
+        if self.tenants is not None and terms.get("filter") is not None:
+            raise PreconditionFailed(
+                f"queue '{queue.name}' in vhost '{queue.vhost}' has a fairness_key: whose turn it is is decided before "
+                "anybody's filter is asked; give the queue a filter, or the consumer a queue of its own"
+            )
+        if queue.settings.max_leased[1] and terms.get("no_ack"):
+            raise PreconditionFailed(
+                f"queue '{queue.name}' in vhost '{queue.vhost}' has a max_leased for each key: a consumer that never "
+                "acknowledges holds no lease; let it acknowledge"
+            )
+        if self.groups is not None and terms.get("no_ack") and not terms.get("passive"):
             raise PreconditionFailed(
                 f"queue '{queue.name}' in vhost '{queue.vhost}' has a group_key: a consumer that never acknowledges "
                 "would get all messages of a key at once; let it acknowledge"
@@ -64,11 +86,18 @@ class Shares:
     # -- in
 
     def arrive(
-        self, queue: Contents, chunk: Chunk, keys: Sequence[Told] | None, delayed: Chunk | None, dead: Chunk | None
+        self,
+        queue: Contents,
+        chunk: Chunk,
+        keys: Sequence[Told] | None,
+        delayed: Chunk | None,
+        dead: Chunk | None,
+        room: int,
     ) -> Chunk | None:
-        """New messages; those of them that are not offered, but for the delayed and the dead ones.
+        """New messages; those of them that are not offered beside the main order, but for the delayed and the dead.
 
         keys    of each message of the chunk; None: they are worked out later
+        room    how many would be taken at once
         """
         here = chunk
         gone = [part for part in (delayed, dead) if part is not None]
@@ -78,70 +107,105 @@ class Shares:
         if keys is None or self.staging:
             self.staging.main.append(here, solid=False)
             return here if len(here) else None
-        told = [text[0] for text in keys]
+        living = chunk
         if dead is not None:
             out = set(dead)
-            told = [text for lsn, text in zip(chunk, told, strict=True) if lsn not in out]
+            keys = [told for lsn, told in zip(chunk, keys, strict=True) if lsn not in out]
             living = sorted_chunk(sift(chunk, dead)[1]) if len(dead) < len(chunk) else range(0)
-        else:
-            living = chunk
-        groups = self.groups
-        numbers = groups.keys.add(living, told)
+        numbers, tenants = self._note(living, keys)
         if delayed is not None:
             late = set(delayed)
-            numbers = [number for lsn, number in zip(living, numbers, strict=True) if lsn not in late]
-        enter = groups.enter
-        held = [lsn for lsn, number in zip(here, numbers, strict=True) if not enter(lsn, number)]
-        groups.keys.forget_if_many(queue.ready + queue.leased + queue.delayed, queue.living_pieces())
+            here_too = [lsn not in late for lsn in living]
+            numbers = list(compress(numbers, here_too))
+            tenants = list(compress(tenants, here_too))
+        self.keys.forget_if_many(queue.ready + queue.leased + queue.delayed, queue.living_pieces())
+        if self.tenants is not None and self.groups is not None:
+            self.tenants.keys.forget_if_many(queue.ready + queue.leased + queue.delayed, queue.living_pieces())
+        held = list[int]()
+        if self.groups is not None:
+            enter = self.groups.enter
+            free = [enter(lsn, number) for lsn, number in zip(here, numbers, strict=True)]
+            if self.tenants is not None:
+                self.tenants.arrive(list(compress(here, free)), list(compress(tenants, free)), room, self.mono)
+                return here if len(here) else None
+            held = [lsn for lsn, offered in zip(here, free, strict=True) if not offered]
+        elif self.tenants is not None:
+            self.tenants.arrive(here, tenants, room, self.mono)
+            return here if len(here) else None
         return as_chunk(array("q", held)) if held else None
 
+    def _note(self, chunk: Chunk, keys: Sequence[Told]) -> tuple[list[int], list[int]]:
+        """The keys of messages that live from now on; their numbers as groups and as tenants, where there are such."""
+        groups, tenants = self.groups, self.tenants
+        of_group = [] if groups is None else groups.keys.add(chunk, [told[0] for told in keys])
+        of_tenant = [] if tenants is None else tenants.keys.add(chunk, [told[-1] for told in keys])
+        return of_group, of_tenant
+
     def come_back(self, queue: Contents, run: Run) -> Run | None:
-        """A run is ready again, or due; what of it is offered.  The rest is ready here."""
+        """A run is ready again, or due; what of it is offered beside the main order.  The rest is ready here."""
         groups, staging = self.groups, self.staging
         offered = list[int]()
         strange = list[int]()
         others = list[int]()
         waits = bool(staging)
         for lsn in run.chunk:
-            if not groups.keys.knows(lsn):
+            if not self.keys.knows(lsn):
                 staging.out.pop(lsn, None)
                 strange.append(lsn)
                 waits = True
-            elif waits and run.place and not groups.stands(lsn):  # it became due, behind all that wait there
-                strange.append(lsn)
+            elif waits and run.place and (groups is None or not groups.stands(lsn)):
+                strange.append(lsn)  # it became due, behind all that wait there
+            elif groups is None:
+                offered.append(lsn)
             else:
                 free = groups.come_back(run, lsn, groups.keys.of(lsn))
                 if free == lsn:
                     offered.append(lsn)
                 elif free:
                     others.append(free)
+        part = run if len(offered) == len(run.chunk) else run.part(as_chunk(array("q", offered)), False)
+        if self.tenants is not None and offered:
+            self.tenants.put(part)
+            offered = []
         queue.ready += len(run.chunk) - len(offered)
+        if queue.weight >= 0:
+            queue.weight += queue.sizes.total(run.chunk) - (queue.sizes.total(part.chunk) if offered else 0)
         if strange:
             staging.returned.push(run.part(as_chunk(array("q", strange)), False))
         if others:
             self.offer(queue, others)
-        if len(offered) == len(run.chunk):
-            return run
-        return run.part(as_chunk(array("q", offered)), False) if offered else None
+        return part if offered else None
 
     # -- out
 
     def left(self, queue: Contents, runs: Sequence[Run]) -> bool:
         """These are gone for good; whether others are offered in their stead."""
-        groups = self.groups
-        keys = groups.keys
+        groups, tenants = self.groups, self.tenants
         freed = list[int]()
         for run in runs:
             for lsn in run.chunk:
-                if not keys.knows(lsn):
+                if not self.keys.knows(lsn):
                     self.staging.out.pop(lsn, None)
                     continue
-                successor = groups.leave(lsn)
-                if successor:
+                if groups is not None and (successor := groups.leave(lsn)):
                     freed.append(successor)
+                if tenants is not None:
+                    tenants.leave(lsn, self.mono)
         if freed:
             self.offer(queue, freed)
         return bool(freed)
+
+    def freed(self, runs: Sequence[Run]) -> None:
+        """These are leased no longer, whatever becomes of them."""
+        out, tenants = self.staging.out, self.tenants
+        if out:
+            for run in runs:
+                for lsn in run.chunk:
+                    if lsn in out:
+                        out[lsn] = False
+        if tenants is not None:
+            for run in runs:
+                tenants.freed([lsn for lsn in run.chunk if self.keys.knows(lsn)])
 
     def moved(self, queue: Contents, runs: Sequence[Run]) -> None:
         """These were ready and are delayed now: those that were never delivered give way to others of their keys."""
@@ -149,9 +213,11 @@ class Shares:
         freed = list[int]()
         for run in runs:
             for lsn in run.chunk:
-                if not groups.keys.knows(lsn):
+                if not self.keys.knows(lsn):
                     if run.tally != FRESH:
-                        self.staging.out[lsn] = None
+                        self.staging.out[lsn] = False
+                elif groups is None:
+                    continue
                 elif run.tally == FRESH:
                     if successor := groups.give_way(lsn):
                         freed.append(successor)
@@ -164,7 +230,7 @@ class Shares:
         """Let consumers have these, which are counted as ready and wait nowhere."""
         groups = self.groups
         fresh = lsns
-        if groups.apart:
+        if groups is not None and groups.apart:
             fresh = list[int]()
             for lsn in lsns:
                 if lsn in groups.apart:
@@ -175,20 +241,31 @@ class Shares:
             queue.offer(Run(ascending_chunk(fresh), False))
 
     def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that are ready and not offered."""
-        out = self.groups.extract(wanted)
+        """Take those of the wanted that are ready and stand in neither main order nor what came back."""
+        out = [] if self.groups is None else self.groups.extract(wanted)
+        if self.tenants is not None and self.tenants.count:
+            out += self.tenants.extract(wanted)
         if self.staging.count:
             out += self.staging.extract(wanted)
         return out
 
     def drop_ready(self, queue: Contents) -> None:
         """All that is ready is gone, here and among what is offered; the caller has not forgotten the latter yet."""
-        groups = self.groups
-        for lsn, key in groups.clear_lines():
-            groups.keys.drop(lsn, key)
-        for chunk in [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]:
+        groups, tenants = self.groups, self.tenants
+        offered = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
+        if tenants is not None:
+            offered += [*tenants.chunks(), *(run.chunk for run in tenants.runs())]
+            tenants.clear()
+        for lsn, key in [] if groups is None else list(groups.clear_lines()):
+            self.keys.drop(lsn, key)
+            if tenants is not None:
+                tenants.leave(lsn, self.mono)
+        for chunk in offered:
             for lsn in chunk:
-                groups.leave(lsn)
+                if groups is not None:
+                    groups.leave(lsn)
+                if tenants is not None:
+                    tenants.leave(lsn, self.mono)
         out, self.staging = self.staging.out, Staging()
         self.staging.out = out
 
@@ -218,12 +295,15 @@ class Shares:
         asked, staging.asked = staging.asked, range(0)
         if not len(chunk):
             chunk, keys = asked, [(None,) * len(self._expressions)] * len(asked)
-        groups = self.groups
         waiting = {lsn for run in staging.next for lsn in run.chunk}
         for lsn, told in zip(chunk, keys, strict=True):
             if lsn in staging.out:
-                del staging.out[lsn]
-                groups.hold(lsn, groups.keys.add(range(lsn, lsn + 1), told[:1])[0])
+                leased = staging.out.pop(lsn)
+                numbers, _ = self._note(range(lsn, lsn + 1), [told])
+                if self.groups is not None:
+                    self.groups.hold(lsn, numbers[0])
+                if self.tenants is not None and leased:
+                    self.tenants.hold(lsn)
             elif lsn in waiting:
                 staging.answers[lsn] = told
         if not staging.out:
@@ -238,9 +318,9 @@ class Shares:
         for run, lsn, told in self.staging.told():
             some = True
             own = run.tally == FRESH and not run.place
-            known = groups.keys.knows(lsn)
-            number = groups.keys.of(lsn) if known else groups.keys.add(range(lsn, lsn + 1), told[:1])[0]
-            if groups.enter(lsn, number):
+            if not self.keys.knows(lsn):
+                self._note(range(lsn, lsn + 1), [told])
+            if groups is None or groups.enter(lsn, self.keys.of(lsn)):
                 if own:
                     fresh.append(lsn)
                 else:
@@ -256,16 +336,23 @@ class Shares:
     @property
     def due(self) -> int:
         """When to `tick` next, on the monotonic clock; 0 is at once."""
-        return 0 if self.groups.keys.forgetting else NEVER
+        tenants = self.tenants
+        if self.keys.forgetting or (tenants is not None and tenants.keys.forgetting):
+            return 0
+        return NEVER if tenants is None else tenants.due
 
-    def tick(self, queue: Contents) -> None:
+    def tick(self, mono: int) -> None:
         """Do what is due."""
-        if self.groups.keys.forgetting:
-            self.groups.keys.forget_some()
+        if self.keys.forgetting:
+            self.keys.forget_some()
+        if self.tenants is not None:
+            if self.tenants.keys.forgetting:
+                self.tenants.keys.forget_some()
+            self.tenants.tick(mono)
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena."""
-        self.groups.keys.page(move)
+        self.keys.page(move)
         self.staging.main.page(move)
         self.staging.returned.page(move)
 
@@ -273,29 +360,48 @@ class Shares:
 
     def chunks(self) -> Iterator[Chunk]:
         """Ready messages here that were never delivered and stand at their own place; they will not change."""
-        yield from self.groups.waiting()
+        if self.groups is not None:
+            yield from self.groups.waiting()
+        yield from self.in_order()
+
+    def in_order(self) -> Iterator[Chunk]:
+        """Those of them that come as they are kept."""
+        if self.tenants is not None:
+            yield from self.tenants.chunks()
         yield from self.staging.chunks()
 
     def runs(self) -> Iterator[Run]:
         """The other ready messages here."""
-        yield from self.groups.apart.values()
+        if self.groups is not None:
+            yield from self.groups.apart.values()
+        if self.tenants is not None:
+            yield from self.tenants.runs()
         yield from self.staging.runs()
 
     def floor(self) -> int:
         """None here is older than this, or than whoever stands before it."""
-        return min([self.staging.floor(), *self.groups.apart])
+        floor = self.staging.floor()
+        if self.groups is not None:
+            floor = min([floor, *self.groups.apart])
+        return floor if self.tenants is None else min(floor, self.tenants.floor())
 
     def check(self, queue: Contents) -> None:
         """Recount."""
         strange = {lsn for chunk in self.staging.chunks() for lsn in chunk}
         strange.update(lsn for run in self.staging.runs() for lsn in run.chunk)
         strange.update(self.staging.out)
-        strange = {lsn for lsn in strange if not self.groups.keys.knows(lsn)}
+        strange = {lsn for lsn in strange if not self.keys.knows(lsn)}
         living = [lsn for chunk in queue.living_pieces() for lsn in chunk if lsn not in strange]
         dying = {lsn for run in queue.letters.runs() for lsn in run.chunk}
         ready = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
-        known = [lsn for lsn in living if lsn not in dying and self.groups.keys.knows(lsn)]
-        self.groups.check(known, [lsn for chunk in ready for lsn in chunk])
+        if self.tenants is not None:
+            assert not ready, f"{ready} stand beside their tenants"
+            ready = [*self.tenants.chunks(), *(run.chunk for run in self.tenants.runs())]
+            leased = [lsn for run in queue.leased_runs() for lsn in run.chunk]
+            self.tenants.check([lsn for lsn in leased if self.keys.knows(lsn)])
+        if self.groups is not None:
+            known = [lsn for lsn in living if lsn not in dying and self.keys.knows(lsn)]
+            self.groups.check(known, [lsn for chunk in ready for lsn in chunk])
 
 
 def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
@@ -326,6 +432,8 @@ def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     else:
         for run in back:
             shares.staging.returned.push(run)
-        for run in (*queue.leased_runs(), *queue.delays.retries.runs()):
-            shares.staging.out.update(dict.fromkeys(run.chunk))
+        for run in queue.leased_runs():
+            shares.staging.out.update(dict.fromkeys(run.chunk, True))
+        for run in queue.delays.retries.runs():
+            shares.staging.out.update(dict.fromkeys(run.chunk, False))
     queue.renew_targets()

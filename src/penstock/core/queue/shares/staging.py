@@ -33,7 +33,7 @@ class Staging:
         self.returned = Returned()
         self.next: list[Run] = []  # the oldest, which the world is asked about, in the order of the queue
         self.answers: dict[int, Told] = {}  # what it told of those, where older ones are still open
-        self.out: dict[int, None] = {}  # messages that are leased or in back-off
+        self.out: dict[int, bool] = {}  # messages that are leased (True) or in back-off
         self.asked: Chunk = range(0)  # the question under way
         self.serial = 0
 

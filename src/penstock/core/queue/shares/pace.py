@@ -1,0 +1,44 @@
+"""Rates: so many messages in so much time, as a bucket of tokens that fills evenly and holds what one period gives.
+
+Levels are whole numbers, tokens times microseconds, so nothing is ever rounded away.  It knows no message.
+"""
+
+from __future__ import annotations
+
+from penstock.core.queue.order.runs import NEVER
+
+SOONEST_US = 1_000
+"""After an empty bucket nobody looks again before this: of a high rate several go together."""
+
+
+class Pace:
+    """A bucket: full at first."""
+
+    __slots__ = ("_at", "_level", "count", "due", "period")
+
+    def __init__(self, count: int, period: int, mono: int = 0) -> None:
+        """count: messages in each `period` of microseconds."""
+        self.count = count
+        self.period = period
+        self._level = count * period
+        self._at = mono
+        self.due = NEVER  # when there is a token again for who found none, on the monotonic clock
+
+    def allowed(self, mono: int) -> int:
+        """How many may go now; with none `due` says when to ask again."""
+        if mono > self._at:
+            self._level = min(self._level + (mono - self._at) * self.count, self.count * self.period)
+            self._at = mono
+        if self._level >= self.period:
+            self.due = NEVER
+            return self._level // self.period
+        self.due = mono + max(-(-(self.period - self._level) // self.count), SOONEST_US)
+        return 0
+
+    def spend(self, count: int) -> None:
+        """So many went."""
+        self._level = max(self._level - count * self.period, 0)
+
+    def full(self, mono: int) -> bool:
+        """Whether it is as good as a new one."""
+        return self._level + max(mono - self._at, 0) * self.count >= self.count * self.period

@@ -1,0 +1,420 @@
+"""Fair shares: tenants of one queue take turns, each gets as much of a round as its weight says.
+
+Weighted deficit round robin.  Tenants with something to deliver stand in a ring.  Whose turn it is gets its weight
+added to what it may send, sends as much of that as it has, and goes to the end of the ring with the rest, which is
+below one message.  Who has nothing left, or may not have more out (`max_leased`, `rate_limit` of a key), leaves the
+ring with nothing in hand.  Who has something to deliver enters at the end when the next message is chosen, several in
+the order of their first messages.
+
+One message at a time is the definition: what arrives while nothing may be delivered and somebody has room goes out in
+the order of arrival, for each is alone when it comes.
+
+The order within a tenant is that of the queue.  It knows no consumer and no group.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.runs import END, NEVER, Key, Run
+from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.shares.keys import Keys
+from penstock.core.queue.shares.pace import Pace
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.settings import QueueSettings
+
+SLEEPING_MOST = 1024
+"""Buckets of tenants without messages before those that are full are forgotten."""
+
+
+class Tenant:
+    """One key: what of it may be delivered, and what is out."""
+
+    __slots__ = ("deficit", "leased", "main", "number", "pace", "returned", "standing", "weight")
+
+    def __init__(self, number: int, weight: float, pace: Pace | None) -> None:
+        self.number = number
+        self.weight = weight
+        self.pace = pace
+        self.deficit = 0.0
+        self.leased = 0
+        self.standing = False  # in the ring
+        self.main = Main()
+        self.returned: Returned | None = None
+
+    @property
+    def count(self) -> int:
+        """Messages that could be delivered."""
+        return self.main.count + (self.returned.count if self.returned is not None else 0)
+
+    def head(self) -> Key:
+        """Where its first message stands."""
+        first = self.main.key() if self.main.count else END
+        return first if self.returned is None or not self.returned.count else min(first, self.returned.head())
+
+    def put(self, run: Run) -> None:
+        """A run at its place."""
+        if run.tally == FRESH and not run.place and run.chunk[0] > self.main.last():
+            self.main.append(run.chunk, solid=False)
+            return
+        if self.returned is None:
+            self.returned = Returned()
+        run.solid = False
+        self.returned.push(run)
+
+    def take(self, count: int) -> list[Run]:
+        """The first so many, which there are."""
+        returned = self.returned
+        if returned is None or not returned.count:
+            return self.main.take(count)
+        out = list[Run]()
+        while count:
+            first = self.main.key() if self.main.count else END
+            if returned.count and returned.head() < first:
+                part = returned.take(count, first)
+            else:
+                part = self.main.take(count, returned.head()[0] if returned.count else NEVER)
+            count -= sum([len(run.chunk) for run in part])
+            out += part
+        return out
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here."""
+        out = self.main.extract(wanted)
+        if self.returned is not None:
+            out += self.returned.extract(wanted)
+        return out
+
+
+class Tenants:
+    """The tenants of one queue."""
+
+    __slots__ = (
+        "_by_number", "_entering", "_leased_most", "_rate", "_ring", "_sleeping", "_sweep_at", "_through", "_waits",
+        "_weights", "count", "keys",
+    )  # fmt: skip
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.keys = Keys()
+        self.count = 0  # messages that could be delivered, but for what a tenant may have out
+        self._weights: Mapping[str, float] = dict(settings.weights)
+        self._leased_most = settings.max_leased[1] or NEVER
+        self._rate = settings.rate_limit[2:]
+        self._by_number: dict[int, Tenant] = {}
+        self._ring: deque[Tenant] = deque()
+        self._entering: dict[int, Tenant] = {}  # those that may be about to enter it
+        self._through: list[int] = []  # messages that go out as they came, counted as leased
+        self._waits: list[tuple[int, int]] = []  # heap: when a tenant has a token again, its number
+        self._sleeping: dict[str, Pace] = {}  # of tenants that have no message now
+        self._sweep_at = SLEEPING_MOST
+
+    def change(self, settings: QueueSettings) -> None:
+        """Other weights and limits."""
+        self._weights = dict(settings.weights)
+        self._leased_most = settings.max_leased[1] or NEVER
+        if self._rate != settings.rate_limit[2:]:
+            self._rate = settings.rate_limit[2:]
+            self._sleeping = {}
+            for tenant in self._by_number.values():
+                tenant.pace = Pace(*self._rate) if self._rate[0] else None
+        for tenant in self._by_number.values():
+            tenant.weight = self._weights.get(self.keys.texts[tenant.number], 1.0)
+            self._join(tenant)
+
+    def _tenant(self, number: int) -> Tenant:
+        tenant = self._by_number.get(number)
+        if tenant is None:
+            text = self.keys.texts[number]
+            pace = self._sleeping.pop(text, None)
+            if pace is None and self._rate[0]:
+                pace = Pace(*self._rate)
+            tenant = self._by_number[number] = Tenant(number, self._weights.get(text, 1.0), pace)
+        return tenant
+
+    def _join(self, tenant: Tenant) -> None:
+        if not tenant.standing:
+            self._entering[tenant.number] = tenant
+
+    def _enter(self) -> None:
+        """Those that have something to deliver come into the ring."""
+        some = [one for one in self._entering.values() if one.count and one.leased < self._leased_most]
+        if len(some) > 1:
+            some.sort(key=Tenant.head)
+        for tenant in some:
+            if not tenant.standing:
+                tenant.standing = True
+                self._ring.append(tenant)
+        self._entering.clear()
+
+    def _leave_ring(self, tenant: Tenant) -> None:
+        if tenant.standing:
+            if self._ring[0] is tenant:
+                self._ring.popleft()
+            else:
+                self._ring.remove(tenant)
+            tenant.standing, tenant.deficit = False, 0.0
+
+    # -- in
+
+    def arrive(self, lsns: Sequence[int], numbers: Sequence[int], room: int, mono: int) -> None:
+        """New messages, ascending, and the numbers of their keys; `room`: how many would be taken at once."""
+        self.count += len(lsns)
+        if room > 0 and self._next(mono) is None:
+            lsns, numbers = self._let_through(lsns, numbers, room, mono)
+        mine: dict[int, list[int]] = {}
+        for lsn, number in zip(lsns, numbers, strict=True):
+            try:
+                mine[number].append(lsn)
+            except KeyError:
+                mine[number] = [lsn]
+        for number, own in mine.items():
+            tenant = self._tenant(number)
+            chunk = as_chunk(array("q", own))
+            if own[0] > tenant.main.last():
+                tenant.main.append(chunk, solid=False)
+            else:
+                tenant.put(Run(chunk, False))
+            if not tenant.standing:
+                self._join(tenant)
+
+    def _let_through(
+        self, lsns: Sequence[int], numbers: Sequence[int], room: int, mono: int
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """What goes out as it comes; the rest, with its keys."""
+        left, of_left = list[int](), list[int]()
+        for place, (lsn, number) in enumerate(zip(lsns, numbers, strict=True)):
+            if not room:
+                left += lsns[place:]
+                of_left += numbers[place:]
+                break
+            tenant = self._tenant(number)
+            free = tenant.leased < self._leased_most
+            if free and tenant.pace is not None:
+                free = tenant.pace.allowed(mono) > 0
+            if not free:
+                left.append(lsn)
+                of_left.append(number)
+                continue
+            tenant.leased += 1
+            if tenant.pace is not None:
+                tenant.pace.spend(1)
+            self._through.append(lsn)
+            room -= 1
+        return left, of_left
+
+    def come_again(self) -> None:
+        """What was let through and nobody took waits like everything else."""
+        if not self._through:
+            return
+        for lsn in self._through:
+            tenant = self._tenant(self.keys.of(lsn))
+            tenant.leased -= 1
+            tenant.put(Run(range(lsn, lsn + 1), True))
+            self._join(tenant)
+        self._through = []
+
+    def put(self, run: Run) -> None:
+        """Messages that may be delivered now, each at its place."""
+        chunk = run.chunk
+        self.count += len(chunk)
+        if len(chunk) == 1:
+            tenant = self._tenant(self.keys.of(chunk[0]))
+            tenant.put(run)
+            self._join(tenant)
+            return
+        mine: dict[int, list[int]] = {}
+        for lsn, number in zip(chunk, self.keys.each(chunk), strict=True):
+            mine.setdefault(number, []).append(lsn)
+        for number, own in mine.items():
+            tenant = self._tenant(number)
+            tenant.put(run.part(as_chunk(array("q", own)), False))
+            self._join(tenant)
+
+    def hold(self, lsn: int) -> None:
+        """A message that is leased has a key."""
+        self._tenant(self.keys.of(lsn)).leased += 1
+
+    # -- out
+
+    def _next(self, mono: int) -> tuple[Tenant, int] | None:
+        """Whose turn it is, and how many it may have at once; None: nobody may have any."""
+        if self._entering:
+            self._enter()
+        ring = self._ring
+        while ring:
+            tenant = ring[0]
+            most = min(tenant.count, self._leased_most - tenant.leased)
+            if most > 0 and tenant.pace is not None:
+                most = min(most, tenant.pace.allowed(mono))
+                if most <= 0:
+                    heappush(self._waits, (tenant.pace.due, tenant.number))
+            if most <= 0:
+                self._leave_ring(tenant)
+                continue
+            if tenant.deficit < 1:
+                tenant.deficit += tenant.weight
+                if tenant.deficit < 1:
+                    ring.rotate(-1)
+                    continue
+            return tenant, min(most, int(tenant.deficit))
+        return None
+
+    def peek(self, mono: int) -> Key | None:
+        """Where the message stands that goes next."""
+        if self._through:
+            return self._through[0], self._through[0]
+        turn = self._next(mono)
+        return None if turn is None else turn[0].head()
+
+    def take(self, count: int, mono: int) -> list[Run]:
+        """Up to `count` messages, in the order in which they go; they count as leased."""
+        out = list[Run]()
+        if self._through:
+            some, self._through = self._through[:count], self._through[count:]
+            self.count -= len(some)
+            count -= len(some)
+            out.append(Run(as_chunk(array("q", some)), False))
+        while count > 0 and not self._through and (turn := self._next(mono)) is not None:
+            tenant, most = turn
+            n = min(most, count)
+            out += tenant.take(n)
+            count -= n
+            self.count -= n
+            tenant.deficit -= n
+            tenant.leased += n
+            if tenant.pace is not None:
+                tenant.pace.spend(n)
+            if not tenant.count or tenant.leased >= self._leased_most:
+                self._leave_ring(tenant)
+            elif tenant.deficit < 1:
+                self._ring.rotate(-1)
+        for run in out:
+            run.solid = False
+        return out
+
+    def freed(self, lsns: Iterable[int]) -> None:
+        """These are leased no longer."""
+        for lsn in lsns:
+            tenant = self._by_number.get(self.keys.of(lsn))
+            if tenant is not None:
+                tenant.leased -= 1
+                self._join(tenant)
+
+    def leave(self, lsn: int, mono: int) -> None:
+        """A message that waited nowhere is gone for good."""
+        number = self.keys.of(lsn)
+        text = self.keys.texts[number]
+        self.keys.drop(lsn, number)
+        if number and self.keys.living[number]:
+            return
+        tenant = self._by_number.get(number)
+        if number and tenant is not None:
+            del self._by_number[number]
+            self._leave_ring(tenant)
+            self._entering.pop(number, None)
+            if tenant.pace is not None and not tenant.pace.full(mono):
+                self._sleep(text, tenant.pace, mono)
+
+    def _sleep(self, text: str, pace: Pace, mono: int) -> None:
+        sleeping = self._sleeping
+        sleeping[text] = pace
+        if len(sleeping) > self._sweep_at:
+            self._sleeping = {name: one for name, one in sleeping.items() if not one.full(mono)}
+            self._sweep_at = max(SLEEPING_MOST, 2 * len(self._sleeping))
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that wait here."""
+        self.come_again()
+        mine: dict[int, list[int]] = {}
+        for lsn in self.keys.among(wanted):
+            mine.setdefault(self.keys.of(lsn), []).append(lsn)
+        out = list[Run]()
+        for number, own in mine.items():
+            tenant = self._by_number.get(number)
+            if tenant is not None:
+                out += tenant.extract(as_chunk(array("q", sorted(own))))
+                if not tenant.count:
+                    self._leave_ring(tenant)
+        self.count -= sum(len(run.chunk) for run in out)
+        return out
+
+    # -- time
+
+    @property
+    def due(self) -> int:
+        """When a tenant has a token again."""
+        return self._waits[0][0] if self._waits else NEVER
+
+    def tick(self, mono: int) -> bool:
+        """Let those in the ring that have a token again; whether there were any."""
+        some = False
+        while self._waits and self._waits[0][0] <= mono:
+            tenant = self._by_number.get(heappop(self._waits)[1])
+            if tenant is not None:
+                self._join(tenant)
+                some = True
+        return some
+
+    # -- asked
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def tenant(self, lsn: int) -> Tenant | None:
+        """Whose a message is."""
+        return self._by_number.get(self.keys.of(lsn)) if self.keys.knows(lsn) else None
+
+    def leased_most(self) -> int:
+        """How many a tenant may have out."""
+        return self._leased_most
+
+    def chunks(self) -> Iterator[Chunk]:
+        """What was never delivered and stands at its own place; copies."""
+        self.come_again()
+        for tenant in self._by_number.values():
+            yield from tenant.main.chunks()
+
+    def runs(self) -> Iterator[Run]:
+        """The others."""
+        self.come_again()
+        for tenant in self._by_number.values():
+            if tenant.returned is not None:
+                yield from tenant.returned.runs()
+
+    def clear(self) -> None:
+        """Nothing may be delivered any more: it is gone."""
+        for tenant in self._by_number.values():
+            tenant.main, tenant.returned, tenant.standing, tenant.deficit = Main(), None, False, 0.0
+        self._ring.clear()
+        self._entering.clear()
+        self.count = 0
+
+    def floor(self) -> int:
+        """None here is older."""
+        floor = NEVER
+        for tenant in self._by_number.values():
+            if tenant.main.count:
+                floor = min(floor, tenant.main.lowest())
+            if tenant.returned is not None and tenant.returned.count:
+                floor = min(floor, tenant.returned.lowest())
+        return floor
+
+    def check(self, leased: Sequence[int]) -> None:
+        """Recount; `leased`: all leased messages whose keys are known."""
+        self.come_again()
+        assert self.count == sum(tenant.count for tenant in self._by_number.values())
+        told: dict[int, int] = {}
+        for lsn in leased:
+            told[self.keys.of(lsn)] = told.get(self.keys.of(lsn), 0) + 1
+        counted = {number: tenant.leased for number, tenant in self._by_number.items() if tenant.leased}
+        assert told == counted, f"tenants lease {told}, counted {counted}"
+        for tenant in self._by_number.values():
+            if tenant.count and tenant.leased < self._leased_most and tenant.pace is None:
+                assert tenant.standing or tenant.number in self._entering, f"tenant {tenant.number} is left out"
+        for number in self._by_number:
+            assert not number or self.keys.living[number], f"tenant {number} has no message"

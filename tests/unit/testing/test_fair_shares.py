@@ -1,0 +1,140 @@
+"""Tenants of one queue take turns; how many are leased, and how many go in a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.testing import Broker
+
+
+def broker(**more: object) -> Broker:
+    return Broker(config={"queue": [{"name": "q", **more}]})
+
+
+def publish(broker: Broker, keys: str) -> None:
+    for n, key in enumerate(keys):
+        broker.publish("q", orjson.dumps({"t": key, "n": n}))
+
+
+def tenants(messages: Any) -> str:
+    return "".join(orjson.loads(message.body)["t"] for message in messages)
+
+
+def numbers(messages: Any) -> list[int]:
+    return [orjson.loads(message.body)["n"] for message in messages]
+
+
+def test_tenants_take_turns_by_their_weights() -> None:
+    with broker(fairness_key="/t", weights={"a": 2}) as b:
+        publish(b, "aaaaaaaabbbbcc")
+        messages = b.subscribe("q", max_backlog=12).take()
+        assert tenants(messages) == "aabcaabcaaba"
+        assert [n for n in numbers(messages) if n < 8] == sorted(n for n in numbers(messages) if n < 8)
+
+
+def test_one_busy_tenant_does_not_hold_up_the_others() -> None:
+    with broker(fairness_key="/t") as b:
+        publish(b, "a" * 200 + "b")
+        one = b.subscribe("q", max_backlog=2)
+        assert tenants(one.take()) == "ab"
+
+
+def test_who_waits_gets_what_comes_in_the_order_of_arrival() -> None:
+    with broker(fairness_key="/t", weights={"a": 3}) as b:
+        one = b.subscribe("q", max_backlog=10)
+        publish(b, "abacab")
+        assert numbers(one.take()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_so_many_of_a_tenant_are_leased_at_once() -> None:
+    with broker(fairness_key="/t", max_leased={"queue": 4, "key": 2}) as b:
+        publish(b, "aaaabc")
+        one, two = b.subscribe("q", max_backlog=10), b.subscribe("q", max_backlog=10)
+        held = one.take() + two.take()
+        assert sorted(tenants(held)) == ["a", "a", "b", "c"]
+        next(message for message in held if tenants([message]) == "b").ack()
+        assert one.take() + two.take() == []  # two of a are out
+        next(message for message in held if tenants([message]) == "a").ack()
+        assert tenants(one.take() + two.take()) == "a"
+    with broker(max_leased=2) as b:
+        publish(b, "abc")
+        assert len(b.subscribe("q", max_backlog=10).take()) == 2
+
+
+def test_a_restart_forgets_the_ring_and_keeps_the_shares() -> None:
+    with broker(fairness_key="/t", weights={"b": 2}) as b:
+        publish(b, "aaaabbbb")
+        b.restart()
+        assert tenants(b.subscribe("q", max_backlog=6).take()) == "abbabb"
+
+
+def test_shares_and_groups_together() -> None:
+    with broker(fairness_key="/t", group_key="/t") as b:
+        publish(b, "aabbc")
+        one = b.subscribe("q", max_backlog=10)
+        held = one.take()
+        assert numbers(held) == [0, 2, 4]
+        held[1].ack()
+        assert numbers(one.take()) == [3]
+
+
+def test_so_many_messages_in_a_time() -> None:
+    with broker(rate_limit="10/s") as b:
+        one = b.subscribe("q", max_backlog=100)
+        publish(b, "x" * 40)
+        assert len(one.take()) == 10
+        b.advance(0.5)
+        assert len(one.take()) == 5
+        b.advance(1.0)
+        assert len(one.take()) == 10
+        b.alter("q", rate_limit=None)
+        assert len(one.take()) == 15
+
+
+def test_a_rate_for_each_tenant_outlives_its_messages() -> None:
+    with broker(fairness_key="/t", rate_limit={"key": "2/s"}) as b:
+        one = b.subscribe("q", max_backlog=100)
+        publish(b, "aaaab")
+        first = one.take()
+        assert sorted(tenants(first)) == ["a", "a", "b"]
+        b.advance(1.0)
+        rest = one.take()
+        assert tenants(rest) == "aa"
+        for message in first + rest:
+            message.ack()
+        publish(b, "aab")
+        assert tenants(one.take()) == "b"  # its bucket is empty still
+        b.advance(1.0)
+        assert tenants(one.take()) == "aa"
+
+
+def test_weights_and_limits_change_on_a_living_queue() -> None:
+    with broker(fairness_key="/t") as b:
+        publish(b, "aaaabbbb")
+        b.alter("q", weights={"a": 3})
+        one = b.subscribe("q", max_backlog=5)
+        assert tenants(one.take()) == "aaaba"
+        b.alter("q", fairness_key=None, weights=None)
+        assert tenants(b.subscribe("q", max_backlog=5).take()) == "bbb"
+
+
+def test_shares_are_refused_where_they_could_not_hold() -> None:
+    for more in (
+        {"weights": {"a": 2}},
+        {"max_leased": {"key": 2}},
+        {"rate_limit": {"key": "2/s"}},
+        {"rate_limit": "2"},
+        {"rate_limit": "2/fortnight"},
+        {"fairness_key": "/t", "weights": {"a": 0}},
+        {"fairness_key": "/t", "priority_expression": "/p"},
+        {"fairness_key": "/t", "max_length": 10},
+        {"fairness_key": "/t", "max_leased": {"key": 1}, "semantics": "at-most-once"},
+    ):
+        with pytest.raises(PenstockError):
+            broker(**more)
+    with broker(fairness_key="/t") as b, pytest.raises(PenstockError, match="fairness_key"):
+        b.subscribe("q", filter="/n = 1")
