@@ -115,6 +115,18 @@ def test_an_expiry_that_feeds_its_own_queue_ends_after_some_rounds() -> None:
         assert counted(broker, "again") == (0, 1)
 
 
+def test_a_ring_of_an_action_and_a_dead_letter_exchange_ends_after_some_rounds() -> None:
+    action = {"name": "on", "on": {"queue": "a", "event": "expire"}, "do": {"publish": {"topic": "b"}}}
+    back = {"dead_letter_exchange": "", "dead_letter_routing_key": "a"}
+    with broker_of(
+        action, queues=({"name": "a", "expiration": "1s"}, {"name": "b", "expiration": "1s", **back})
+    ) as broker:
+        broker.publish("a", "x")
+        broker.advance(120)
+        assert broker.stats("a")["published"] == 9
+        assert counted(broker, "on") == (0, 1)
+
+
 def test_steps_run_in_order_and_see_what_earlier_ones_found(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock.actions")
     steps: list[Step] = [

@@ -226,9 +226,9 @@ class DeadLetters:
         unwanted = published.lost()
         causes = [cause for row, cause in enumerate(one.causes) if row not in unwanted]
         lsns = published.positions
-        if one.hops:
-            for lsn, cause in zip(lsns, causes, strict=True):
-                self._hops.add(lsn, lsn + 1, self._hops.of(cause) + 1)
+        for lsn, cause in zip(lsns, causes, strict=True):  # a dead letter goes on counting, or a ring never ends
+            if hops := self._hops.of(cause) + one.hops:
+                self._hops.add(lsn, lsn + 1, hops)
         if one.onward:
             return list(zip(causes, lsns, strict=True))
         self.letters.part()
