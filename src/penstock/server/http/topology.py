@@ -45,7 +45,8 @@ class Topology(Commands):
             lambda: self.core.declare_queue(
                 self.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete, arguments=arguments,
                 given=given_arguments(arguments),
-            )
+            ),
+            wait=wait,
         )  # fmt: skip
         return present is None
 
