@@ -51,6 +51,7 @@ class Kind(IntEnum):
     RETURN = 21  # header {"cause", "failed", "cancelled", "unseen"?, "not_before"?}: back to ready (or delayed)
     SETTLE = 22  # header {"by"}: acknowledged, or removed at send
     EXPIRE = 23  # header {"reason", "by"?, "dead": [[cause, new], ...]?, "left": [[action, step, pairs], ...]?}:
+    #   or {"reason", "refused": [new, ...]}: dead letters of newcomers that it refused
     #   removed without success; left: what actions still have to do, from which step on (-1: all, not judged yet)
     DROP = 24  # header {"reason"}: gave way to a limit
     PURGE = 25  # everything that was ready when the queue was purged

@@ -137,6 +137,35 @@ def test_reject_publish_refuses_the_newcomer_even_beside_an_idle_consumer() -> N
     assert world.core.stats(queue, world.now)["refused"] == 2
 
 
+def test_a_rejecting_queue_counts_bytes_row_by_row() -> None:
+    """What is too large is refused, and a smaller one behind it is not."""
+    world = World()
+    queue = world.declare("q", max_length_bytes=100, overflow="reject-publish")
+    published = world.publish("q", b"x" * 60, b"y" * 60, b"z" * 40, b"", b"!")
+    assert [row for row, _ in published.refused] == [1, 4]
+    assert "max_length_bytes is 100" in str(published.refused[0][1])
+    assert queue.weight == queue.ready_bytes == 100
+    assert [row for row, _ in world.publish("q", b"", b"x").refused] == [1]
+
+
+def test_a_body_larger_than_the_limit_empties_a_queue_that_drops() -> None:
+    world = World()
+    letters = world.declare("letters")
+    queue = world.declare("q", max_length_bytes=100, dead_letter_exchange="", dead_letter_routing_key="letters")
+    world.publish("q", b"a" * 30, b"b" * 30, b"c" * 30)
+    assert queue.ready == 3
+    world.publish("q", b"d" * 101)
+    assert queue.ready == 0
+    assert [len(body) for body in world.contents(letters)] == [30, 30, 30, 101]
+
+
+def test_empty_messages_weigh_nothing() -> None:
+    world = World()
+    queue = world.declare("q", max_length_bytes=100)
+    world.publish("q", b"x" * 100, b"", b"", b"")
+    assert queue.ready == 4
+
+
 def test_what_is_dispatched_makes_room_for_the_next_of_a_batch() -> None:
     world = World()
     queue = world.declare("q", max_length=2, overflow="reject-publish")
@@ -203,3 +232,52 @@ def test_a_scheduled_message_counts_when_it_is_due_and_is_offered_like_a_newcome
     world.advance(2)
     assert world.contents(queue) == [b"later"]
     assert world.wall > START
+
+
+def test_a_refused_newcomer_becomes_a_dead_letter_and_is_refused_still() -> None:
+    world = World()
+    letters = world.declare("letters")
+    queue = world.declare(
+        "q",
+        max_length=1,
+        overflow="reject-publish-dlx",
+        dead_letter_exchange="",
+        dead_letter_routing_key="letters",
+    )
+    published = world.publish("q", b"a", b"b", b"c")
+    assert [row for row, _ in published.refused] == [1, 2]
+    assert world.contents(queue) == [b"a"]
+    assert world.contents(letters) == [b"b", b"c"]
+    lsn = min(lsn for chunk in letters.snapshot()[0] for lsn in chunk)
+    [death] = world.headers(lsn)["x-death"]  # type: ignore[misc, union-attr]
+    assert (death["reason"], death["queue"], death["count"]) == ("maxlen", "q", 1)  # type: ignore[index, call-overload]
+    folded, living = world.folded().queues[letters.id], world.core.durable_state().queues[letters.id]
+    assert "letter" in folded.columns
+    assert folded == living
+
+
+def test_refusals_go_through_a_chain_of_full_queues_without_recursion() -> None:
+    world = World()
+    count = 100
+    for number in range(count):
+        world.declare(
+            f"q{number}",
+            max_length=0,
+            overflow="reject-publish-dlx",
+            dead_letter_exchange="",
+            dead_letter_routing_key=f"q{number + 1}",
+        )
+    last = world.declare(f"q{count}")
+    assert len(world.publish("q0", b"far").refused) == 1
+    assert world.contents(last) == [b"far"]
+    [lsn] = [lsn for chunk in last.snapshot()[0] for lsn in chunk]
+    assert len(world.headers(lsn)["x-death"]) == count  # type: ignore[arg-type]
+
+
+def test_a_full_queue_that_is_its_own_target_loses_the_newcomer() -> None:
+    world = World()
+    queue = world.declare(
+        "q", max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="", dead_letter_routing_key="q"
+    )
+    assert len(world.publish("q", b"a", b"b").refused) == 1
+    assert world.contents(queue) == [b"a"]

@@ -25,11 +25,16 @@ Store: TypeAlias = "Callable[[Publishes, int, Mapping[int, frozenset[str]]], Pub
 """Publishes a batch from a row on, but for what queues of these names must not take, by row."""
 
 
+Dying: TypeAlias = "tuple[Queue, Publishes, Sequence[int]]"
+"""A queue that refused rows of a batch, and wants them to be dead letters."""
+
+
 class Admission:
     """Cuts batches for queues that refuse."""
 
     def __init__(self, outbox: Outbox[Effect]) -> None:
         self._outbox = outbox
+        self.dying: list[Dying] = []  # refused rows that become dead letters; the publisher sees to them
 
     def publish(
         self,
@@ -56,6 +61,8 @@ class Admission:
             for queue, some in refused:
                 assert queue.limits is not None
                 why = refusing.refusal(queue, queue.limits, len(some))
+                if queue.limits.letters:
+                    self.dying.append((queue, batch, some))
                 for row in some:
                     reasons.setdefault(row, why)
                     bans[row - start] = bans.get(row - start, frozenset()) | {queue.name}

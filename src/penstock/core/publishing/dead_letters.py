@@ -25,6 +25,7 @@ from penstock.core.publishing.waiting import DUE, due_rows
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.view import Letter, Queue
 from penstock.records import properties as header_codec
+from penstock.records.bodies import listed
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
@@ -97,6 +98,7 @@ class DeadLetters:
         self._find_topic = find_topic
         self._origin = origin
         self._instance = instance
+        publisher.bury = self.refused
         self.letters = Marks()  # rows that the server wrote as dead letters
         self.counts = dict[str, int]()  # messages that became a dead letter in this process, by AMQP's reason
 
@@ -158,6 +160,34 @@ class DeadLetters:
                 act.after = lsn
                 self._outbox.effect(act)
 
+    def refused(self, now: Now, queue: Queue, batch: Publishes, rows: Sequence[int], own: bool) -> None:
+        """A queue refused these rows of a batch, and they become dead letters: the record names them, for they had no
+        place in it that it could name.  `own`: the server made them, so the history in their headers counts.
+        """
+        target = queue.settings.letters_to("maxlen")
+        if target is None:
+            return
+        exchange, key = target
+        letters = _Letters([], [], [], [], {})
+        bodies = listed(batch.bodies)
+        for row in rows:
+            came_by, data = batch.topic_of(row), batch.properties_of(row)
+            topic = self._find_topic(queue.vhost, exchange, came_by.name if key is None else key)
+            if topic is None:
+                continue
+            traits = self._publisher.traits[data]
+            death = Death(queue.name, "maxlen", came_by.exchange, (came_by.name, *traits.keys), self._outbox.time)
+            header, history = after_death(traits.cleaned or data, death, own=own)
+            letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
+            letters.causes.append(0)
+            letters.topics.append(topic)
+            letters.properties.append(header)
+            letters.bodies.append(bodies[row])
+        new = [lsn for _, lsn in self._publish(now, letters.prepared(carbon=key is None), admitted=False)]
+        if new:
+            self.counts["maxlen"] = self.counts.get("maxlen", 0) + len(new)
+            self._outbox.record(Kind.EXPIRE, queue.name, {"reason": "maxlen", "refused": new}, pack_pairs(queue.id, ()))
+
     def _onward(self, queue: Queue, exchange: str, rows: Rows, order: Sequence[int], why: str) -> list[Prepared]:
         """What was due at an exchange is published there; what ended otherwise is not."""
         if why != DUE:
@@ -211,7 +241,7 @@ class DeadLetters:
         prepared = letters.prepared(carbon=False)
         return Prepared(prepared.batch, prepared.causes, prepared.banned, carbon=False, acts=led.acts, hops=True)
 
-    def _publish(self, now: Now, one: Prepared) -> list[tuple[int, int]]:
+    def _publish(self, now: Now, one: Prepared, *, admitted: bool = True) -> list[tuple[int, int]]:
         """Write the rows that some queue or topic wants; returns (cause, new) pairs."""
         if not one.causes:
             return []
@@ -219,7 +249,7 @@ class DeadLetters:
             published = self._publisher.publish(now, one.batch, numbered=True, admitted=True)
         else:
             published = self._publisher.publish(
-                now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned, admitted=True
+                now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned, admitted=admitted
             )
         if not published.stored:
             return []

@@ -9,7 +9,7 @@ is worked out elsewhere (`routed`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Effect
@@ -63,6 +63,9 @@ class Publisher:
         self.keyed: Keyed | None = None  # once there are SOW topics
         self._rows = RowRouter(router, interning, self.traits)
         self._admission = Admission(outbox)
+        self._burying = False
+        self._mourning: list[tuple[Queue, Publishes, Sequence[int], bool]] = []  # refused; the server's own rows or not
+        self.bury: Callable[[Now, Queue, Publishes, Sequence[int], bool], None] | None = None  # makes dead letters
         self._arrivals = Arrivals(outbox, interning, touched, sizes)
 
     @property
@@ -173,7 +176,22 @@ class Publisher:
             return store(batch, skip, banned or {})
         if not trusted:
             fill_times(batch, self._traits_of(batch), self._outbox.time)
-        return self._admission.publish(now, batch, skip, takers, banned, store)
+        if not any(queue.limits is not None and queue.limits.letters for queue, _ in takers):
+            return self._admission.publish(now, batch, skip, takers, banned, store)
+        self._outbox.begin()
+        published = self._admission.publish(now, batch, skip, takers, banned, store)
+        self._mourning += [(*one, trusted) for one in self._admission.dying]
+        self._admission.dying.clear()
+        if not self._burying:  # what a dead letter's own target refuses comes after it, not within
+            self._burying = True
+            try:
+                while self._mourning:
+                    assert self.bury is not None
+                    self.bury(now, *self._mourning.pop(0))
+            finally:
+                self._burying = False
+        self._outbox.end()
+        return published
 
     def _rejecting(
         self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None

@@ -98,7 +98,9 @@ class Objects:
                 number = int(values[0])
                 self.took[number] = np.concatenate((self.took.get(number, _NONE), values[1:]))
             case Kind.EXPIRE:
-                self.letters += [new for _, new in cast("list[tuple[int, int]]", load(header).get("dead") or ())]
+                told = load(header)
+                self.letters += [new for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())]
+                self.letters += cast("list[int]", told.get("refused") or ())
                 queue, pairs = self._queue_and_pairs(body)
                 if queue is not None:
                     queue.removed.append(pairs)

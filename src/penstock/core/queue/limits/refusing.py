@@ -17,6 +17,7 @@ from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.limits import MAXLEN, Limits
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import QueueFull
+from penstock.records.bodies import lengths
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 
@@ -30,7 +31,7 @@ def settled(queue: Queue, now: Now, sink: Sink, count: int) -> None:
     assert limits is not None
     if queue.is_due(now):
         queue.tick(now, sink)
-    while queue.hungry and queue.ready + count > limits.length:
+    while queue.hungry and (queue.ready + count > limits.length or limits.size < NEVER):
         queue.serve(now, sink)
 
 
@@ -46,18 +47,21 @@ def judged(
     through = _through(queue, batch)
     free = limits.length - queue.ready
     later = batch.not_before
-    if later is None or not any(later):
+    if limits.size == NEVER and (later is None or not any(later)):
         if free <= 0:
             return rows, None
         if through is not None:
             return rows[free + through :], None
         return (), rows[free] if free < len(rows) else None
+    space = limits.size - queue.weight if limits.size < NEVER else NEVER
+    each = lengths(batch.bodies) if limits.size < NEVER else None
     refused = list[int]()
     accepted = False
     for row in rows:
-        if later[row] > now.wall:
+        if later is not None and later[row] > now.wall:
             continue
-        if free <= 0:
+        size = 0 if each is None else int(each[row])
+        if free <= 0 or size > space:
             if accepted and through is None:
                 return refused, row
             refused.append(row)
@@ -67,6 +71,7 @@ def judged(
             through -= 1
         else:
             free -= 1
+            space -= size
     return refused, None
 
 
@@ -95,9 +100,14 @@ def refusal(queue: Queue, limits: Limits, count: int) -> QueueFull:
     if figures is None:
         figures = queue.figures = Figures()
     figures.refused += count
+    told = list[str]()
+    if limits.length < NEVER:
+        told.append(f"max_length is {limits.length}, {queue.ready} messages are ready")
+    if limits.size < NEVER:
+        told.append(f"max_length_bytes is {limits.size}, {queue.weight} bytes are ready")
     return QueueFull(
-        f"queue '{queue.name}' in vhost '{queue.vhost}' is full: "
-        f"max_length is {limits.length}, {max(queue.ready, limits.length)} messages are ready",
+        f"queue '{queue.name}' in vhost '{queue.vhost}' takes no more: {'; '.join(told)}; of those that came with it "
+        f"{count} {'is' if count == 1 else 'are'} refused",
         reason=MAXLEN,
     )
 
@@ -117,18 +127,18 @@ class Reckoning:
         """Which of these rows, ascending, have no room behind those that were asked about before."""
         limits = queue.limits
         assert limits is not None
-        later, weighs = batch.not_before, limits.size < NEVER
-        count, size = self._taken.get(queue, (0, 0))
-        free, room = limits.length - queue.ready, limits.size - queue.weight if weighs else 0
+        later = batch.not_before
+        taken, size = self._taken.get(queue, (0, 0))
+        each = lengths(batch.bodies) if limits.size < NEVER else None
         out = list[int]()
         for row in rows:
             if later is not None and later[row] > now.wall:
                 continue
-            weight = len(batch.bodies[row]) if weighs else 0
-            if count >= free or size + weight > room:
+            mine = 0 if each is None else int(each[row])
+            if queue.ready + taken >= limits.length or queue.weight + size + mine > limits.size:
                 out.append(row)
             else:
-                count += 1
-                size += weight
-        self._taken[queue] = count, size
+                taken += 1
+                size += mine
+        self._taken[queue] = taken, size
         return out
