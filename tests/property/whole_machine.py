@@ -386,6 +386,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         if len(new) % 3 == 1:
             living = sorted(m.lsn for m in messages)
             self.sizes = self.sizes.only(within(packed(np.array(living, dtype=np.int64))) if living else NO_PAIRS)
+            self.weighed.intersection_update(living)  # a pass that goes on after a crash finds some anew
 
     def same_deferred(self) -> None:
         told = [(set(entry.lsns), entry.verb, entry.by, entry.until) for entry in self.deferred.by_queue.get(1, ())]
