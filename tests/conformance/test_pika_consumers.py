@@ -495,3 +495,33 @@ def test_a_return_goes_to_its_place_ahead_of_younger_ones(connect: Callable[[], 
     assert gets(one) == ["1", "3", "4"]
     one.close()
     assert gets(two) == ["0", "2"]
+
+
+# -- last values, and consumers that remove nothing
+
+
+def test_last_values_replace_within_one_read_and_out_ones_stay_out(broker: Broker, channel: BlockingChannel) -> None:
+    channel.queue_declare("q", durable=True, arguments={"x-last-value-key": "/@headers/symbol"})
+    raw = channel.connection.channel()  # without confirms: one read brings many
+    for number in range(300):
+        properties = pika.BasicProperties(delivery_mode=2, headers={"symbol": f"s{number % 3}"})
+        raw.basic_publish("", "q", str(number), properties)
+    raw.basic_qos(prefetch_count=0)
+    assert broker.stats("q")["ready"] == 3
+    method, _, body = channel.basic_get("q")
+    assert body == b"297"
+    channel.basic_publish("", "q", b"newer", pika.BasicProperties(delivery_mode=2, headers={"symbol": "s0"}))
+    channel.basic_nack(method.delivery_tag)
+    assert gets(channel) == ["298", "299", "newer"]
+
+
+def test_consumers_that_remove_nothing_see_all_and_gets_walk_on(broker: Broker, channel: BlockingChannel) -> None:
+    channel.queue_declare("q", durable=True, arguments={"x-non-destructive": True})
+    publish(channel, "a", "b")
+    one, two = Taker(channel), Taker(channel, ack=True)
+    assert (one.wait(2), two.wait(2)) == (["a", "b"], ["a", "b"])
+    channel.basic_ack(one.got[-1][0], multiple=True)
+    assert gets(channel) == ["a", "b"]
+    publish(channel, "c")
+    assert (one.wait(3)[2:], two.wait(3)[2:]) == (["c"], ["c"])
+    assert broker.stats("q")["ready"] == 3
