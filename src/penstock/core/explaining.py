@@ -18,6 +18,7 @@ from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.settling.attempts import binding_limit
 from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.shares import told as told_shares
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now
 
@@ -123,6 +124,10 @@ def _at_work(queue: Queue, now: Now) -> Iterator[Reason]:
         yield Reason("expiring", "messages that expired are being removed first")
 
 
+def _shares(queue: Queue, now: Now) -> Iterator[Reason]:
+    return (Reason(word, text) for word, text in told_shares.reasons(queue, now.mono))
+
+
 def _takers(queue: Queue, now: Now) -> Iterator[Reason]:
     roster = queue.roster.all
     if not roster:
@@ -205,6 +210,10 @@ def _state(queue: Queue, lsn: int, now: Now) -> Reason | None:
         return Reason("inactive", f"it is inactive behind the target depth of {depth}")
     if queue.main.count and queue.main.has(lsn):
         return Reason("ready", "it is ready")
+    if (waits := told_shares.where(queue, lsn)) is not None:
+        word, text, front = waits
+        holder = _state(queue, front, now) if front else None
+        return Reason(word, f"{text}, of which is said: {holder.text}" if holder is not None else text)
     for run in queue.returned.runs():
         if _has(run.chunk, lsn):
             many = f"{run.tally.deliveries} deliver{'y' if run.tally.deliveries == 1 else 'ies'}"
@@ -296,7 +305,7 @@ def _has(chunk: Chunk, lsn: int) -> bool:
 _OF_EMPTY = frozenset({"empty", "none_ready", "delayed", "leased", "dying", "inactive", "barrier"})
 """What a look at the queue says of other messages."""
 
-QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, _waiting, _at_work, _takers]
+QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, _waiting, _at_work, _shares, _takers]
 MESSAGE_REASONS: list[MessageReasons] = []
 
 __all__ = ["MESSAGE_REASONS", "QUEUE_REASONS", "Reason", "explain_message", "explain_queue"]

@@ -138,3 +138,16 @@ def test_shares_are_refused_where_they_could_not_hold() -> None:
             broker(**more)
     with broker(fairness_key="/t") as b, pytest.raises(PenstockError, match="fairness_key"):
         b.subscribe("q", filter="/n = 1")
+
+
+def test_it_is_told_why_tenants_and_rates_wait() -> None:
+    with broker(fairness_key="/t", max_leased={"key": 1}) as b:
+        publish(b, "aab")
+        b.subscribe("q", max_backlog=10).take()
+        assert "tenants" in {reason.code for reason in b.explain("q")}
+        assert b.stats("q")["tenants"] == 2
+    with broker(rate_limit="1/s") as b:
+        publish(b, "aa")
+        b.subscribe("q", max_backlog=10).take()
+        [text] = [reason.text for reason in b.explain("q") if reason.code == "rate_limit"]
+        assert text == "its rate_limit of 1 in 1s is used up, the next may go in 1s"

@@ -189,3 +189,18 @@ def test_it_is_refused_where_it_could_not_hold() -> None:
         publish(b, "a", "a")
         with pytest.raises(PenstockError):
             publish(b, "a")
+
+
+def test_it_is_told_which_key_is_held_by_whom_until_when() -> None:
+    with broker() as b:
+        bookmarks = publish(b, "a", "a")
+        b.subscribe("q", max_backlog=10, name="worker").take()
+        codes = {reason.code: reason.text for reason in b.explain("q")}
+        assert codes["group_key"] == "1 of its messages wait behind others of their keys"
+        [reason, *_] = b.explain("q", bookmarks[1])
+        assert reason.code == "group_key"
+        assert "its key 'a' is in use by the message at LSN" in reason.text
+        assert "leased by consumer" in reason.text
+        assert "until" in reason.text
+        assert b.stats("q")["group_keys"] == 1
+        assert b.stats("q")["group_waiting"] == 1

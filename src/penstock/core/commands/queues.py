@@ -14,6 +14,7 @@ from penstock.core.queue import aside
 from penstock.core.queue.dispatching.attendance import active_tag, note_use
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
+from penstock.core.queue.shares.told import figures
 from penstock.core.queue.view import Queue
 from penstock.core.queue.weighing import leased_bytes, total_bytes
 from penstock.errors import AccessRefused, PreconditionFailed
@@ -202,4 +203,5 @@ class QueueCommands(RecoveryCommands):
             "deferred_acks": self._deferred.count(queue.id),
             "deferred_ack_count": self._deferred.count(queue.id),
             **priorities(queue),
+            **figures(queue),
         }

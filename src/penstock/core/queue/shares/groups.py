@@ -209,6 +209,12 @@ class Groups:
         key = self.keys.of(lsn)
         return key != NO_KEY and self.front(key) == lsn
 
+    def waits(self, lsn: int) -> bool:
+        """Whether this message waits in line."""
+        if not self.keys.knows(lsn) or (line := self._lines.get(self.keys.of(lsn))) is None:
+            return False
+        return self._find(line, lsn) > 0
+
     def behind(self, key: int) -> int:
         """How many wait in line for a key."""
         line = self._lines.get(key)

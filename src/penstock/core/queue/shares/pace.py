@@ -35,6 +35,11 @@ class Pace:
         self.due = mono + max(-(-(self.period - self._level) // self.count), SOONEST_US)
         return 0
 
+    def wait(self, mono: int) -> int:
+        """Microseconds until one more may go; 0: at once.  Asking changes nothing."""
+        level = self._level + max(mono - self._at, 0) * self.count
+        return max(-(-(self.period - level) // self.count), 0)
+
     def spend(self, count: int) -> None:
         """So many went."""
         self._level = max(self._level - count * self.period, 0)

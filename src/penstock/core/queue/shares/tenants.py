@@ -83,6 +83,10 @@ class Tenant:
             out += part
         return out
 
+    def chunks_back(self) -> Iterator[Chunk]:
+        """What came back, or became due."""
+        return (run.chunk for run in (self.returned.runs() if self.returned is not None else ()))
+
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are here."""
         out = self.main.extract(wanted)
@@ -368,6 +372,13 @@ class Tenants:
     def tenant(self, lsn: int) -> Tenant | None:
         """Whose a message is."""
         return self._by_number.get(self.keys.of(lsn)) if self.keys.knows(lsn) else None
+
+    def stuck(self, mono: int) -> bool:
+        """Whether none of those that wait may have anything now."""
+        return not any(
+            one.count and one.leased < self._leased_most and (one.pace is None or not one.pace.wait(mono))
+            for one in self._by_number.values()
+        )
 
     def leased_most(self) -> int:
         """How many a tenant may have out."""
