@@ -20,15 +20,16 @@ from unit.core.world import World
 NAMES = ("a", "a.b", "a.b.c", "b", "b.c")
 PATTERNS = ("", "^a", "b", r"a\.b$", "^nothing$")
 ADDRESSES = ("#", "a.#", "a.*", "a.b", "*", "b.c")
-LIMITS = ("message_ttl", "delivery_limit", "max_length")
+LIMITS = ("message_ttl", "delivery_limit", "max_length", "max_length_bytes")
 OTHERS = ("dead_letter_exchange", "dead_letter_routing_key", "max_deliveries", "lease_period", "overflow")
 VALUES: dict[str, tuple[object, ...]] = {
-    "message_ttl": (1_000, 2_000, 3_000), "delivery_limit": (-1, 0, 2, 5), "max_length": (0, 1, 4),
+    "message_ttl": (1_000, 2_000, 3_000), "max_length_bytes": (0, 10, 40), "delivery_limit": (-1, 0, 2, 5),
+    "max_length": (0, 1, 4),
     "dead_letter_exchange": ("x", "y"), "dead_letter_routing_key": ("k", "l"), "max_deliveries": (1, 2),
     "lease_period": (1_000, 2_000), "overflow": ("drop-head", "reject-publish"),
 }  # fmt: skip
 IN_MILLISECONDS = ("message_ttl", "lease_period")
-BY_OPERATORS = ("message_ttl", "delivery_limit", "max_length", "overflow")
+BY_OPERATORS = ("message_ttl", "delivery_limit", "max_length", "max_length_bytes", "overflow")
 _REST = QueueSettings()
 
 

@@ -198,6 +198,19 @@ def test_expired_messages_have_an_address_of_their_own(
     assert found == wanted
 
 
+def test_a_default_ring_size_is_for_queues_that_do_not_say_their_own() -> None:
+    queues = [{"name": "ticker.a"}, {"name": "ticker.b", "ring_size": 1}]
+    address = [{"pattern": "ticker.#", "default_ring_size": 2}]
+    with Broker(config={"queue": queues, "address": address}) as broker:
+        for name in ("ticker.a", "ticker.b"):
+            for body in (b"1", b"2", b"3"):
+                broker.publish(name, body)
+        assert (broker.stats("ticker.a")["ready"], broker.stats("ticker.b")["ready"]) == (2, 1)
+        broker.restart(config={"queue": queues})
+        broker.publish("ticker.a", b"4")
+        assert broker.stats("ticker.a")["ready"] == 3
+
+
 def test_address_settings_of_consumers_and_full_addresses() -> None:
     settings = {
         "default_exclusive_queue": True, "default_max_consumers": 3, "max_size_messages": 1,

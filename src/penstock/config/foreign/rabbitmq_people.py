@@ -6,7 +6,7 @@ Where all users may do everything nothing is limited here either; else each perm
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.places import Place
@@ -59,11 +59,16 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
     if how != "sha256":
         table["hashing"] = how
     tags = values.get("tags", [])
-    words: Sequence[object] = tags.split(",") if isinstance(tags, str) else tags if isinstance(tags, list) else ()
-    if not isinstance(tags, str | list):
+    words: Sequence[object] = ()
+    if isinstance(tags, str):
+        words = tags.split(",")
+    elif isinstance(tags, list):
+        words = cast("list[object]", tags)
+    else:
         book.wrong(place, f"tags {tags!r} is neither a list nor text")
-    known = [word for word in (str(one).strip() for one in words) if word in TAGS]
-    other = [word for word in (str(one).strip() for one in words) if word and word not in TAGS]
+    told = [str(word).strip() for word in words]
+    known = [word for word in told if word in TAGS]
+    other = [word for word in told if word and word not in TAGS]
     if known:
         table["tags"] = known
     if other:
