@@ -382,7 +382,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         assert queue.ready_bytes == sum(weight(m.lsn) for m in self.model.ready())
         assert weighing.leased_bytes(queue) == by_state["leased"]
         assert weighing.delayed_bytes(queue) == by_state["delayed"]
-        assert weighing.total_bytes(queue) == by_state.total()
+        assert weighing.weighed(queue).total == by_state.total()
         if len(new) % 3 == 1:
             living = sorted(m.lsn for m in messages)
             self.sizes = self.sizes.only(within(packed(np.array(living, dtype=np.int64))) if living else NO_PAIRS)

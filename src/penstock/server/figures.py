@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behind
 from penstock.core.queue.dispatching.consumers import UNLIMITED
-from penstock.core.queue.weighing import held_bytes, total_bytes
+from penstock.core.queue.weighing import weighed
 from penstock.server.amqp.channel import Channel
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.facts import ActionMetrics, QueueMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
     """One queue."""
-    figures = queue.figures
+    figures, weight = queue.figures, weighed(queue)
     return QueueMetrics(
         queue.vhost,
         queue.name,
         queue.ready + queue.held,
         queue.leased,
         queue.delayed,
-        ready_bytes=queue.ready_bytes + held_bytes(queue),
-        bytes=total_bytes(queue),
+        ready_bytes=weight.ready + weight.held,
+        bytes=weight.total,
         consumers=len(queue.consumers),
         inactive=queue.tail.count,
         barriers=len(queue.barriers),

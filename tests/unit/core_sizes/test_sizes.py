@@ -17,7 +17,13 @@ from penstock.records.chunks import as_chunk, pairs_of
 from penstock.records.entries import Publishes, Topic
 
 TOPIC = Topic("/", "", "q")
-KNOBS = {"BLOCK": (32, 8192), "LOOSE_MOST": (20, 256), "SLAB": (50, 1 << 20), "AS_BLOCK": (4, 64)}
+KNOBS = {
+    "BLOCK": (32, 8192),
+    "LOOSE_MOST": (20, 256),
+    "SLAB": (50, 1 << 20),
+    "AS_BLOCK": (4, 64),
+    "NEW_MOST": (1, 20, 4096),
+}
 
 
 def batch(*sizes: int) -> Publishes:

@@ -16,7 +16,7 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
 from penstock.core.queue.shares.told import figures
 from penstock.core.queue.view import Queue
-from penstock.core.queue.weighing import leased_bytes, total_bytes
+from penstock.core.queue.weighing import weighed
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.policies import Ruling, ruling_of
@@ -176,6 +176,7 @@ class QueueCommands(RecoveryCommands):
 
     def stats(self, queue: Queue, now: Now) -> dict[str, object]:
         """Figures of one queue; counts are since the start of this process."""
+        weight = weighed(queue)
         return {
             **statistics(queue, now, self.stamps),
             "ready": queue.ready,
@@ -183,9 +184,9 @@ class QueueCommands(RecoveryCommands):
             "inactive": queue.tail.count,
             "barriers_waiting": len(queue.barriers),
             "leased": queue.leased,
-            "ready_bytes": queue.ready_bytes,
-            "leased_bytes": leased_bytes(queue),
-            "bytes": total_bytes(queue),
+            "ready_bytes": weight.ready,
+            "leased_bytes": weight.leased,
+            "bytes": weight.total,
             "delayed": queue.delayed,
             "paused": queue.paused_until > 0,
             "paused_until": queue.paused_until / 1e6 if 0 < queue.paused_until < NEVER else None,

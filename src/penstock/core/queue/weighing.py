@@ -6,16 +6,29 @@ Body bytes alone count: no header, no key.  A range of messages costs two search
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.records.chunks import Chunk
 
 
+class Weight(NamedTuple):
+    """Bytes of a queue's messages."""
+
+    ready: int
+    leased: int
+    held: int
+    total: int  # in whatever state: also delayed, beyond the target depth, and dying
+
+
 def ready_bytes(queue: Contents) -> int:
     """Of the messages that may be delivered now: those that `ready` counts."""
-    size = _sum(queue, queue.main.chunks()) + _sum(queue, (run.chunk for run in queue.returned.runs()))
+    if not queue.ready:
+        return 0
+    size = _sum(queue, queue.main.chunks()) if queue.main.count else 0
+    if queue.returned.count:
+        size += _sum(queue, (run.chunk for run in queue.returned.runs()))
     if (shares := queue.shares) is not None:
         size += _sum(queue, shares.chunks()) + _sum(queue, (run.chunk for run in shares.runs()))
     return size
@@ -23,6 +36,8 @@ def ready_bytes(queue: Contents) -> int:
 
 def leased_bytes(queue: Contents) -> int:
     """Of those that are delivered and not settled."""
+    if not queue.leased:
+        return 0
     return _sum(queue, (run.chunk for run in queue.leased_runs()))
 
 
@@ -47,16 +62,17 @@ def held_bytes(queue: Contents) -> int:
     )
 
 
-def total_bytes(queue: Contents) -> int:
-    """Of all of them, in whatever state: also those beyond the target depth, and those that die."""
-    return (
-        ready_bytes(queue)
-        + leased_bytes(queue)
-        + delayed_bytes(queue)
-        + held_bytes(queue)
-        + _sum(queue, queue.tail.chunks())
-        + _sum(queue, (run.chunk for run in queue.letters.runs()))
-    )
+def weighed(queue: Contents) -> Weight:
+    """Of all of it."""
+    ready, leased, held = ready_bytes(queue), leased_bytes(queue), held_bytes(queue)
+    total = ready + leased + held
+    if queue.delayed:
+        total += delayed_bytes(queue)
+    if queue.tail.count:
+        total += _sum(queue, queue.tail.chunks())
+    if queue.dying:
+        total += _sum(queue, (run.chunk for run in queue.letters.runs()))
+    return Weight(ready, leased, held, total)
 
 
 def _sum(queue: Contents, chunks: Iterable[Chunk]) -> int:

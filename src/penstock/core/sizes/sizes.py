@@ -32,8 +32,11 @@ Block: TypeAlias = npt.NDArray[Any]
 
 _Rest: TypeAlias = "tuple[array[int], array[int], array[int], list[Block | None]]"
 
-AS_BLOCK = 64
-"""Messages of one batch with different sizes from which they are a block at once."""
+AS_BLOCK = 1024
+"""Messages of one batch from which they are a block at once, if their sizes vary."""
+
+NEW_MOST = 4096
+"""Messages of smaller batches that wait to become rows together."""
 
 BLOCK = 8192
 """LSNs of a block at most: a part of one is added up each time."""
@@ -59,7 +62,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 class Sizes:
     """LSN -> bytes of the body, of every message that some queue may still ask for."""
 
-    __slots__ = ("_bases", "_blocks", "_firsts", "_kept", "_loose", "_sizes")
+    __slots__ = ("_bases", "_blocks", "_firsts", "_kept", "_loose", "_new", "_sizes", "_spans")
 
     def __init__(self) -> None:
         self._firsts = array("q")  # of each row, ascending
@@ -67,10 +70,13 @@ class Sizes:
         self._bases = array("Q")  # bytes before each row, modulo 2**64
         self._blocks: list[Block | None] = []
         self._loose = 0  # rows from here on were not looked at
+        self._new: list[int] = []  # sizes of what came in small batches and is in no row yet
+        self._spans: list[int] = []  # of each of these batches the first LSN, then how many they are
         self._kept = 0  # bytes of memory that the last `only` left
 
     def __len__(self) -> int:
         """Rows."""
+        self._settle()
         return len(self._firsts)
 
     def __repr__(self) -> str:
@@ -87,6 +93,7 @@ class Sizes:
     @property
     def nbytes(self) -> int:
         """Memory it takes, about."""
+        self._settle()
         return 32 * len(self._firsts) + sum(block.nbytes + 112 for block in self._blocks if block is not None)
 
     def copy(self) -> Sizes:
@@ -97,6 +104,8 @@ class Sizes:
 
     def become(self, other: Sizes) -> None:
         """Hold the same as another one does now."""
+        other._settle()
+        self._new, self._spans = [], []
         self._firsts, self._sizes, self._bases = other._firsts[:], other._sizes[:], other._bases[:]
         self._blocks, self._loose, self._kept = other._blocks[:], other._loose, other._kept
 
@@ -105,11 +114,19 @@ class Sizes:
     def total(self, chunk: Chunk) -> int:
         """Bytes of all messages of a chunk."""
         n = len(chunk)
+        if self._new:
+            self._settle()
         if not n or not self._firsts:
             return 0
-        at = bisect_right(self._firsts, chunk[0]) - 1
-        if at >= 0 and self._sizes[at] != _VARIED and (at + 1 == len(self._firsts) or chunk[-1] < self._firsts[at + 1]):
-            return n * self._sizes[at]
+        firsts = self._firsts
+        at = bisect_right(firsts, chunk[0]) - 1
+        if at >= 0 and (at + 1 == len(firsts) or chunk[-1] < firsts[at + 1]):  # all in one row
+            block = self._blocks[at]
+            if block is None:
+                return n * self._sizes[at]
+            if isinstance(chunk, range):
+                return int(block[chunk.start - firsts[at] : chunk.stop - firsts[at]].sum())
+            return int(block[np.frombuffer(chunk, np.int64) - firsts[at]].sum())
         if isinstance(chunk, range):
             return (self._before(chunk.stop) - self._before(chunk.start)) & _WRAP
         return int(self.of(chunk).sum())
@@ -123,6 +140,7 @@ class Sizes:
         )
 
     def _each(self, lsns: Ints) -> Ints:
+        self._settle()
         if not self._firsts:
             return np.zeros(len(lsns), dtype=np.int64)
         rows = np.searchsorted(np.frombuffer(self._firsts, np.int64), lsns, side="right") - 1
@@ -157,36 +175,73 @@ class Sizes:
     def add(self, first: int, batch: Publishes) -> None:
         """A batch was stored, whose first message has this LSN; above all before."""
         bodies = batch.bodies
-        n = len(bodies)
-        sizes = self._sizes
-        if n < AS_BLOCK:
-            last = sizes[-1] if sizes else _VARIED
-            for lsn, body in enumerate(bodies, first):
-                size = len(body)
-                if size != last:
-                    self._row(lsn, size)
-                    last = size
-        else:
+        if not isinstance(bodies, list):
             each = lengths(bodies)
-            for at in range(0, n, BLOCK):
-                self._varied(first + at, each[at : at + BLOCK])
-        if len(sizes) - self._loose > LOOSE_MOST:
-            self.pack()
+            last = int(each[0])
+            if not (each == last).all():
+                self._at_once(first, each)
+            elif self._new or not self._sizes or self._sizes[-1] != last:
+                self._settle()
+                self._row(first, last)
+            return
+        n = len(bodies)
+        if n >= AS_BLOCK:
+            each = np.fromiter(map(len, bodies), np.int64, n)
+            self._at_once(first, each)
+            return
+        sizes, new = self._sizes, self._new
+        if n == 1:
+            size = len(bodies[0])
+            if not new and sizes and sizes[-1] == size:
+                return
+            new.append(size)
+        else:
+            told = [*map(len, bodies)]
+            if not new and sizes and told.count(sizes[-1]) == n:
+                return
+            new += told
+        self._spans += (first, n)
+        if len(new) >= NEW_MOST:
+            self._settle()
+
+    def _at_once(self, first: int, each: Ints) -> None:
+        """A large batch is blocks at once."""
+        self._settle()
+        whole = self._loose >= len(self._firsts) - 1
+        for at in range(0, len(each), BLOCK):
+            self._varied(first + at, each[at : at + BLOCK])
+        if whole:
+            self._loose = len(self._firsts)
+
+    def _settle(self) -> None:
+        """Messages that came in small batches become rows."""
+        if not self._new:
+            return
+        sizes, spans = np.array(self._new, dtype=np.int64), np.array(self._spans, dtype=np.int64)
+        self._new, self._spans = [], []
+        firsts, counts = spans[::2], spans[1::2]
+        lsns = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(len(sizes))
+        self._add_rows(lsns, sizes)
 
     def add_rows(self, lsns: Ints, sizes: Ints) -> None:
         """Messages, ascending and above all before, and what each has."""
-        if not len(lsns):
-            return
+        if len(lsns):
+            self._settle()
+            self._add_rows(lsns, sizes)
+
+    def _add_rows(self, lsns: Ints, sizes: Ints) -> None:
         turns = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1])))
         self._extend(lsns[turns], sizes[turns])
-        self.pack()
+        if len(self._firsts) - self._loose > LOOSE_MOST:
+            self._pack()
 
     def add_older(self, lsns: Ints, sizes: Ints) -> None:
         """Messages, ascending, wherever they lie among the others; some may be known."""
         if not len(lsns):
             return
+        self._settle()
         if not self._firsts:
-            self.add_rows(lsns, sizes)
+            self._add_rows(lsns, sizes)
             return
         low = max(bisect_right(self._firsts, int(lsns[0])) - 1, 0)
         high = bisect_right(self._firsts, int(lsns[-1]) + 1)
@@ -207,7 +262,12 @@ class Sizes:
 
     def _row(self, first: int, size: int) -> None:
         """From here on messages have this size."""
-        self._bases.append(self._before(first) & _WRAP if self._firsts else 0)
+        base = 0
+        if self._firsts:
+            block = self._blocks[-1]
+            base = (first - self._firsts[-1]) * self._sizes[-1] if block is None else int(block.sum())
+            base = (base + self._bases[-1]) & _WRAP
+        self._bases.append(base)
         self._firsts.append(first)
         self._sizes.append(size)
         self._blocks.append(None)
@@ -239,6 +299,7 @@ class Sizes:
 
     def rows(self) -> tuple[Ints, Ints, list[Block]]:
         """From which LSN on what holds, the size of each message there or -1 for a block, and the blocks in order."""
+        self.pack()
         blocks = [block for block in self._blocks if block is not None]
         return np.array(self._firsts, dtype=np.int64), np.array(self._sizes, dtype=np.int64), blocks
 
@@ -257,6 +318,7 @@ class Sizes:
 
     def runs(self) -> tuple[Ints, Ints]:
         """From which LSN on messages have which size, each another than the one before."""
+        self._settle()
         return self._unfolded(0, len(self._firsts))
 
     def _unfolded(self, start: int, stop: int) -> tuple[Ints, Ints]:
@@ -284,6 +346,11 @@ class Sizes:
         return places[turns], values[turns]
 
     def pack(self) -> None:
+        """Take as little memory as there is to take."""
+        self._settle()
+        self._pack()
+
+    def _pack(self) -> None:
         """Make blocks of short rows and larger ones of small blocks; the last row stays, for it may go on."""
         start, stop = self._loose, len(self._firsts) - 1
         if stop - start < LONG:
@@ -308,6 +375,7 @@ class Sizes:
 
     def forget(self, floor: int) -> None:
         """Nobody asks for messages below this LSN any more."""
+        self._settle()
         at = bisect_right(self._firsts, floor) - 1
         if at > 0:
             self._drop(at)
@@ -318,6 +386,7 @@ class Sizes:
 
     def replace_upto(self, last: int, kept: Sizes) -> None:
         """Of the messages up to this LSN only those matter that `kept` has."""
+        self._settle()
         high = bisect_right(self._firsts, last)
         later = Sizes()
         if high:
@@ -332,6 +401,7 @@ class Sizes:
 
     def only(self, pairs: Ints) -> Sizes:
         """A store of the messages in these ascending, disjoint LSN pairs [a, b), shape (n, 2), and no others."""
+        self._settle()
         out = Sizes()
         for start, stop in self._slabs():
             firsts, sizes = self._unfolded(start, stop)
@@ -348,8 +418,8 @@ class Sizes:
             turns = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
             out._extend(places[turns], values[turns])
             if len(out) - out._loose > BLOCK:
-                out.pack()
-        out.pack()
+                out._pack()
+        out._pack()
         out._kept = out.nbytes
         return out
 
