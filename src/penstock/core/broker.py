@@ -40,6 +40,11 @@ class Core(
         """Messages that became a dead letter since the start of this process, by AMQP's reason."""
         return self._letters.counts
 
+    @property
+    def dead_letters_refused(self) -> int:
+        """How often a target had no room for a dead letter, which then waits."""
+        return self._letters.refused
+
     def topic(self, vhost: str, exchange: str, key: str) -> Topic:
         """The interned topic that a client's publish goes to.
 

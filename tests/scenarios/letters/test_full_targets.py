@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.request
+
 import pika
 import pytest
 
@@ -173,3 +175,16 @@ def test_a_queue_that_refuses_its_own_dead_letters_keeps_them() -> None:
         assert bodies(second) == [b"2"]
         broker.advance(1.1)
         assert bodies(second) == [b"1"]
+
+
+def test_metrics_count_refused_letters_and_transactions() -> None:
+    with broker_of(max_length=0, overflow="reject-publish") as broker:
+        fill(broker, "source", b"1")
+        [message] = broker.subscribe("source").take()
+        message.expire()
+        with broker.transaction() as transaction:
+            transaction.publish("source", b"2")
+        with urllib.request.urlopen(f"{broker.http_url}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        assert "penstock_dead_letters_refused_total 1.0" in lines
+        assert "penstock_transactions_committed_total 1.0" in lines

@@ -154,6 +154,7 @@ class TransactionCommands(DeliveryCommands):
             if transaction.by:
                 header["by"] = transaction.by
             lsn = out.record(Kind.TRANSACTION, "", header)
+            self.transactions += 1
         out.end()
         return Transacted(lsn, published, ended)
 

@@ -173,6 +173,8 @@ class Facts:
             routed=counters.routed,
             unroutable_dropped=counters.unroutable_dropped,
             unroutable_returned=counters.unroutable_returned,
+            transactions=engine.core.transactions,
+            dead_letters_refused=engine.core.dead_letters_refused,
             refused=counters.refused,
             delivered=counters.delivered,
             delivered_consume_auto_ack=counters.delivered_consume_auto_ack,

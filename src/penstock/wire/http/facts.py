@@ -104,6 +104,8 @@ class Metrics:
     unroutable_dropped: int = 0
     unroutable_returned: int = 0
     refused: int = 0
+    transactions: int = 0  # committed
+    dead_letters_refused: int = 0  # each time one was tried
     delivered: int = 0  # to consumers and by get
     delivered_consume_auto_ack: int = 0
     delivered_consume_manual_ack: int = 0

@@ -77,6 +77,11 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "rabbitmq_channels_opened": ("channels_opened", "Channels opened"),
     "rabbitmq_channels_closed": ("channels_closed", "Channels closed"),
     "penstock_messages_refused": ("refused", "Messages that a limit refused"),
+    "penstock_transactions_committed": ("transactions", "Transactions committed, by whatever door"),
+    "penstock_dead_letters_refused": (
+        "dead_letters_refused",
+        "Dead letters that a full queue refused, each time tried",
+    ),
     "penstock_log_commits": ("log_commits", "Commits written to the log"),
 }
 
