@@ -318,7 +318,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         self.deferred = Deferred(copies(kept.deferred))
         self.model.deferred = deepcopy(kept.told)
         self.passing = deepcopy(kept.passing)
-        self.sizes, self.weighed = Sizes(), set()  # from the log anew
+        self.sizes, self.weighed = Sizes(), set[int]()  # from the log anew
         self.restart(True, True, lost)
         self.remember()
 
