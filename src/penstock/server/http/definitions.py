@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import queue_settings
+from penstock.config.arguments import arguments_of, queue_settings
 from penstock.config.policies import read_policy
 from penstock.core.topology.refusals import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
@@ -24,6 +24,7 @@ from penstock.wire.http.policies import LIMITS, OPERATOR, parameters, policy_fie
 from penstock.wire.http.vhosts import description_of
 
 if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
     from penstock.server.app import Server
     from penstock.server.http.facts import Facts
     from penstock.server.http.people import People
@@ -71,7 +72,7 @@ class Definitions(Commands):
             case "queues":
                 return [
                     {"name": one.name, "vhost": one.vhost, "durable": one.durable, "auto_delete": one.auto_delete,
-                     "arguments": one.arguments}
+                     "arguments": self._arguments(one)}
                     for one in self.core.queues()
                     if one.exclusive_to is None and vhost in {None, one.vhost}
                 ]  # fmt: skip
@@ -87,6 +88,11 @@ class Definitions(Commands):
                 return sorted(found, key=lambda one: [str(value) for value in one.values()])
             case _:
                 return []
+
+    def _arguments(self, queue: Queue) -> dict[str, object]:
+        """Of a declare that makes the same queue, whoever declared it."""
+        own = self.core.ruling(queue)
+        return arguments_of(own.own, own.given, queue.arguments)
 
     # -- in
 
