@@ -86,14 +86,12 @@ class Core(
             raise InvalidArgument(f"publisher '{publisher}' must say the sequence of its first message")
         if batch.size > GROUP_BYTES_MAX:  # its sequence and its rows are one group
             raise InvalidArgument(f"a batch has {batch.size} bytes, a group of the log at most {GROUP_BYTES_MAX}")
-        highest = self.publishers.get(publisher)
-        last = sequence + size - 1
-        skip = 0 if highest is None else min(max(highest - sequence + 1, 0), size)
-        if skip == size:
-            return Published(0, self._out.last_lsn, duplicates=skip)
         self._out.begin()
-        self._publisher.publishers.note({publisher: last})
-        published = self._publisher.publish(now, batch, skip=skip, persistent=persistent, numbered=True)
+
+        def store(rows: Publishes, skip: int) -> Published:
+            return self._publisher.publish(now, rows, skip=skip, persistent=persistent, numbered=True)
+
+        published = self._publisher.publishers.follow(publisher, sequence, batch, store)
         self._out.end()
         return published
 

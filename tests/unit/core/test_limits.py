@@ -6,9 +6,9 @@ import orjson
 
 from penstock.core.effects import Verb
 from penstock.errors import QueueFull
-from penstock.records.entries import Control
+from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
-from unit.core.world import START, World, header
+from unit.core.world import DURABLE, START, World, header
 
 
 def dropped(world: World) -> list[tuple[str, int]]:
@@ -281,3 +281,28 @@ def test_a_full_queue_that_is_its_own_target_loses_the_newcomer() -> None:
     )
     assert len(world.publish("q", b"a", b"b").refused) == 1
     assert world.contents(queue) == [b"a"]
+
+
+def test_a_numbered_message_that_was_refused_may_come_again() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2, overflow="reject-publish")
+    topic = world.core.topic("/", "", "q")
+
+    def publish(sequence: int, *bodies: bytes) -> tuple[int, int, int]:
+        batch = Publishes(topic, DURABLE, list(bodies))
+        published = world.core.publish(world.now, batch, publisher="p", sequence=sequence)
+        world.turn()
+        return published.stored, len(published.refused), published.duplicates
+
+    assert publish(1, b"1", b"2", b"3", b"4") == (2, 2, 0)
+    world.core.purge_queue(world.now, queue)
+    world.turn()
+    assert publish(5, b"5") == (1, 0, 0)
+    assert publish(1, b"1", b"2", b"3") == (1, 0, 2)
+    assert publish(3, b"3") == (0, 0, 1)
+    assert world.folded().publishers == world.core.durable_state().publishers == {"p": 3}
+    world.restart(clean=False)
+    topic = world.core.topic("/", "", "q")
+    queue = world.core.find_queue("/", "q")  # type: ignore[assignment]
+    world.core.purge_queue(world.now, queue)
+    assert publish(4, b"4") == (1, 0, 0)

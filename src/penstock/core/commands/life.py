@@ -156,7 +156,7 @@ class Life(RecoveryCommands):
         state.sinks = dict(self._sinks.batches)
         state.decided = copies(self._sinks.decided)
         state.deferred = deferred.copies(self._deferred.by_queue)
-        state.publishers = dict(self.publishers)
+        state.publishers = self._publisher.publishers.settled()
         state.acted = self.acted.copy()
         state.sizes = self.sizes.copy()
         return Snapshot(state, self._keyed.sows.capture())

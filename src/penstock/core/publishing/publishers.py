@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING
 
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published
+from penstock.errors import QueueFull
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.effects import Effect
-    from penstock.core.publishing.traits import Traits
+    from penstock.core.publishing.traits import Refusal, Traits
+
+HOLES_MOST = 65_536
+"""Refused messages of one publisher that are remembered."""
 
 GONE_AT_ONCE = 1_000
 """Publishers that one record forgets."""
@@ -35,6 +39,7 @@ class Publishers:
     def __init__(self, outbox: Outbox[Effect]) -> None:
         self.highest: dict[str, int] = {}
         self._outbox = outbox
+        self._holes: dict[str, set[int]] = {}  # sequences below the highest that a full queue refused
         self._expiration: int | None = None  # microseconds; None: they are kept for ever
         self._heard: dict[str, int] = {}  # wall time of each one's last message, or of the start; oldest first
 
@@ -52,17 +57,22 @@ class Publishers:
         fresh = list[int]()
         for row, one in enumerate(traits):
             if one.publisher is not None and one.sequence is not None:
-                if one.sequence <= seen.get(one.publisher, self.highest.get(one.publisher, 0)):
+                highest = seen.get(one.publisher, self.highest.get(one.publisher, 0))
+                if one.sequence <= highest and not self._fill(one.publisher, one.sequence):
                     continue
-                seen[one.publisher] = one.sequence
+                seen[one.publisher] = max(one.sequence, highest)
             fresh.append(row)
+        if not fresh:
+            return Published(0, self._outbox.last_lsn, duplicates=len(traits))
+        published = store(batch if len(fresh) == len(traits) else batch.select(fresh))
+        for row, why in published.refused:
+            one = traits[fresh[row]]
+            if one.publisher is not None and one.sequence is not None:
+                self._refused(one.publisher, one.sequence, why)
         if seen:
             self.note(seen)
         if len(fresh) == len(traits):
-            return store(batch)
-        if not fresh:
-            return Published(0, self._outbox.last_lsn, duplicates=len(traits))
-        published = store(batch.select(fresh))
+            return published
         return replace(
             published,
             unroutable=[fresh[row] for row in published.unroutable],
@@ -71,9 +81,75 @@ class Publishers:
             duplicates=len(traits) - len(fresh),
         )
 
+    def follow(
+        self, publisher: str, sequence: int, batch: Publishes, store: Callable[[Publishes, int], Published]
+    ) -> Published:
+        """Store what of a batch is no duplicate, whose rows have this sequence and those that follow it.
+
+        store: publishes rows from one on.  The caller's group holds the record beside them.
+        """
+        size = len(batch)
+        highest = self.highest.get(publisher, sequence - 1)
+        fresh = [
+            row for row in range(min(max(highest - sequence + 1, 0), size)) if self._fill(publisher, sequence + row)
+        ]
+        skip = min(max(highest - sequence + 1, 0), size)
+        if not fresh:
+            if skip == size:
+                return Published(0, self._outbox.last_lsn, duplicates=size)
+            published = store(batch, skip)
+        else:
+            fresh += range(skip, size)
+            some = store(batch.select(fresh), 0)
+            published = replace(
+                some,
+                unroutable=[fresh[row] for row in some.unroutable],
+                refused=[(fresh[row], why) for row, why in some.refused],
+                kept=[fresh[row] for row in some.kept],
+                duplicates=size - len(fresh),
+            )
+        for row, why in published.refused:
+            self._refused(publisher, sequence + row, why)
+        self.note({publisher: max(sequence + size - 1, highest)})
+        return published
+
+    def _fill(self, publisher: str, sequence: int) -> bool:
+        """Whether a message with this number was refused before, and comes again."""
+        holes = self._holes.get(publisher)
+        if holes is None or sequence not in holes:
+            return False
+        holes.discard(sequence)
+        if not holes:
+            del self._holes[publisher]
+        return True
+
+    def _refused(self, publisher: str, sequence: int, why: Refusal) -> None:
+        """A queue had no room for it: who sends it again is heard.  Other refusals are for good."""
+        if isinstance(why, QueueFull):
+            holes = self._holes.setdefault(publisher, set())
+            holes.add(sequence)
+            if len(holes) > HOLES_MOST:
+                holes.discard(min(holes))
+
+    def settled(self) -> dict[str, int]:
+        """Up to where all messages of each publisher are stored, or refused for good: what outlives a start.
+
+        Behind a message that was refused for now nothing counts: after a crash it must be let in.
+        """
+        if not self._holes:
+            return dict(self.highest)
+        return {name: self._upto(name, highest) for name, highest in self.highest.items()}
+
+    def _upto(self, publisher: str, highest: int) -> int:
+        holes = self._holes.get(publisher)
+        return highest if holes is None else min(highest, min(holes) - 1)
+
     def note(self, highest: Mapping[str, int]) -> None:
         """Log these as the highest of their publishers."""
-        self._outbox.record(Kind.PUBLISHERS, "", highest)
+        told = highest
+        if self._holes:
+            told = {name: self._upto(name, last) for name, last in highest.items()}
+        self._outbox.record(Kind.PUBLISHERS, "", told)
         self.highest.update(highest)
         if self._expiration is not None:
             for publisher in highest:
@@ -100,6 +176,7 @@ class Publishers:
             publisher = next(iter(self._heard))
             del self._heard[publisher]
             self.highest.pop(publisher, None)
+            self._holes.pop(publisher, None)
             gone.append(publisher)
         if gone:
             self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})
