@@ -122,6 +122,10 @@ def _at_work(queue: Queue, now: Now) -> Iterator[Reason]:
         yield Reason("recovering", "older messages are being looked for in the log, and it waits for their order")
     if queue.expiry.busy:
         yield Reason("expiring", "messages that expired are being removed first")
+    if queue.overfull:
+        yield Reason("overfull", "what is beyond its limits is being removed first")
+    if queue.onward is not None:
+        yield Reason("onward", f"what is due here goes on to exchange '{queue.onward}', and to no consumer")
 
 
 def _shares(queue: Queue, now: Now) -> Iterator[Reason]:
@@ -160,6 +164,14 @@ def _why_full(consumer: Consumer) -> Reason | None:
         return Reason("no_credit", f"the connection of {who} takes no more bytes now")
     if consumer.room > 0:
         return None
+    if consumer.standby:
+        if consumer.queue.settings.single_active_consumer:
+            active = consumer.queue.roster.all[0]
+            if active is not consumer and not active.standby:
+                return Reason("standby", f"{who} waits: {named(active)} is the single active consumer")
+        need = consumer.queue.settings.consumers_before_dispatch
+        here = len(consumer.queue.roster.all)
+        return Reason("standby", f"{who} waits for other consumers: {here} of {need} are there")
     if not consumer.limit:
         return Reason("no_credit", f"{who} asked for a backlog of 0")
     shared = consumer.shared

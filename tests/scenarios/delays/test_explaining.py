@@ -159,6 +159,20 @@ def test_not_routed_to_this_queue() -> None:
         assert texts(broker, "b", mark) == ["it was not routed to queue 'b'; it went to 'a'"]
 
 
+def test_a_consumer_that_stands_by() -> None:
+    with broker_of(
+        {"name": "s", "single_active_consumer": True}, {"name": "n", "consumers_before_dispatch": 2}
+    ) as broker:
+        broker.subscribe("s", max_backlog=1, name="first")
+        broker.subscribe("s", max_backlog=1, name="second")
+        for _ in range(2):
+            broker.publish("s", "x")
+        assert "consumer 'second' waits: consumer 'first' is the single active consumer" in texts(broker, "s")
+        broker.subscribe("n", name="alone")
+        broker.publish("n", "x")
+        assert "consumer 'alone' waits for other consumers: 1 of 2 are there" in texts(broker, "n")
+
+
 def test_no_such_message() -> None:
     with broker_of({"name": "q"}) as broker:
         mark = broker.publish("q", "x")

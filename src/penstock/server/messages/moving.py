@@ -127,6 +127,9 @@ def _chunks(queue: Queue) -> Iterator[Chunk]:
     yield from queue.main.chunks()
     yield from queue.tail.chunks()
     yield from queue.barriers.chunks()
+    if queue.shares is not None:
+        yield from queue.shares.chunks()
+        yield from (run.chunk for run in queue.shares.runs())
     yield from (run.chunk for run in queue.returned.runs())
     yield from (run.chunk for run in queue.barriers.runs())
     yield from (run.chunk for run in queue.delays.retries.runs())

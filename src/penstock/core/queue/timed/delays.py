@@ -90,7 +90,7 @@ class Timetable:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.count = 0
+        self.count: int = 0
         self.mixed = False  # blocks do not follow each other by LSN
 
     def add(self, lsns: Sequence[int], times: Sequence[int]) -> None:
