@@ -39,7 +39,7 @@ _BULK = np.array([int(Kind.SETTLE), int(Kind.DROP), int(Kind.PURGE), int(Kind.GR
 SLACK = 1 << 20
 """Bytes of memory that sizes may have grown by before it is looked whose messages still wait."""
 
-EXACT = 1 << 20
+EXACT = 1 << 16
 """Of fewer bytes the durable state has the sizes of what waits and no others: equal histories, equal states."""
 
 
