@@ -98,7 +98,7 @@ class Parts:
         self._letters = DeadLetters(
             self._out, self._publisher, self.rules, self.hops, self._letter_topic, origin, instance
         )
-        self.transactions = 0  # committed by this process
+        self.transactions: int = 0  # committed by this process
         self._buried: dict[Token, list[Buried]] = {}  # dead letters whose rows are being judged
         self._sinks = Sinks(self._out, self._publisher, self.streams)
         self._topics: dict[tuple[str, str, str], Topic] = {}
