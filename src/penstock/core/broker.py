@@ -43,7 +43,7 @@ class Core(
     @property
     def dead_letters_refused(self) -> int:
         """How often a target had no room for a dead letter, which then waits."""
-        return self._letters.refused
+        return self._letters.without_place
 
     def topic(self, vhost: str, exchange: str, key: str) -> Topic:
         """The interned topic that a client's publish goes to.

@@ -175,7 +175,7 @@ class DeliveryCommands(QueueCommands):
                 self._out.end()
             if full:
                 rest += [run for later, _ in parts[i + 1 :] for run in later.runs]
-                self._letters.refused += len(full)
+                self._letters.without_place += len(full)
                 queue.refused_letter(now, token, rest, len(full))
                 return
         queue.buried(token, self._out)

@@ -100,7 +100,7 @@ class DeadLetters:
         self._instance = instance
         publisher.bury = self.refused
         self.letters = Marks()  # rows that the server wrote as dead letters
-        self.refused = 0  # letters that a target had no room for, each time they were tried
+        self.without_place = 0  # letters that a target had no room for, each time they were tried
         self.counts = dict[str, int]()  # messages that became a dead letter in this process, by AMQP's reason
 
     def prepare(self, now: Now, queue: Queue, rows: Rows, letter: Letter) -> list[Prepared]:
