@@ -189,6 +189,9 @@ class LimitedMachine(WholeMachine):
             self.changes.append(change)
         super().start(*what)
 
+    def same_bytes(self) -> None:
+        """Its queue is weighed by the numbers of messages: `check` recounts it."""
+
     def change_limits(self, **limits: Any) -> None:
         """An administrator changes them."""
         self.before()
