@@ -142,6 +142,14 @@ class SharesMachine(WholeMachine):
         self.connect()
         self.remember()
 
+    def before(self) -> None:
+        """As everywhere; keys of what falls due are told before the command, for the definition knows them at once."""
+        super().before()
+        shares = self.queue.shares
+        if shares is not None and not all(map(shares.keys.knows, self.model.messages)):
+            self.tick()
+            self.after()
+
     def key(self, effect: Key) -> None:
         assert effect.token.purpose is Purpose.KEY
         seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]
@@ -187,6 +195,10 @@ class SharesWalk(Walk):
         SharesMachine.more = more
         super().__init__(seed, mix)
         self.commands.append(self.regroup)
+
+    def settings(self, settings: QueueSettings) -> QueueSettings:
+        """Without last values, which `refuse_impossible` lets nobody set beside these: they count on all that came."""
+        return replace(settings, last_value_key=None)
 
     def subscribe(self) -> None:
         dice, machine = self.dice, self.machine

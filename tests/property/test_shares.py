@@ -7,10 +7,6 @@ import pytest
 from property.shares_machine import SharesWalk
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="known: a few walks in a hundred differ where delayed messages of one key expire at the moment they are due",
-)
 @pytest.mark.parametrize("part", range(4))
 def test_groups_and_definition_agree_on_every_command(part: int, effort: int) -> None:
     for seed in range(part, 300 * effort, 4):

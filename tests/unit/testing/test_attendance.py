@@ -153,6 +153,17 @@ def test_dispatch_waits_no_longer_than_the_delay() -> None:
         assert bodies(one.take()) == [b"a"]
 
 
+def test_another_setting_does_not_lengthen_the_wait_for_consumers() -> None:
+    with broker_of(consumers_before_dispatch=2, delay_before_dispatch="5s") as broker:
+        broker.publish("q", b"1")
+        one = broker.subscribe("q", max_backlog=10)
+        broker.advance(4.0)
+        broker.alter("q", max_backlog=3)
+        assert one.take() == []
+        broker.advance(1.0)
+        assert len(one.take()) == 1
+
+
 def test_one_consumer_too_many_is_refused() -> None:
     with broker_of(max_consumers=1) as broker:
         one = broker.subscribe("q")

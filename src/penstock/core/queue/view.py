@@ -512,7 +512,7 @@ class Queue(Contents):
             consumer.set_limit()
             if consumer.targets is not None:
                 consumer.targets.wake(consumer)
-        altered(self, now)
+        altered(self, now, before)
         self._go_on(now, sink)
 
     def halt(self, now: Now, until: int, sink: Sink, by: str = "") -> None:

@@ -13,6 +13,7 @@ from penstock.core.effects import Overdue, Sink
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.settling.settle import give_back
 from penstock.records.chunks import Now
+from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
@@ -86,8 +87,8 @@ def unused(queue: Queue, now: Now) -> bool:
     return here.expires <= now.mono
 
 
-def altered(queue: Queue, now: Now) -> None:
-    """Other settings."""
+def altered(queue: Queue, now: Now, before: QueueSettings) -> None:
+    """Other settings.  Who waits for others to come goes on waiting, unless the time for that is another."""
     here = queue.attendance
     if not (queue.settings.attended or here.began or any(one.standby for one in queue.roster.all)):
         if here.expires != NEVER:
@@ -95,9 +96,11 @@ def altered(queue: Queue, now: Now) -> None:
         watch_again(queue)
         return
     here = queue.attended()
-    here.opens = here.expires = NEVER
+    here.expires = NEVER
     if not queue.settings.consumers_before_dispatch:
-        here.began = False
+        here.began, here.opens = False, NEVER
+    elif queue.settings.delay_before_dispatch != before.delay_before_dispatch:
+        here.opens = NEVER
     muster(queue, now)
     watch_again(queue)
 

@@ -256,6 +256,9 @@ class Shares:
         if tenants is not None:
             offered += [*tenants.chunks(), *(run.chunk for run in tenants.runs())]
             tenants.clear()
+        for chunk in (*self.staging.chunks(), *(run.chunk for run in self.staging.runs())):
+            known = [lsn for lsn in chunk if self.keys.knows(lsn)]  # became due while others waited for their keys
+            offered.append(as_chunk(array("q", known)))
         for lsn, key in [] if groups is None else list(groups.clear_lines()):
             self.keys.drop(lsn, key)
             if tenants is not None:
