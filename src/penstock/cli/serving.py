@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -31,6 +31,10 @@ DECLARED = (
     "pipeline",
 )  # fmt: skip
 """The sections that `check` counts."""
+
+VALUES = ("priority_expression", "group_key", "fairness_key", "last_value_key")
+EXPRESSIONS = ("filter", "barrier_expression", *VALUES)
+"""Settings of queues that are expressions; those of `VALUES` are worth something else than true or false."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -145,7 +149,18 @@ def check(
     filters = [
         (settings.origin(f"queue.{index}.{key}"), f'[[queue]] "{queue.name}".{key}', getattr(queue.settings, key), key)
         for index, queue in enumerate(settings.queue)
-        for key in ("filter", "barrier_expression", "priority_expression")
+        for key in EXPRESSIONS
+    ]
+    filters += [
+        (
+            settings.origin(f"{section}.{index}.definition"),
+            f'[[{section}]] "{policy.name}".definition.{key.replace("_", "-")}',
+            cast("str | None", policy.policy().settings.get(key)),
+            key,
+        )
+        for section, policies in (("policy", settings.policy), ("operator_policy", settings.operator_policy))
+        for index, policy in enumerate(policies)
+        for key in EXPRESSIONS
     ]
     filters += [
         ("default", f'[[pipeline]] "{pipeline.name}" from.filter', pipeline.source.filter, "")
@@ -157,7 +172,7 @@ def check(
         from penstock.expr import compile_filter, compile_value
 
         try:
-            compiled = compile_value(text) if key == "priority_expression" else compile_filter(text)
+            compiled = compile_value(text) if key in VALUES else compile_filter(text)
             if key:
                 compiled.require_deterministic(f"a queue's {key}")
         except ExpressionError as error:

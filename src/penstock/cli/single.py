@@ -70,7 +70,7 @@ def reschedule(
     """
     with connect(url) as client:
         done = client.reschedule(lsn, when_of(when), queue=queue)
-    _tell(done, json, f"waits until {when} in")
+    _tell(done, json, f"waits {until_or_for(when)} in")
 
 
 def _tell(done: Mapping[str, object], json: bool, what: str) -> None:
@@ -93,6 +93,11 @@ def when_of(text: str) -> datetime | str:
             ) from None
         return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return text
+
+
+def until_or_for(text: str) -> str:
+    """A duration or a time, with the word that goes before it."""
+    return f"for {text}" if isinstance(when_of(text), str) else f"until {text}"
 
 
 def moment(seconds: float) -> str:

@@ -10,7 +10,7 @@ import typer
 from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json
 from penstock.cli.queues import Name, Yes, confirmed
 from penstock.cli.remote import connect
-from penstock.cli.single import reasons, when_of
+from penstock.cli.single import reasons, until_or_for, when_of
 
 Filter = Annotated[str | None, typer.Option("--filter", help="Only messages that match this expression.")]
 Count = Annotated[int | None, typer.Option("--count", min=1, help="So many at most, the oldest first.")]
@@ -40,7 +40,7 @@ def pause(
     if json:
         write_json(dict(told))
     else:
-        write(f"queue {name} is paused" + ("" if until is None else f" until {until}"))
+        write(f"queue {name} is paused" + ("" if until is None else f" {until_or_for(until)}"))
 
 
 def resume(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:

@@ -29,6 +29,7 @@ from penstock.memory import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
 from penstock.server.accounts import Accounts
+from penstock.server.alarm import Alarm
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.compacting import Compactor
 from penstock.server.bulk.process import Bulk
@@ -61,11 +62,6 @@ if TYPE_CHECKING:
     from penstock.server.flight.door import FlightDoor
     from penstock.server.http.door import HttpDoor
     from penstock.server.upkeep.pacing import Pace
-
-TICK_LAG_S = 0.005
-"""Deadlines are looked at this soon after a turn, so that a thousand turns a second cost one look."""
-
-LONGEST_SLEEP_S = 1.0
 
 TIDY_S = 0.25
 """How often it is asked whether the process has grown."""
@@ -141,7 +137,7 @@ class Server:
         self._show = show or Lines(say)
         self._opened: Log | None = None
         self.pools = pools or Pools()
-        self._tick_timer: asyncio.TimerHandle | None = None
+        self.alarm: Alarm | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
         self._warm_timer: asyncio.TimerHandle | None = None
@@ -250,10 +246,11 @@ class Server:
         starting.end()
         self.engine.fill_heads()
         loop.set_exception_handler(self._stop_for)
-        self.engine.on_turn = self._schedule_tick
+        self.alarm = Alarm(self.engine.next_deadline, self.engine.tick, self.clock, loop.call_later)
+        self.engine.on_turn = self.alarm.look_soon
         self._beat()
         self._tidy()
-        self._schedule_tick()
+        self.alarm.look_soon()
         self._warm_timer = loop.call_later(WARM_UP_S, pools.scanning.submit, warm_up)
         return Ready(os.getpid(), amqp, starting.http_address, flight, recovered.records, recovered.seconds)
 
@@ -312,27 +309,6 @@ class Server:
 
     # -- timers
 
-    def _schedule_tick(self) -> None:
-        if self._tick_timer is None:
-            self._tick_timer = self.loop.call_later(TICK_LAG_S, self._tick)
-
-    def _tick(self) -> None:
-        self._tick_timer = None
-        wall, mono = self.engine.next_deadline()
-        waits = [
-            deadline - clock
-            for deadline, clock in ((wall, self.clock.wall()), (mono, self.clock.mono()))
-            if deadline is not None
-        ]
-        if not waits:
-            return
-        wait = min(waits) / 1e6
-        if wait <= 0:
-            self.engine.tick()
-            self._schedule_tick()
-        else:
-            self._tick_timer = self.loop.call_later(min(max(wait, TICK_LAG_S), LONGEST_SLEEP_S), self._tick)
-
     def _beat(self) -> None:
         self.engine.beat()
         self.amqp.beat()
@@ -350,7 +326,9 @@ class Server:
     def end_timers(self) -> None:
         """Nothing is done by time any more."""
         self.engine.on_turn = None
-        for timer in (self._tick_timer, self._beat_timer, self._tidy_timer, self._warm_timer):
+        if self.alarm is not None:
+            self.alarm.end()
+        for timer in (self._beat_timer, self._tidy_timer, self._warm_timer):
             if timer is not None:
                 timer.cancel()
 

@@ -135,6 +135,11 @@ def test_check_tells_what_is_wrong(run: Run, tmp_path: Path) -> None:
         ('priority_expression = "/a +"', '"q".priority_expression: the expression ends'),
         ('priority_expression = "UNIX_TIMESTAMP()"', '"q".priority_expression: UNIX_TIMESTAMP cannot be used'),
         ('barrier_expression = "/a AND"', '"q".barrier_expression: the expression ends'),
+        ('group_key = "/a +"', '"q".group_key: the expression ends'),
+        (
+            '[[policy]]\nname = "p"\npattern = "q"\ndefinition = { group-key = "/a +" }',
+            '[[policy]] "p".definition.group-key: the expression ends',
+        ),
         ('underlying_topic = "^a"', "default_publish_target: is missing, which the pattern '^a' of topics needs"),
     ],
 )

@@ -12,7 +12,7 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.plain import dump, dump_settings
 from penstock.core.topology.policies import Policies
-from penstock.errors import NotFound
+from penstock.errors import ExpressionError, NotFound
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -229,6 +229,13 @@ def test_what_needs_another_beside_it_is_applied_with_it(world: Ruled) -> None:
     assert why_impossible(QueueSettings(barrier_expression="/x = 1", target_queue_depth=2000))
     settings = queue.settings
     assert (settings.dead_letter_exchange, settings.dead_letter_routing_key) == ("x", "k")
+
+
+def test_an_expression_that_cannot_be_read_is_refused_with_the_policy(world: Ruled) -> None:
+    for key in ("filter", "group_key", "priority_expression"):
+        with pytest.raises(ExpressionError, match=f"{key} of policy 'p' in vhost '/': the expression ends"):
+            world.core.set_policy(world.now, policy("p", **{key: "/a +"}))
+    assert not world.core.policies()
 
 
 # -- exchanges

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.queue.view import Queue
 from penstock.errors import PreconditionFailed
-from penstock.records.settings import QueueSettings
+from penstock.records.settings import QueueSettings, Retry
 from penstock.server.flight.actions.table import refuse_different
 
 
@@ -18,6 +18,10 @@ from penstock.server.flight.actions.table import refuse_different
     [
         (QueueSettings(lease_period=40_000_000), "is there with lease_period = 30s, not 40s"),
         (QueueSettings(lease_period=0), "is there with lease_period = 30s, not 0s"),
+        (
+            QueueSettings(lease_period=30_000_000, retry=Retry(initial=2_000_000)),
+            "is there with retry = none, not initial 2s, factor 2.0, max 5m, jitter 0.2, attempts 0",
+        ),
         (QueueSettings(lease_period=30_000_000, filter="/a"), "is there with filter = none, not '/a'"),
         (QueueSettings(lease_period=30_000_000, expiration=86_400_000_000), "with expiration = none, not 1d"),
         (QueueSettings(lease_period=30_000_000, max_backlog=5), "with max_backlog = 0, not 5"),

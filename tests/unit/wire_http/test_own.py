@@ -69,3 +69,15 @@ def test_messages_are_moved_and_dead_letters_redriven(http: Http) -> None:
     for path in ("pause", "redrive"):
         ann.refused("POST", f"queues/%2F/work/{path}", {}, 401)
     ann.do("GET", "queues/%2F/work/peek", status=404)
+
+
+def test_a_field_that_is_not_known_is_refused_before_anything_is_moved(http: Http) -> None:
+    http.publish("q", "a")
+    http.do("PUT", "queues/%2F/other", {}, 201)
+    told = http.refused("POST", "queues/%2F/q/move", {"to": "other", "dry_run": True})
+    assert told == "unknown field 'dry_run', not one of to, filter, count, after, dry"
+    assert "unknown field 'dryrun'" in http.refused("POST", "queues/%2F/q/redrive", {"dryrun": True})
+    assert http.refused("POST", "queues/%2F/q/pause", {"fo": "5m"}) == "unknown field 'fo', not one of for"
+    assert http.refused("POST", "queues/%2F/q/resume", {"x": 1}) == "unknown field 'x', and none is known here"
+    queue = http.get("queues/%2F/q")
+    assert (queue["messages"], queue["state"]) == (1, "running")

@@ -7,15 +7,18 @@ What a definition may hold was checked where it was read (`config.policies`); wh
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, cast
 
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.queue.view import Queue
 from penstock.core.state.rulings import dump_address, dump_exchanges, dump_policy
 from penstock.core.topology.effective import combined
+from penstock.core.topology.refusals import check_expressions
 from penstock.errors import NotFound
 from penstock.records.chunks import Now
 from penstock.records.kinds import Kind
 from penstock.records.policies import NAMES, AddressSetting, ExchangeRule, Policy, ruling_of
+from penstock.records.settings import QueueSettings
 
 KINDS = {False: "policy", True: "operator policy"}
 
@@ -76,7 +79,13 @@ class PolicyCommands(QueueCommands):
     # -- changing
 
     def set_policy(self, now: Now, policy: Policy) -> bool:
-        """This policy is there from now on, whatever was there under its name; whether it is new."""
+        """This policy is there from now on, whatever was there under its name; whether it is new.
+
+        Errors: ExpressionError or PreconditionFailed for an expression that no queue could take.
+        """
+        said = cast("dict[str, Any]", dict(policy.settings))
+        kind = "operator policy" if policy.operator else "policy"
+        check_expressions(f"{kind} '{policy.name}' in vhost '{policy.vhost}'", QueueSettings(**said))
         policies = self._topology.policies
         new = policy.key not in policies.all
         if policies.all.get(policy.key) != policy:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.core.actions.templates import iso_time
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.view import Queue
@@ -27,7 +28,8 @@ class WaitingCommands(QueueCommands):
         """
         now = self._at(now)
         if until is not None and not now.wall < until <= LATEST:
-            raise InvalidArgument(f"queue '{queue.name}' cannot be paused until {until}: it is {now.wall} now")
+            when = iso_time(until) if 0 < until <= now.wall else f"{until} us after 1970"
+            raise InvalidArgument(f"queue '{queue.name}' cannot be paused until {when}: it is {iso_time(now.wall)} now")
         queue.halt(now, NEVER if until is None else until, self._out, by)
         self._touch(queue)
 

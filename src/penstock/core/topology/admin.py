@@ -284,7 +284,9 @@ class Admin:
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         alternate = arguments.get("alternate-exchange")
         if alternate is not None and not isinstance(alternate, str):
-            raise bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", alternate)
+            raise bad_argument(
+                "alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", f"{alternate!r} is not text"
+            )
         if kind == DELAYED:
             inner = arguments.get("x-delayed-type")
             if inner not in ROUTING_TYPES:

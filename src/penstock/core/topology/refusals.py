@@ -29,6 +29,14 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
         raise bad_argument("x-dead-letter-routing-key", where, "routing_key_but_no_dlx_defined")
     if settings.semantics == "at-most-once" and settings.fairness_model != "round-robin":
         raise bad_argument("fairness_model", where, "at-most-once queues know round-robin alone")
+    check_expressions(where, settings)
+
+
+def check_expressions(where: str, settings: QueueSettings) -> None:
+    """Refuse expressions that cannot be read, or say another thing of a message at another time.
+
+    where: whose they are, for the message.
+    """
     if settings.filter:
         with _naming("filter", where):
             deterministic = compile_filter(settings.filter).deterministic

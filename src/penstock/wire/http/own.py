@@ -51,6 +51,9 @@ class Own(Protocol):
         ...
 
 
+_WANTED = ("filter", "count", "after", "dry")
+
+
 def rows(own: Own) -> Sequence[Row]:
     """The paths."""
     doors, path = _Own(own), "/api/queues/{vhost}/{name}"
@@ -97,7 +100,8 @@ class _Own:
 
     async def pause(self, ask: Ask) -> Response:
         """`{"for": "5m"}`, or for good."""
-        text = (await ask.fields()).text("for", "")
+        fields = await self._fields(ask, "for")
+        text = fields.text("for", "")
         try:
             wait = parse_duration(text) if text else None
         except ValueError as error:
@@ -106,16 +110,27 @@ class _Own:
 
     async def resume(self, ask: Ask) -> Response:
         """Whether it was paused."""
+        await self._fields(ask)
         return await self._act(ask, "resume")
 
     async def redrive(self, ask: Ask) -> Response:
         """How many, and from where to go on."""
-        return await self._act(ask, "redrive", **self._wanted(await ask.fields()))
+        return await self._act(ask, "redrive", **self._wanted(await self._fields(ask, *_WANTED)))
 
     async def move(self, ask: Ask) -> Response:
         """The same, to a queue that is named."""
-        fields = await ask.fields()
+        fields = await self._fields(ask, "to", *_WANTED)
         return await self._act(ask, "move", to=fields.text("to"), **self._wanted(fields))
+
+    @staticmethod
+    async def _fields(ask: Ask, *known: str) -> Fields:
+        """The body; a field that is not known is refused, since a misspelled `dry` would move messages."""
+        fields = await ask.fields()
+        for name in fields.values:
+            if name not in known:
+                allowed = f"not one of {', '.join(known)}" if known else "and none is known here"
+                raise InvalidArgument(f"unknown field {name!r}, {allowed}")
+        return fields
 
     @staticmethod
     def _wanted(fields: Fields) -> dict[str, object]:

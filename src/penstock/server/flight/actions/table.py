@@ -65,17 +65,22 @@ def _told(key: str, value: object) -> str:
     known = QUEUE_KEYS.get(key)
     if isinstance(value, int) and known is not None and known.kind is Kind.DURATION:
         return format_duration(value)
+    if isinstance(value, Retry):
+        table = asdict(value)
+        return ", ".join(f"{name} {_shown_part(name, one)}" for name, one in table.items())
     return repr(value)
+
+
+def _shown_part(name: str, value: object) -> object:
+    """A part of a `retry`, durations with their unit."""
+    return _shown("lease_period" if name in ("initial", "max") else name, value)
 
 
 def _shown(key: str, value: object) -> object:
     """A setting as JSON has it: durations as text with their unit."""
     known = QUEUE_KEYS.get(key)
     if isinstance(value, Retry):
-        return {
-            name: _shown("lease_period" if name in ("initial", "max") else name, one)
-            for name, one in asdict(value).items()
-        }
+        return {name: _shown_part(name, one) for name, one in asdict(value).items()}
     if isinstance(value, int) and not isinstance(value, bool) and known is not None and known.kind is Kind.DURATION:
         return format_duration(value)
     return value
