@@ -119,3 +119,18 @@ def test_an_expiry_before_the_time_is_the_end_of_it() -> None:
         broker.advance(5.1)
         assert broker.stats("q")["delayed"] == 0
         assert broker.story(mark)[-1].details["reason"] == "time_limit"
+
+
+def test_a_time_that_was_over_is_no_delay_after_a_crash_either() -> None:
+    with broker_of({"name": "q"}) as broker:
+        with penstock.connect(broker.flight_url) as client:
+            receipt = client.publish("q", "past", not_before=int((broker.now() - 5) * 1e6))
+        assert bodies(broker.subscribe("q").take()) == [b"past"]
+        broker.advance(1)
+        broker.crash()
+        broker.restart()
+        with penstock.connect(broker.flight_url) as client:
+            events = [event["event"] for event in client.story(receipt.bookmark)["events"]]
+        assert bodies(broker.subscribe("q").take()) == [b"past"]
+    assert "delayed" not in " ".join(events)
+    assert "due" not in " ".join(events), events

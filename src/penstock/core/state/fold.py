@@ -147,10 +147,12 @@ class Fold:
             extra["transient"] = transient.astype(np.int64)
         if len(letters):
             extra["letter"] = np.isin(lsns[rows], letters).astype(np.int64)
-        if not is_empty(table, "not_before"):
-            extra["not_before"] = numbers(table, "not_before", 0)[rows]
-        expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
         times: Ints | None = None
+        if not is_empty(table, "not_before"):
+            times = numbers(table, "time", 0)[rows]
+            due = numbers(table, "not_before", 0)[rows]
+            extra["not_before"] = np.where(due > times, due, 0)  # a time that was over then was no delay
+        expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
         own = lsns if everything else lsns[rows]
         if by_queue:
             self._sizes.add_rows(own, lengths(table, "body") if everything else lengths(table, "body")[rows])
