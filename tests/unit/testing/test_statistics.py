@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.tree import whole
+from penstock.errors import QueueFull
 from penstock.testing import Broker
 from penstock.testing.following import TopicSubscription
 
@@ -115,6 +116,42 @@ def test_prometheus_has_a_line_for_each() -> None:
         assert value(each, "penstock_queue_lease_to_ack_seconds", quantile="0.99", **queue) >= 0
         assert value(summed, "penstock_action_runs", action="tell") == 1
         assert value(summed, "penstock_action_failures", action="tell") == 0
+
+
+def test_what_limits_did_is_told_by_http_and_by_prometheus() -> None:
+    queues: list[dict[str, object]] = [
+        {"name": "short", "max_length": 2},
+        {"name": "ring", "ring_size": 2},
+        {"name": "full", "max_length": 1, "overflow": "reject-publish"},
+        {"name": "source", "dead_letter_exchange": "", "dead_letter_routing_key": "full"},
+    ]
+    with Broker({"queue": queues}) as broker:
+        for body in ("a", "bb", "ccc"):
+            broker.publish("short", body)
+            broker.publish("ring", body)
+        broker.publish("full", "x")
+        with pytest.raises(QueueFull):
+            broker.publish("full", "y")
+        broker.publish("source", "z")
+        broker.subscribe("source").take()[0].reject()
+        summed, each = figures_at(broker, "/metrics"), figures_at(broker, "/metrics/per-object")
+        expected = (
+            ("dropped", "dropped", "short", 1),
+            ("replaced", "replaced", "ring", 1),
+            ("refused", "refused", "full", 1),
+            ("dead_letter_refused", "dead_letters_refused", "source", 1),
+        )
+        for told, name, queue, least in expected:
+            item = json.loads(fetch(broker, f"/api/queues/%2F/{queue}"))
+            count = item["penstock"][told]
+            assert count >= least, (told, item)
+            labels = {"vhost": "/", "queue": queue}
+            assert value(each, f"penstock_queue_{name}", **labels) == count
+            assert value(summed, f"penstock_queue_{name}") == count
+            assert count == broker.stats(queue)[told]
+        for queue in ("short", "ring"):
+            assert json.loads(fetch(broker, f"/api/queues/%2F/{queue}"))["message_bytes_ready"] == 5
+            assert value(each, "rabbitmq_queue_messages_ready_bytes", vhost="/", queue=queue) == 5
 
 
 def figures_at(broker: Broker, path: str) -> dict[str, Metric]:

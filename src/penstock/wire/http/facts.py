@@ -37,6 +37,10 @@ class QueueMetrics:
     cancelled: int = 0
     expired_leases: int = 0
     redelivered: int = 0
+    dropped: int = 0  # gave way to a limit at the head
+    replaced: int = 0  # gave way to a newer one of a ring
+    refused: int = 0  # did not come in, for a limit was met
+    letters_refused: int = 0  # its dead letters that a target refused, each time tried
     expirations: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
     ack_rate: float = 0.0  # messages a second
     lease_to_ack: Mapping[float, float] = field(default_factory=dict[float, float])  # share -> seconds

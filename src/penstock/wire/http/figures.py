@@ -34,6 +34,13 @@ _COUNTS: Mapping[str, tuple[Of, str]] = {
     "penstock_queue_cancelled": (lambda one: one.cancelled, "Messages that consumers gave back as failed"),
     "penstock_queue_expired_leases": (lambda one: one.expired_leases, "Leases that ended by time"),
     "penstock_queue_redelivered": (lambda one: one.redelivered, "Messages delivered again"),
+    "penstock_queue_dropped": (lambda one: one.dropped, "Messages that gave way to a limit"),
+    "penstock_queue_replaced": (lambda one: one.replaced, "Messages that gave way to a newer one of a ring"),
+    "penstock_queue_refused": (lambda one: one.refused, "Messages that a queue did not take, for a limit was met"),
+    "penstock_queue_dead_letters_refused": (
+        lambda one: one.letters_refused,
+        "Dead letters of queues that a full target refused, each time tried",
+    ),
 }
 
 _REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries")
