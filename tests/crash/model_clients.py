@@ -8,10 +8,12 @@ from __future__ import annotations
 import random
 import threading
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import penstock
 from penstock import PenstockError
 
+N = TypeVar("N")  # what clients note
 TOPIC = "t"
 EXPRESSIONS = ("/p", "/q")
 GROUPS = 3
@@ -59,10 +61,10 @@ class Notes:
         (self.gone if sure else self.maybe).setdefault(queue, set()).add(number)
 
 
-class Client(threading.Thread):
+class Client(threading.Thread, Generic[N]):
     """Works until the server is gone or `stopping` is set.  What it cannot explain is in `failure`."""
 
-    def __init__(self, url: str, notes: Notes, seed: int, name: str) -> None:
+    def __init__(self, url: str, notes: N, seed: int, name: str) -> None:
         super().__init__(name=name)
         self.url, self.notes, self.random = url, notes, random.Random(seed)
         self.stopping = threading.Event()
@@ -88,7 +90,7 @@ class Client(threading.Thread):
         raise NotImplementedError
 
 
-class Publisher(Client):
+class Publisher(Client[Notes]):
     """Publishes with its name and a rising number; after a start it sends again what was not confirmed, and more."""
 
     def work(self, client: penstock.Client) -> None:
@@ -111,7 +113,7 @@ class Publisher(Client):
             self.notes.marks[sent.number] = receipt.bookmark
 
 
-class Worker(Client):
+class Worker(Client[Notes]):
     """Takes messages of one queue, acks most, and changes its terms now and then."""
 
     def __init__(self, url: str, notes: Notes, seed: int, queue: str) -> None:
@@ -147,7 +149,7 @@ class Worker(Client):
                 notes.replaced += 1
 
 
-class Administrator(Client):
+class Administrator(Client[Notes]):
     """Alters the order of queues; declares queues that take what was published before, and acks for them in advance."""
 
     def work(self, client: penstock.Client) -> None:

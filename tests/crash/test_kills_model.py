@@ -54,7 +54,7 @@ def test_kills_of_queues_with_an_order(tmp_path: Path) -> None:
             client.declare("shallow", underlying_topic=TOPIC, target_queue_depth=1000)
         for life in range(LIVES):
             url = f"penstock://{server.ready['flight']}"
-            team: list[Client] = [Publisher(url, notes, rnd.randrange(1 << 30), "publisher")]
+            team: list[Client[Notes]] = [Publisher(url, notes, rnd.randrange(1 << 30), "publisher")]
             team += [Worker(url, notes, rnd.randrange(1 << 30), queue) for queue in ("ranked", "fenced", "shallow")]
             team.append(Administrator(url, notes, rnd.randrange(1 << 30), "administrator"))
             for client in team:
