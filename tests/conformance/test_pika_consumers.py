@@ -525,3 +525,36 @@ def test_consumers_that_remove_nothing_see_all_and_gets_walk_on(broker: Broker, 
     publish(channel, "c")
     assert (one.wait(3)[2:], two.wait(3)[2:]) == (["c"], ["c"])
     assert broker.stats("q")["ready"] == 3
+
+
+# -- duplicates
+
+
+def test_duplicates_are_confirmed_and_stay_out_over_one_read(broker: Broker, channel: BlockingChannel) -> None:
+    channel.queue_declare("q", durable=True, arguments={"x-dedup-window": 60_000, "x-dedup-key": "/id"})
+    raw = channel.connection.channel()  # without confirms: one read brings many
+    for number in range(300):
+        raw.basic_publish("", "q", b'{"id": %d}' % (number % 3), pika.BasicProperties(delivery_mode=2))
+    raw.close()
+    assert broker.stats("q")["ready"] == 3
+    assert broker.stats("q")["duplicates"] == 297
+    channel.confirm_delivery()
+    for _ in range(2):  # confirmed, and no duplicate is returned as one that nobody wanted
+        properties = pika.BasicProperties(delivery_mode=2, headers={"x-dedup-key": "k"})
+        channel.basic_publish("", "q", b"{}", properties, mandatory=True)
+    assert broker.stats("q")["ready"] == 4
+
+
+def test_a_unique_message_enters_again_once_it_is_acknowledged(broker: Broker, channel: BlockingChannel) -> None:
+    channel.queue_declare("q", durable=True, arguments={"x-unique": True, "x-dedup-key": "/@headers/id"})
+    channel.confirm_delivery()
+    properties = pika.BasicProperties(delivery_mode=2, headers={"id": "a"})
+    for _ in range(2):
+        channel.basic_publish("", "q", b"one", properties)
+    method, _, _ = channel.basic_get("q")
+    channel.basic_publish("", "q", b"two", properties)
+    assert channel.basic_get("q")[0] is None
+    channel.basic_ack(method.delivery_tag)
+    channel.basic_publish("", "q", b"three", properties)
+    assert channel.basic_get("q", auto_ack=True)[2] == b"three"
+    assert broker.stats("q")["duplicates"] == 2

@@ -170,6 +170,22 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "Messages delivered in a time, as '100/s': of the whole queue, or { queue, key } with key for each tenant.",
         ),
         QueueKey(
+            "dedup_key",
+            Kind.TEXT,
+            "An expression, such as /id or /@headers/id: a message with a key that the queue knows is confirmed and "
+            "does not enter; NULL is no key.  Needs dedup_window or unique.",
+        ),
+        _duration(
+            "dedup_window",
+            "How long the queue knows the key of what it took, by dedup_key or the header x-dedup-key, over restarts "
+            "too; 0: no window.",
+        ),
+        QueueKey(
+            "unique",
+            Kind.FLAG,
+            "Whether a message stays out while one with its key is in the queue, waiting or delivered.",
+        ),
+        QueueKey(
             "file_backed_metadata",
             Kind.FILE,
             "Whether what the queue keeps of each message may leave memory for a file: true, or in the settings file "
@@ -276,9 +292,6 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
 LATER_QUEUE_KEYS = frozenset(
     {
         "message_type",
-        "dedup_key",
-        "dedup_window",
-        "unique",
     }
 )
 """Names that are taken and refused for now, so that nobody believes in a limit that is not there."""
@@ -377,6 +390,7 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
                 spell("last_value_key"),
                 f"it cannot be set beside {spell('recovery_point')}: older messages have no key",
             )
+    _refuse_duplicates(settings, spell)
     grouped = settings.kind == "group-local"
     if grouped and settings.initial_owner is None:
         raise BadValue(spell("kind"), f"a group-local queue needs {spell('initial_owner')} beside it")
@@ -400,6 +414,20 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
         raise BadValue(spell("recovery_point"), str(error)) from None
     if settings.retry is not None and settings.retry.max < settings.retry.initial:
         raise BadValue(f"{spell('retry')}.max", "it is shorter than the initial delay")
+
+
+def _refuse_duplicates(settings: QueueSettings, spell: Callable[[str], str]) -> None:
+    """Where keys of messages say which of them stay out."""
+    if settings.dedup_key is not None and not (settings.dedup_window or settings.unique):
+        raise BadValue(
+            spell("dedup_key"),
+            f"it needs {spell('dedup_window')} or {spell('unique')} beside it, which say for how long a key counts",
+        )
+    if settings.unique and settings.dedup_key is None and not settings.dedup_window:
+        raise BadValue(spell("unique"), f"it needs {spell('dedup_key')} beside it, which says what a message's key is")
+    for key in ("dedup_window", "unique"):
+        if getattr(settings, key) and settings.recovery_point != "now":
+            raise BadValue(spell(key), f"it cannot be set beside {spell('recovery_point')}: older messages have no key")
 
 
 def _refuse_shares(settings: QueueSettings, spell: Callable[[str], str]) -> None:

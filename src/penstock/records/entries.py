@@ -50,6 +50,7 @@ class Publishes:
     delta: bool | None = None  # whether bodies are deltas to the present records of SOW topics; None: the headers say
     keyed: tuple[int, list[int]] | None = None  # id of its SOW topic and the numbers of its rows' keys, if worked out
     routed: object = None  # the core's own: where the rows go, worked out before they are published
+    deduplicated: bool = False  # queues that want no duplicates were asked, and note the keys of what they take
     ahead: Publishes | None = None  # the same with large deltas merged as they will be, for filters to judge
 
     def __len__(self) -> int:
@@ -86,6 +87,7 @@ class Publishes:
             not_before=some(self.not_before),
             priority=some(self.priority),
             judged=judged,
+            deduplicated=self.deduplicated,
             transient=self.transient if isinstance(self.transient, bool) else [self.transient[row] for row in rows],
             size=sum(map(len, bodies))
             + (len(properties) * len(bodies) if isinstance(properties, bytes) else sum(map(len, properties))),

@@ -102,6 +102,8 @@ class Kind(IntEnum):
     # commands about waiting messages
     PAUSE = 63  # queue id; header {"until", "by"?}: microseconds; nothing is delivered before; 0: it goes on
     RESCHEDULE = 64  # queue id + pairs; header {"not_before", "by"?}: delayed until then; DUE says their place anew
+    DEDUP = 65  # body: queue id + (LSN, key) pairs as in KEYED; header {"time"}; in one group with the rows: the queue
+    #   took messages with these keys then, and lets no duplicates in
     TRANSACTION = (
         66  # header {"first", "rows", "ended", "by"?}: the last record of a group that one client committed as
     )

@@ -67,6 +67,9 @@ class QueueSettings:
     weights: tuple[tuple[str, float], ...] = ()  # of tenants, by key: messages in a round; others have 1
     max_leased: tuple[int, int] = (0, 0)  # whole queue, each tenant; 0: no limit
     rate_limit: tuple[int, int, int, int] = (0, 1, 0, 1)  # messages and microseconds, whole queue, each tenant; 0: none
+    dedup_key: str | None = None  # an expression: a message whose key the queue knows does not enter
+    dedup_window: int = 0  # microseconds that it knows the key of what it took; 0: it has no window
+    unique: bool = False  # it knows the keys of what is in it
     file_backed_metadata: bool | str = False  # its state may leave memory for a file; text: the path of one of its own
     recovery_point: str = "now"  # from where a new queue takes what the log has; a bookmark or a time, too
     single_active_consumer: bool = False  # one consumer gets all; the others wait in order of arrival

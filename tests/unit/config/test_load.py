@@ -136,8 +136,8 @@ def test_settings_are_frozen() -> None:
         ("[[queue]]\nlease_period = '1s'", "settings:1: [[queue]] number 1 name: is missing"),
         ('[[queue]]\nname = "q"\nlease_period = 30', "30 is not a duration with a unit: write '30s'"),
         (
-            '[[queue]]\nname = "q"\ndedup_window = "1m"',
-            'settings:3: [[queue]] "q" dedup_window: is not supported in this version',
+            '[[queue]]\nname = "q"\nmessage_type = "nvfix"',
+            'settings:3: [[queue]] "q" message_type: 'nvfix': fields are read of 'json' alone',
         ),
         ('[[queue]]\nname = "q"\nunderlying_topic = "a("', "'a(' is no RE2 pattern"),
         (f'[[queue]]\nname = "q"\nunderlying_topic = "{"a." * 501}*"', "it has 1003 bytes, at most 1000 are allowed"),

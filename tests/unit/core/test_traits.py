@@ -59,7 +59,8 @@ def test_everything_at_once() -> None:
         {"CC": "a"},
         {"BCC": [1]},
         {"CC": None},
-        {"x-dedup-key": "a"},
+        {"x-dedup-key": True},
+        {"x-dedup-key": ""},
         {"x-delta": "yes"},
         {"x-delta": 1},
     ],
@@ -68,8 +69,9 @@ def test_headers_that_cannot_be_used(headers: dict[str, object]) -> None:
     assert isinstance(read_traits(header(headers=headers)).refusal, PreconditionFailed)
 
 
-def test_a_header_without_effect_is_refused_by_its_name() -> None:
-    assert "'x-dedup-key' has no effect" in str(read_traits(header(headers={"x-dedup-key": "a"})).refusal)
+def test_a_header_that_cannot_be_used_is_refused_by_its_name() -> None:
+    assert "'x-dedup-key': text or a number" in str(read_traits(header(headers={"x-dedup-key": None})).refusal)
+    assert read_traits(header(headers={"x-dedup-key": "a"})).dedup
     assert "'x-delta': true or false is needed, not 'yes'" in str(
         read_traits(header(headers={"x-delta": "yes"})).refusal
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.core.actions.acted import OWN
 from penstock.core.commands.recovering import RecoveryCommands
+from penstock.core.queue.dedup import Window
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
@@ -65,6 +66,8 @@ class Life(RecoveryCommands):
             queue.redelivered_below = state.unclean
             queue.paused_until = queue_state.paused
             queue.load(queue_state.waiting, queue_state.columns)
+            if queue.dedup is not None and queue.dedup.window is not None:
+                queue.dedup.window = Window.loaded(queue_state.taken)
             core._timers.touched.add(queue)
             assert queue.id == number
             if queue_state.reviewed or queue_state.passing is not None:
@@ -184,7 +187,8 @@ class Life(RecoveryCommands):
             blank.ruling = queue.ruling
             blank.paused = queue.paused_until
             contained = queue.capture() if living else None
-            snapshot.captured.append(Captured(blank, contained))
+            window = None if queue.dedup is None or queue.dedup.window is None else queue.dedup.window.copy()
+            snapshot.captured.append(Captured(blank, contained, window))
             effort += 8 if contained is None else 32 + len(contained.main) + len(contained.runs)
         snapshot.marks = [Marked(name, some.pairs[:]) for name, some in self._marks()]
 

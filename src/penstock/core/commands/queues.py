@@ -11,6 +11,7 @@ from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import RecoveryCommands
 from penstock.core.commands.statistics import given_way, statistics
 from penstock.core.queue import aside
+from penstock.core.queue.dedup import told_of
 from penstock.core.queue.dispatching.attendance import active_tag, note_use
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
@@ -121,6 +122,13 @@ class QueueCommands(RecoveryCommands):
                 f"last_value_key of queue '{queue.name}' in vhost '{queue.vhost}' cannot change while it has messages: "
                 "their keys were worked out when they came; purge it, or declare another"
             )
+        if (settings.unique, settings.unique and settings.dedup_key) != (
+            queue.settings.unique, queue.settings.unique and queue.settings.dedup_key
+        ) and queue.floor() < NEVER:  # fmt: skip
+            raise PreconditionFailed(
+                f"unique, and the dedup_key it goes by, of queue '{queue.name}' in vhost '{queue.vhost}' cannot change "
+                "while it has messages: their keys were worked out when they came; purge it, or declare another"
+            )
         if settings.non_destructive and not queue.settings.non_destructive and queue.outstanding:
             raise PreconditionFailed(
                 f"non_destructive of queue '{queue.name}' in vhost '{queue.vhost}' cannot be set while "
@@ -193,6 +201,7 @@ class QueueCommands(RecoveryCommands):
             "dying": queue.dying,
             "damaged": aside.count(queue),
             **given_way(queue),
+            **told_of(queue),
             "consumers": len(queue.consumers),
             "single_active_consumer_tag": active_tag(queue),
             "published": queue.arrived,

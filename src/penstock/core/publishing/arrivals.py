@@ -9,14 +9,18 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
+from penstock.core.publishing.deduplicating import dedup_keys
 from penstock.core.publishing.keying import keys_of
 from penstock.core.publishing.last_keys import last_keys_of
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.rating import ranks_of
 from penstock.core.publishing.shared_credit import Share, share_out
+from penstock.core.publishing.traits import TraitsMemo
+from penstock.core.queue.dedup import Dedup
 from penstock.core.queue.view import Queue
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.topology.interning import Interning
@@ -30,12 +34,15 @@ NO_BARRIERS: Mapping[Queue, Sequence[int]] = {}
 class Arrivals:
     """Stores batches and lets them arrive."""
 
-    def __init__(self, outbox: Outbox[Effect], interning: Interning, touched: set[Queue], sizes: Sizes) -> None:
+    def __init__(
+        self, outbox: Outbox[Effect], interning: Interning, touched: set[Queue], sizes: Sizes, traits: TraitsMemo
+    ) -> None:
         """touched: where queues that took something are noted.  sizes: told of what is stored."""
         self._outbox = outbox
         self._interning = interning
         self._touched = touched
         self._sizes = sizes
+        self._traits = traits
         self.transient = Marks()  # stored rows that a restart does not keep
 
     def store(
@@ -118,6 +125,8 @@ class Arrivals:
         if queue.ranks is not None and (text := queue.settings.rank_text) is not None:
             ranks = ranks_of(text, batch, rows, chunk, now.wall)
         keys = None if queue.shares is None else keys_of(queue.settings, batch, rows, chunk, now.wall)
+        if queue.dedup is not None and batch.deduplicated:
+            self._note_keys(queue, queue.dedup, batch, rows, chunk)
         last_keys = None
         if queue.last_values is not None:
             last_keys = self._last_keys(queue, batch, rows, chunk)
@@ -126,6 +135,16 @@ class Arrivals:
             priority=priority, barriers=None if marked is None else _within(chunk, marked, batch.first),
             ranks=ranks, keys=keys, last_keys=last_keys,
         )  # fmt: skip
+
+    def _note_keys(self, queue: Queue, dedup: Dedup, batch: Publishes, rows: Sequence[int], chunk: Chunk) -> None:
+        """What the queue takes has these keys; the record that says so is written."""
+        keys = dedup_keys(queue.settings, batch, rows, self._traits)
+        told = [(lsn, key) for lsn, key in zip(chunk, keys, strict=True) if key]
+        if told:
+            time = self._outbox.time
+            body = struct.pack(f"<{2 * len(told) + 1}q", queue.id, *chain.from_iterable(told))
+            self._outbox.record(Kind.DEDUP, queue.name, {"time": time}, body)
+            dedup.take(queue, told, time)
 
     def _last_keys(self, queue: Queue, batch: Publishes, rows: Sequence[int], chunk: Chunk) -> list[int]:
         """By which key each row replaces an older one; the record that says so is written."""

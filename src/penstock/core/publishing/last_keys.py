@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.queue.last_values import key_of
+from penstock.core.queue.keys import key_of
 from penstock.expr import compile_value
 from penstock.records.bodies import listed
 from penstock.records.entries import Publishes

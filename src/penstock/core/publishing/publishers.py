@@ -78,7 +78,7 @@ class Publishers:
             unroutable=[fresh[row] for row in published.unroutable],
             refused=[(fresh[row], why) for row, why in published.refused],
             kept=[fresh[row] for row in published.kept],
-            duplicates=len(traits) - len(fresh),
+            duplicates=published.duplicates + len(traits) - len(fresh),
         )
 
     def follow(
@@ -106,7 +106,7 @@ class Publishers:
                 unroutable=[fresh[row] for row in some.unroutable],
                 refused=[(fresh[row], why) for row, why in some.refused],
                 kept=[fresh[row] for row in some.kept],
-                duplicates=size - len(fresh),
+                duplicates=some.duplicates + size - len(fresh),
             )
         for row, why in published.refused:
             self._refused(publisher, sequence + row, why)

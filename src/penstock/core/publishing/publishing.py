@@ -16,6 +16,7 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.admission import Admission
 from penstock.core.publishing.arrivals import Arrivals
+from penstock.core.publishing.deduplicating import Deduplication
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.published import Published
@@ -44,6 +45,11 @@ def rejects(queue: Queue) -> bool:
     return queue.limits is not None and queue.limits.rejects
 
 
+def deduplicates(queue: Queue) -> bool:
+    """Whether a queue wants no duplicates."""
+    return queue.dedup is not None
+
+
 QUIET_BYTES = 8_192
 """A batch of no more bytes than this is evaluated as it is published: it cannot take long."""
 
@@ -66,7 +72,8 @@ class Publisher:
         self._burying = False
         self._mourning: list[tuple[Queue, Publishes, Sequence[int], bool]] = []  # refused; the server's own rows or not
         self.bury: Callable[[Now, Queue, Publishes, Sequence[int], bool], None] | None = None  # makes dead letters
-        self._arrivals = Arrivals(outbox, interning, touched, sizes)
+        self._arrivals = Arrivals(outbox, interning, touched, sizes, self.traits)
+        self._deduplication = Deduplication(outbox, self.traits)
 
     @property
     def transient(self) -> Marks:
@@ -124,9 +131,36 @@ class Publisher:
         numbered: bool,
         admitted: bool,
     ) -> Published:
+        if self._router.deduping and not trusted and not batch.deduplicated:
+            return self._deduplicate(now, batch, skip, persistent, carbon, banned, numbered, admitted)
         if self._router.rejecting and not admitted:
             return self._admit(now, batch, skip, persistent, trusted, carbon, banned, numbered)
         return self._store(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+
+    def _deduplicate(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        persistent: bool | None,
+        carbon: bool,
+        banned: Banned | None,
+        numbered: bool,
+        admitted: bool,
+    ) -> Published:
+        """The same while some queue wants no duplicates."""
+        if not numbered and (named := self._named(batch)) is not None:
+            return self._numbered(now, batch, named, persistent, carbon, banned, admitted)
+
+        def store(some: Publishes, skipped: int, bans: Banned) -> Published:
+            some.deduplicated = True
+            return self._publish(now, some, skipped, persistent, False, carbon, bans or None, True, admitted)
+
+        takers = self._takers(batch, skip, False, carbon, banned, deduplicates)
+        if not takers:
+            return store(batch, skip, banned or {})
+        fill_times(batch, self._traits_of(batch), self._outbox.time)
+        return self._deduplication.publish(now, batch, skip, takers, banned, store, admitted)
 
     def no_room(
         self,
@@ -147,7 +181,7 @@ class Publisher:
         if not trusted:
             fill_times(batch, self._traits_of(batch), self._outbox.time)
         out: dict[int, Queue] = {}
-        for queue, rows in self._rejecting(batch, 0, trusted, carbon, banned):
+        for queue, rows in self._takers(batch, 0, trusted, carbon, banned, rejects):
             refusing.settled(queue, now, self._outbox, len(rows))
             for row in reckoning.refused(queue, now, batch, rows):
                 out.setdefault(row, queue)
@@ -171,7 +205,7 @@ class Publisher:
         def store(some: Publishes, skipped: int, bans: Banned) -> Published:
             return self._store(now, some, skipped, persistent, trusted, carbon, bans or None, True, True)
 
-        takers = self._rejecting(batch, skip, trusted, carbon, banned)
+        takers = self._takers(batch, skip, trusted, carbon, banned, rejects)
         if not takers:
             return store(batch, skip, banned or {})
         if not trusted:
@@ -193,10 +227,16 @@ class Publisher:
         self._outbox.end()
         return published
 
-    def _rejecting(
-        self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None
+    def _takers(
+        self,
+        batch: Publishes,
+        skip: int,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+        asked: Callable[[Queue], bool],
     ) -> list[tuple[Queue, Sequence[int]]]:
-        """Rejecting queues, and the rows that each would take."""
+        """The queues that are asked for, and the rows that each would take."""
         topics, properties = batch.topics, batch.properties
         if isinstance(topics, Topic) and isinstance(properties, bytes) and not banned:
             traits = self.traits[properties]
@@ -204,11 +244,11 @@ class Publisher:
                 return []
             plan = self._rows.plan(topics)
             if not (carbon and traits.keys) and not (plan.filtered or plan.by_headers):
-                return [(queue, range(skip, len(batch.bodies))) for queue in plan.queues if rejects(queue)]
+                return [(queue, range(skip, len(batch.bodies))) for queue in plan.queues if asked(queue)]
         routed = self._rows.route(batch, self._traits_of(batch), skip, trusted, carbon, banned)
         if not banned:
             batch.routed = ((self._router.version, skip, trusted, carbon), routed)
-        return [(queue, sorted(rows)) for queue, rows in routed.takers.items() if rejects(queue)]
+        return [(queue, sorted(rows)) for queue, rows in routed.takers.items() if asked(queue)]
 
     def _traits_of(self, batch: Publishes) -> list[Traits]:
         """Of each row."""

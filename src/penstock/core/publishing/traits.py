@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
+from penstock.core.queue.keys import key_of
 from penstock.errors import PreconditionFailed, ProtocolError, Refused
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
@@ -26,8 +27,8 @@ PUBLISHER, SEQUENCE = "x-publisher", "x-sequence"
 PRIVATE = frozenset({"BCC", PUBLISHER, SEQUENCE})
 """Headers between publisher and server.  They are not stored: who publishes a message anew says so anew."""
 
-LATER = ("x-dedup-key",)
-"""Headers that will mean something, and are refused by name until they do."""
+DEDUP_KEY = "x-dedup-key"
+"""The message's key where a queue knows the keys that it took: text or a number."""
 
 DELTA = "x-delta"
 """true: the body is a delta for its topic's record."""
@@ -50,6 +51,7 @@ class Traits:
     keys: tuple[str, ...] = ()  # extra routing keys: CC, then BCC
     publisher: str | None = None  # whose number `sequence` is
     sequence: int | None = None
+    dedup: int = 0  # its key for queues that want no duplicates, hashed; 0: none
     cleaned: bytes | None = None  # the header to store, where it is not the publisher's own
     headers: Mapping[str, FieldValue] | None = None
     refusal: Refusal | None = None
@@ -121,11 +123,13 @@ def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]
     delay, deliver_at = _whole(headers, "x-delay"), _whole(headers, "x-deliver-at")
     if deliver_at is None:
         deliver_at = _whole(headers, "_AMQ_SCHED_DELIVERY")
-    for name in LATER:
-        if name in headers:
-            raise PreconditionFailed(f"header '{name}' has no effect in this version, so it is refused; leave it out")
     if not isinstance(headers.get(DELTA, False), bool):
         raise PreconditionFailed(f"invalid header '{DELTA}': true or false is needed, not {headers[DELTA]!r}")
+    dedup = 0
+    if DEDUP_KEY in headers:
+        value = headers[DEDUP_KEY]
+        if isinstance(value, bool) or not isinstance(value, str | bytes | int | float) or not (dedup := key_of(value)):
+            raise PreconditionFailed(f"invalid header '{DEDUP_KEY}': text or a number is needed, not {value!r}")
     keys = (*_keys(headers, "CC"), *_keys(headers, "BCC"))
     cleaned = None
     if not PRIVATE.isdisjoint(headers):
@@ -140,6 +144,7 @@ def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]
         keys=keys,
         publisher=publisher,
         sequence=sequence,
+        dedup=dedup,
         cleaned=cleaned,
     )
 

@@ -40,6 +40,7 @@ from penstock.records.policies import Ruling
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
+    from penstock.core.queue.dedup import Dedup
     from penstock.core.queue.last_values import LastValues
     from penstock.core.queue.older import Older
 
@@ -64,7 +65,7 @@ class Contents:
 
     __slots__ = (
         "_consumers", "_free_credit", "_serial", "acked", "actions", "arguments", "arrived", "attendance",
-        "auto_delete", "barriers",
+        "auto_delete", "barriers", "dedup",
         "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
         "figures", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving",
         "letters", "limits", "main", "name", "older", "onward", "outstanding", "overfull", "overspent", "pace",
@@ -144,6 +145,9 @@ class Contents:
         self.last_values: LastValues | None = None  # where a message may replace another
         if settings.last_value_key is not None:
             self.renew_keys()
+        self.dedup: Dedup | None = None  # where keys keep messages out
+        if settings.dedup_window or settings.unique:
+            self.renew_dedup(settings)
         self.weight: int = -1  # bytes of what is ready, counted where a limit asks for them; -1: nobody does
         self.weigh()
         if settings.rank_text is not None:
@@ -185,6 +189,17 @@ class Contents:
         from penstock.core.queue.last_values import LastValues  # it needs what is made of this
 
         self.last_values = None if self.settings.last_value_key is None else LastValues()
+
+    def renew_dedup(self, before: QueueSettings) -> None:
+        """The settings say anew which messages stay out for their keys.  before: those until now."""
+        from penstock.core.queue.dedup import Dedup, deduplicates  # it needs what is made of this
+
+        if not deduplicates(self.settings):
+            self.dedup = None
+        elif self.dedup is None:
+            self.dedup = Dedup(self.settings)
+        else:
+            self.dedup.alter(before, self.settings)
 
     def timed(self) -> Expiry:
         """Deadlines."""

@@ -11,12 +11,12 @@ It knows no expression; messages without a key, 0 here, are none of its business
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.effects import Sink
+from penstock.core.queue.keys import NO_KEY, key_of
 from penstock.core.queue.limits.limits import REPLACED
 from penstock.core.queue.limits.trimming import drop
 from penstock.core.queue.order.runs import Run, packed, view
@@ -30,29 +30,8 @@ if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.view import Queue
 
-NO_KEY = 0
-
 DEAD_MOST = 65_536
 """More keys than this, and more than twice as many as messages live, are looked through for those that are gone."""
-
-
-def key_of(value: object) -> int:
-    """The key of what an expression gave: equal texts and numbers are one key, 1 and 1.0 too; NULL is none."""
-    if isinstance(value, list):
-        value = next(iter(cast("list[object]", value)), None)
-    if isinstance(value, bool):
-        data = b"b%d" % value
-    elif isinstance(value, int):
-        data = b"n%d" % value
-    elif isinstance(value, float):
-        data = b"n%d" % int(value) if value.is_integer() else b"n" + repr(value).encode()
-    elif isinstance(value, str) and value:
-        data = b"t" + value.encode("utf-8", "surrogatepass")
-    elif isinstance(value, bytes) and value:
-        data = b"t" + value
-    else:
-        return NO_KEY
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True) or 1
 
 
 class LastValues:

@@ -41,6 +41,8 @@ def capture(queue: Contents) -> Contained:
         out.unranked = queue.ranking.pieces(queue) if queue.ranking is not None else []
     if queue.last_values is not None:
         out.keys = queue.last_values.known.copy()
+    if queue.dedup is not None and queue.dedup.living is not None:
+        out.dedup = queue.dedup.living.copy()
     out.retries = [_copy(run) for run in queue.delays.retries.runs()]
     out.runs = [_copy(run) for run in queue.runs_held() if len(run.chunk)] + out.retries
     if queue.shares is not None:
@@ -69,6 +71,9 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
         lsns = flat(waiting)
         queue.last_values.known.load(lsns, spread(lsns, columns.get("key", array("q"))))
         queue.last_values.loaded = queue.hungry = True  # what was out for delivery may have been replaced
+    if queue.dedup is not None and "dedup" in columns:
+        lsns = flat(waiting)
+        queue.dedup.load(lsns, spread(lsns, columns["dedup"]))
     if queue.shares is not None:
         stage(queue)
     if len(queue.barriers):

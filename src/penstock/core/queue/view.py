@@ -499,6 +499,10 @@ class Queue(Contents):
             dissolve(self)
         if settings.last_value_key != before.last_value_key:
             self.renew_keys()
+        if (settings.dedup_key, settings.dedup_window, settings.unique) != (
+            before.dedup_key, before.dedup_window, before.unique
+        ):  # fmt: skip
+            self.renew_dedup(before)
         if settings.rank_text != before.rank_text:
             change_ranks(self)
         if expressions(settings) != expressions(before):

@@ -14,6 +14,7 @@ from dataclasses import field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.queue.dedup import Keys, Window, key_column
 from penstock.core.queue.order.runs import Run, packed
 from penstock.core.queue.priority.ranks import UNKNOWN, Ranks
 from penstock.core.queue.settling.attempts import Tally
@@ -40,6 +41,7 @@ class Contained:
     inactive: list[Chunk] = field(default_factory=list["Chunk"])  # beyond the target depth
     ranks: Ranks | None = None  # of all these, and some that are gone
     keys: Ranks | None = None  # of all these, and some that are gone
+    dedup: Keys | None = None  # LSNs of all these by key, and of some that are gone
     unranked: list[Ints] = field(default_factory=list["Ints"])  # those whose rank there is not known yet, in any order
 
     def waiting(self) -> list[Chunk]:
@@ -77,6 +79,10 @@ class Contained:
             everything = flat(self.waiting())
             if len(everything) and len(keys := runs_of(everything, self.keys.each(packed(everything)))):
                 columns["key"] = keys
+        if self.dedup is not None:
+            everything = flat(self.waiting())
+            if len(everything) and len(keys := runs_of(everything, key_column(self.dedup, everything))):
+                columns["dedup"] = keys
         if len(self.barriers):
             columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
         return columns
@@ -127,10 +133,13 @@ class Captured:
 
     blank: QueueState
     contained: Contained | None  # None: nothing
+    window: Window | None = None  # keys that it took of late
 
     def state(self, marks: list[Marked]) -> QueueState:
         """As a plain value."""
         blank, contained = self.blank, self.contained
+        if self.window is not None:
+            blank.taken = self.window.dump(blank.settings.dedup_window)
         if contained is None:
             return blank
         blank.waiting, blank.columns = contained.waiting(), contained.columns()

@@ -7,6 +7,7 @@
     per queue, in the order of the JSON:
         per chunk     u8 form, u32 count, u32 length of the payload, payload
         per column    see `core.state.columns`
+        keys that it took of late, and when: pairs of int64
     indexes of SOW topics, see `core.state.sows`; then the sizes of what waits, see `core.state.sizes`
 
 Earlier versions are read as well.  2 did not know sizes; 1 wrote empty parts too, and columns as runs alone.
@@ -99,7 +100,7 @@ def canonical_queue(queue: QueueState) -> QueueState:
     return QueueState(
         queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive, queue.auto_delete,
         queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)}, queue.since,
-        queue.reviewed, queue.passing, queue.ruling, queue.paused,
+        queue.reviewed, queue.passing, queue.ruling, queue.paused, queue.taken,
     )  # fmt: skip
 
 
@@ -123,6 +124,8 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
             for name, runs in queue.columns.items():
                 forms[name], blob = pack(runs, lsns)
                 blobs.append(blob)
+        if queue.taken:
+            blobs.append(queue.taken.tobytes())
         queues.append(
             {
                 "id": queue.id,
@@ -134,7 +137,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
                     exclusive=queue.exclusive, auto_delete=queue.auto_delete, arguments=wrap(queue.arguments),
                     chunks=len(packed), columns=forms, since=queue.since,
                     ruling=dump_ruling(queue.ruling, queue.settings),
-                    paused=queue.paused,
+                    paused=queue.paused, taken=len(queue.taken),
                 ),
                 **passing.dump(queue.reviewed, queue.passing),
             }
@@ -256,6 +259,11 @@ def _decode(data: bytes) -> DurableState:
             except ValueError as error:
                 where = f"column {column!r} of queue {queue.name!r}"
                 raise ValueError(f"the encoded state is cut or damaged: {where}: {error}") from error
+        end = place + 8 * cast(int, q.get("taken", 0))
+        if end > len(data):
+            raise ValueError(f"the encoded state is cut in the keys of queue {queue.name!r}")
+        queue.taken.frombytes(data[place:end])
+        place = end
         state.queues[queue.id] = queue
     place = load_sows(state.sows, head.get("sows", []), data, place)
     state.measured = "sizes" in head or not any(queue.waiting for queue in state.queues.values())

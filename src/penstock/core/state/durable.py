@@ -29,7 +29,7 @@ Ints = npt.NDArray[np.int64]
 
 COLUMNS = (
     "deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter", "barrier", "rank",
-    "unseen", "key",
+    "unseen", "key", "dedup",
 )  # fmt: skip
 """What a queue may remember of a waiting message besides its position; 0 is the rest value of each.
 
@@ -42,6 +42,7 @@ transient                       1: the next start of the server drops it
 letter                          1: the server wrote it as a dead letter, so the history in its header counts
 barrier                         1: it waits for all before it and holds back all after it
 key                             by what a newer message replaces it (`core.queue.last_values`)
+dedup                           its key, while no other message with it may enter (`core.queue.dedup`)
 rank                            its priority (`core.queue.ranks`); 0 is not known: worked out before it is delivered
 """
 
@@ -159,6 +160,7 @@ class QueueState:
     passing: Passing | None = None  # a pass that is under way
     ruling: Ruling | None = None  # None: nothing but its own settings, of which `told` were given
     paused: int = 0  # microseconds since the epoch: nothing is delivered before; 0: not paused
+    taken: array[int] = field(default_factory=empty)  # keys that it took of late, flat (key, time), by key
 
     @property
     def count(self) -> int:

@@ -11,6 +11,7 @@ from typing import TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.queue.dedup import Window, altered
 from penstock.core.queue.timed.expiry import deadlines
 from penstock.core.state import passing
 from penstock.core.state.durable import Ints, QueueState, flat, spread
@@ -26,7 +27,7 @@ Part: TypeAlias = "dict[str, Ints]"
 class FoldedQueue:
     """The messages of each table as one part, and the events of the present table."""
 
-    __slots__ = ("counted", "delayed", "keyed", "mixed", "parts", "removed", "settings", "since", "state")
+    __slots__ = ("counted", "delayed", "keyed", "mixed", "parts", "removed", "settings", "since", "state", "window")
 
     def __init__(self, state: QueueState) -> None:
         """state: what was folded before; it is not changed."""
@@ -40,7 +41,8 @@ class FoldedQueue:
         self.removed: list[Ints] = []  # pairs, shape (n, 2)
         self.counted: list[tuple[str, int, Ints]] = []  # column, value, pairs
         self.delayed: list[tuple[str, int, Ints]] = []  # column, value, pairs; in order, the last wins
-        self.keyed: list[Ints] = []  # (LSN, key), shape (n, 2)
+        self.keyed: list[tuple[str, Ints]] = []  # column; (LSN, key), shape (n, 2)
+        self.window = Window.loaded(state.taken) if state.settings.dedup_window else None
         self.settings: list[tuple[int, QueueSettings]] = [(0, state.settings)]  # from an LSN on
         if state.waiting:
             lsns = flat(state.waiting)
@@ -53,6 +55,8 @@ class FoldedQueue:
                 part.pop("rank", None)
         if settings == self.state.settings:
             return
+        if lsn > self.since:
+            self.window = altered(self.window, self.state.settings, settings)
         self.state.settings = settings
         self.settings.append((lsn, settings))
         if settings.barrier_expression is None and lsn > self.since:
@@ -117,6 +121,8 @@ class FoldedQueue:
         blank = QueueState(s.id, s.vhost, s.name, s.settings, s.durable, s.exclusive, s.auto_delete, s.arguments)
         blank.since = self.since if self.since > last_lsn else 0
         blank.reviewed, blank.passing, blank.ruling, blank.paused = s.reviewed, s.passing, s.ruling, s.paused
+        if self.window is not None:
+            blank.taken = self.window.dump(s.settings.dedup_window)
         parts = [part for part in self.parts if len(part["lsn"])]
         if not parts:
             return blank
@@ -147,19 +153,32 @@ class FoldedQueue:
             self.parts.append({"lsn": lsns, **{name: spread(lsns, runs) for name, runs in columns.items()}})
             self.mixed = True
 
+    def took_keys(self, pairs: Ints, time: int) -> None:
+        """It took messages with these keys: (LSN, key), shape (n, 2)."""
+        settings = self.state.settings
+        if self.window is not None:
+            self.window.take(pairs[:, 1].tolist(), time, settings.dedup_window)
+        if settings.unique:
+            self.keyed.append(("dedup", pairs))
+
     def _keys(self) -> None:
         """Each key to the message of its LSN, if that still waits."""
-        told = np.concatenate(self.keyed)
+        for column in ("key", "dedup"):
+            told = [pairs for name, pairs in self.keyed if name == column]
+            if told:
+                self._keys_of(column, np.concatenate(told))
         self.keyed.clear()
+
+    def _keys_of(self, column: str, told: Ints) -> None:
         for part in self.parts:
             lsns = part["lsn"]
             at = np.minimum(np.searchsorted(lsns, told[:, 0]), len(lsns) - 1)
             here = lsns[at] == told[:, 0]
             if here.any():
-                keys = part.get("key")
+                keys = part.get(column)
                 keys = np.zeros(len(lsns), dtype=np.int64) if keys is None else keys.copy()
                 keys[at[here]] = told[here, 1]
-                part["key"] = keys
+                part[column] = keys
 
     def _count(self) -> None:
         grouped: dict[tuple[str, int], list[Ints]] = {}

@@ -128,7 +128,11 @@ class Objects:
             case Kind.KEYED:
                 queue, pairs = self._queue_and_pairs(body)
                 if queue is not None and lsn > queue.since:
-                    queue.keyed.append(pairs)
+                    queue.keyed.append(("key", pairs))
+            case Kind.DEDUP:
+                queue, pairs = self._queue_and_pairs(body)
+                if queue is not None and lsn > queue.since:
+                    queue.took_keys(pairs, cast(int, load(header)["time"]))
             case Kind.RECOVER:
                 queue, _ = self._queue_and_pairs(body)
                 if queue is not None and lsn > queue.since:

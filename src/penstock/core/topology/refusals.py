@@ -49,6 +49,7 @@ def check_expressions(where: str, settings: QueueSettings) -> None:
         ("group_key", "a group key"),
         ("fairness_key", "a fairness key"),
         ("last_value_key", "the key of a last value"),
+        ("dedup_key", "the key of duplicates"),
     ):
         if (text := getattr(settings, key)) is not None:
             with _naming(key, where):

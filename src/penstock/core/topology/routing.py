@@ -184,6 +184,7 @@ class Router:
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
         self.rating: set[int] = set()  # ids of queues with priorities
+        self.deduping: set[int] = set()  # ids of queues that want no duplicates
         self.limited: set[int] = set()  # ids of queues in which something may give way to newcomers
         self.rejecting: set[int] = set()  # of these the ids of those that refuse what is beyond
 
@@ -211,6 +212,8 @@ class Router:
                 views.patterns[queue] = pattern
         if queue.limits is not None or queue.last_values is not None:
             self.limited.add(queue.id)
+        if queue.dedup is not None:
+            self.deduping.add(queue.id)
         if queue.limits is not None and queue.limits.rejects:
             self.rejecting.add(queue.id)
         if settings.filter:
@@ -227,6 +230,7 @@ class Router:
         self._filters.pop(queue.id, None)
         self._barriers.pop(queue.id, None)
         self.rating.discard(queue.id)
+        self.deduping.discard(queue.id)
         self.limited.discard(queue.id)
         self.rejecting.discard(queue.id)
         name = settings.underlying_topic

@@ -1,0 +1,178 @@
+"""Which rows of a batch are duplicates in which queues, before it is written: row by row each queue decides alone.
+
+A duplicate does not enter that queue; others take the row.  The batch is cut where a row's answer depends on what
+becomes of one before it: a queue may refuse that for a limit, or have let it go by then.  Elsewhere one look decides
+for all rows.  It knows neither a route nor a record; what a queue took it is told as the rows arrive (`arrivals`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias
+
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
+from penstock.core.publishing.last_keys import last_keys_of
+from penstock.core.publishing.published import Published
+from penstock.core.publishing.traits import TraitsMemo
+from penstock.core.queue.view import Queue
+from penstock.records.bodies import size_of
+from penstock.records.chunks import Now
+from penstock.records.entries import Publishes
+from penstock.records.schema import GROUP_BYTES_MAX
+from penstock.records.settings import QueueSettings
+
+Bans: TypeAlias = "Mapping[int, frozenset[str]]"
+Store: TypeAlias = "Callable[[Publishes, int, Bans], Published]"
+"""Publishes a batch from a row on, but for what queues of these names must not take, by row."""
+
+
+def dedup_keys(settings: QueueSettings, batch: Publishes, rows: Sequence[int], memo: TraitsMemo) -> list[int]:
+    """The key of each of these rows in a queue: its header's, else what the queue's expression gives; 0: none."""
+    if settings.dedup_key is None:
+        keys = [0] * len(rows)
+    else:
+        keys = last_keys_of(settings.dedup_key, batch, rows)
+    if settings.dedup_window:
+        if isinstance(batch.properties, bytes):
+            own = memo[batch.properties].dedup
+            return [own] * len(rows) if own else keys
+        for place, row in enumerate(rows):
+            if own := memo[batch.properties[row]].dedup:
+                keys[place] = own
+    return keys
+
+
+class Deduplication:
+    """Keeps duplicates out of queues."""
+
+    def __init__(self, outbox: Outbox[Effect], memo: TraitsMemo) -> None:
+        self._outbox = outbox
+        self._memo = memo
+
+    def publish(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        takers: Sequence[tuple[Queue, Sequence[int]]],
+        banned: Bans | None,
+        store: Store,
+        admitted: bool,
+    ) -> Published:
+        """Publish a batch whose rows these queues, which want no duplicates, would take, ascending.
+
+        admitted: none of them will refuse a row for a limit.
+        """
+        by_row: dict[int, list[tuple[Queue, int]]] = {}
+        for queue, rows in takers:
+            if queue.is_due(now):
+                queue.tick(now, self._outbox)
+            for row, key in zip(rows, dedup_keys(queue.settings, batch, rows, self._memo), strict=True):
+                if key:
+                    by_row.setdefault(row, []).append((queue, key))
+        if not by_row:
+            return store(batch, skip, banned or {})
+        sure = {queue: _sure(queue, batch, admitted) for queue, _ in takers}
+        size, start = len(batch.bodies), skip
+        keyed = sorted(by_row)
+        parts = list[tuple[Sequence[int], Published]]()
+        while start < size:
+            stop, bans = self._part(batch, start, keyed, by_row, sure)
+            rows = range(start, stop)
+            some = batch if not start and stop == size else batch.select(rows)
+            if some is not batch:
+                some.delta = batch.delta
+            some.deduplicated = True
+            names = {row - start: told for row, told in (banned or {}).items() if row in rows}
+            for row, queues in bans.items():
+                names[row - start] = names.get(row - start, frozenset()) | {queue.name for queue in queues}
+                for queue in queues:
+                    assert queue.dedup is not None
+                    queue.dedup.duplicates += 1
+            self._outbox.begin()
+            published = store(some, 0, names)
+            self._outbox.end()
+            parts.append((rows, _told(published, start, bans)))
+            start = stop
+        return _joined(parts, skip, self._outbox.last_lsn)
+
+    def _part(
+        self,
+        batch: Publishes,
+        start: int,
+        keyed: Sequence[int],
+        by_row: Mapping[int, Sequence[tuple[Queue, int]]],
+        sure: Mapping[Queue, tuple[bool, bool]],
+    ) -> tuple[int, dict[int, list[Queue]]]:
+        """Up to where it is known which rows from `start` on are duplicates where, and these."""
+        time, size = self._outbox.time, len(batch.bodies)
+        fresh = set[tuple[Queue, int]]()
+        bans: dict[int, list[Queue]] = {}
+        stop = size if size_of(batch.bodies) < GROUP_BYTES_MAX // 2 else min(size, start + 1)
+        for row in keyed[bisect_left(keyed, start) : bisect_left(keyed, stop)]:
+            kept_out = list[Queue]()
+            for queue, key in by_row[row]:
+                assert queue.dedup is not None
+                enters, stays = sure[queue]
+                if queue.dedup.in_window(key, time, queue.settings):
+                    kept_out.append(queue)
+                elif (queue, key) in fresh:
+                    if not (enters and (stays or queue.dedup.window is not None)):
+                        return row, bans
+                    kept_out.append(queue)
+                elif queue.dedup.has(queue, key):
+                    if not stays and row - start > len(bans):
+                        return row, bans
+                    kept_out.append(queue)
+            fresh.update(one for one in by_row[row] if one[0] not in kept_out)
+            if kept_out:
+                bans[row] = kept_out
+        return stop, bans
+
+
+def _sure(queue: Queue, batch: Publishes, admitted: bool) -> tuple[bool, bool]:
+    """Whether each row of the batch enters, and whether what is in the queue stays while they do."""
+    settings = queue.settings
+    enters = admitted or queue.limits is None or not queue.limits.rejects
+    stays = (
+        not queue.roster.all and queue.limits is None and queue.last_values is None and queue.onward is None
+        and not settings.purge_on_no_consumers and settings.expiration is None and settings.message_ttl is None
+        and batch.expires_at is None
+    )  # fmt: skip
+    return enters, stays
+
+
+def _told(published: Published, start: int, bans: Mapping[int, Sequence[Queue]]) -> Published:
+    """The outcome of a part, in rows of the whole; what only duplicates kept from being stored is one."""
+    duplicates = [row + start for row in published.unroutable if row + start in bans]
+    return Published(
+        published.first, published.last,
+        [row + start for row in published.unroutable if row + start not in bans],
+        [(row + start, why) for row, why in published.refused],
+        published.duplicates + len(duplicates), published.stored, [row + start for row in published.kept],
+        published.lsns,
+    )  # fmt: skip
+
+
+def _joined(parts: Sequence[tuple[Sequence[int], Published]], skip: int, last: int) -> Published:
+    """The outcomes of the parts of a batch as one."""
+    some = [published for _, published in parts]
+    stored = [published for published in some if published.stored]
+    lsns: Sequence[int] | None = None
+    if len(stored) > 1:
+        lsns = list(chain.from_iterable(published.positions for published in stored))
+    elif stored:
+        lsns = stored[0].lsns
+    return Published(
+        stored[0].first if stored else 0,
+        max([last, *(published.last for published in stored)]),
+        [row for published in some for row in published.unroutable],
+        [item for published in some for item in published.refused],
+        skip + sum(published.duplicates for published in some),
+        sum(published.stored for published in some),
+        [row for published in some for row in published.kept],
+        lsns,
+    )
