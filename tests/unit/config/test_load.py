@@ -137,7 +137,7 @@ def test_settings_are_frozen() -> None:
         ('[[queue]]\nname = "q"\nlease_period = 30', "30 is not a duration with a unit: write '30s'"),
         (
             '[[queue]]\nname = "q"\nmessage_type = "nvfix"',
-            'settings:3: [[queue]] "q" message_type: 'nvfix': fields are read of 'json' alone',
+            "settings:3: [[queue]] \"q\" message_type: 'nvfix': fields are read of 'json' alone",
         ),
         ('[[queue]]\nname = "q"\nunderlying_topic = "a("', "'a(' is no RE2 pattern"),
         (f'[[queue]]\nname = "q"\nunderlying_topic = "{"a." * 501}*"', "it has 1003 bytes, at most 1000 are allowed"),
