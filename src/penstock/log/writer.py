@@ -283,6 +283,7 @@ class CommitThread:
         self._appender = appender
         self._finished = finished
         self._next: Commit | None = None
+        self._ending = False
         self._wake = threading.Lock()  # a plain lock hands over in a third of a semaphore's time
         self._wake.acquire()
         self._thread = threading.Thread(target=self._run, name="penstock-log-writer", daemon=True)
@@ -296,18 +297,21 @@ class CommitThread:
         self._wake.release()
 
     def stop(self) -> None:
-        """End the thread after the commit it is in."""
-        self._next = None
-        self._wake.release()
+        """End the thread after the commit it is in, or was given and has not begun."""
+        self._ending = True
+        if self._wake.locked():  # else it was woken for a commit, and ends after that
+            self._wake.release()
         self._thread.join()
 
     def _run(self) -> None:
         while True:
             self._wake.acquire()
-            commit = self._next
+            commit, self._next = self._next, None
             if commit is None:
                 return
             self._appender.run(commit)
             if commit.done is not None:
                 commit.done.release()
             self._finished(commit)
+            if self._ending and self._next is None:
+                return
