@@ -18,7 +18,7 @@ import pytest
 import penstock
 from crash.limits_clients import BACKLOG, Family, Notes, Publisher, Ruler, Rules, Worker, due_of, level
 from crash.model_clients import Client
-from crash.test_kills import KILLS, SEED, audit
+from crash.test_kills import KILLS, SEED, audit, die_while_starting
 from live_server import LiveServer
 
 pytestmark = pytest.mark.crash
@@ -196,6 +196,8 @@ def test_kills_of_queues_with_limits(tmp_path: Path) -> None:
                 assert not client.is_alive(), client.name
                 if client.failure is not None:
                     raise AssertionError(f"PENSTOCK_SEED={SEED}, life {life}, {client.name}") from client.failure
+            if rnd.random() < 0.3:
+                die_while_starting(server, rnd)
             server.start()
             with penstock.connect(f"penstock://{server.ready['flight']}") as client:
                 Look(client, families, rules, f"PENSTOCK_SEED={SEED}, life {life}").all()
