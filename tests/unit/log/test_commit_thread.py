@@ -22,7 +22,12 @@ class Kept:
 def test_a_commit_that_was_given_and_not_begun_is_done_before_the_end() -> None:
     kept, gate = Kept(), Event()
     first, second = Commit([], 0, False), Commit([], 0, True)
-    thread = CommitThread(cast(Appender, kept), lambda commit: commit is not first or gate.wait(20))
+
+    def tell(commit: Commit) -> None:
+        if commit is first:
+            gate.wait(20)
+
+    thread = CommitThread(cast(Appender, kept), tell)
     thread.post(first)
     assert first.done is not None
     assert first.done.acquire(timeout=20)
