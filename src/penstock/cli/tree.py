@@ -6,6 +6,7 @@ Loading every command and reading its options takes 25 ms, which `penstock serve
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ SERVER = frozenset(("serve", "up", "check"))
 """The commands of `of_the_server`."""
 
 
+@cache  # families are added to one another, once
 def whole() -> typer.Typer:
     """Every command."""
     from penstock.cli import (
