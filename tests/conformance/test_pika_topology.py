@@ -61,7 +61,7 @@ def test_redeclaring_otherwise_is_refused(channel: BlockingChannel, queue: str, 
     assert "inequivalent arg 'x-message-ttl'" in refused.value.reply_text
 
 
-@pytest.mark.parametrize("arguments", [{"x-message-ttl": "soon"}, {"x-max-length": 3}, {"x-dead-letter-exchange": 7}])
+@pytest.mark.parametrize("arguments", [{"x-message-ttl": "soon"}, {"x-max-length": -3}, {"x-dead-letter-exchange": 7}])
 def test_a_bad_argument_is_refused(channel: BlockingChannel, name: str, arguments: dict[str, object]) -> None:
     with pytest.raises(ChannelClosedByBroker) as refused:
         channel.queue_declare(name, durable=True, arguments=arguments)

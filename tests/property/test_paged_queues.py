@@ -16,7 +16,7 @@ from penstock.core.queue.timed import steps
 from penstock.memory import arena as arenas
 from penstock.memory.arena import Arena
 from penstock.testing.scratch import NoFile
-from property import queue_walk, test_ordered_queue_walks
+from property import test_ordered_queue_walks
 from property.queue_walk import Walk
 from property.test_ordered_queue_model import OrderedMachine
 from property.test_ordered_queue_walks import walk
@@ -80,7 +80,7 @@ def named(error: BaseException, seed: Any) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_walks_agree_with_the_definition(part: int, effort: int) -> None:
     PagedWhole.kept = 0
-    with patch.object(queue_walk, "WholeMachine", PagedWhole):
+    with patch.object(Walk, "MACHINE", PagedWhole):
         for number in range(WALKS * effort):
             seed = 700_000 + number * PARTS + part
             PagedWhole.capacity = CAPACITIES[number % len(CAPACITIES)]

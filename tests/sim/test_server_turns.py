@@ -195,7 +195,7 @@ def test_refused_rows_within_a_run(life: Life) -> None:
     client.session.intake.confirm(channel, 1, 2, [2])
     life.run()
     got = client.confirms()
-    assert got[:2] == [(True, 1, True), (False, 2, False)]
+    assert got[:2] == [(True, 1, False), (False, 2, False)]
 
 
 def test_no_ack_messages_are_settled_when_sent(life: Life) -> None:
