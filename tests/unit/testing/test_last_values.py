@@ -98,6 +98,30 @@ def test_a_scheduled_message_replaces_when_it_is_due() -> None:
         assert bodies(broker.subscribe("q", max_backlog=None).take()) == [quote("b", 3), quote("a", 1)]
 
 
+def test_what_was_due_and_over_while_nobody_served_replaces_nothing() -> None:
+    """Its dead letter is still to be written, so it is there, and it never arrived."""
+    with broker_of(dead_letter_exchange="", dead_letter_routing_key="dead") as broker:
+        broker.publish("q", quote("a", 1))
+        broker.publish("q", quote("a", 2), delay=10.0, expiration=10.0)
+        broker.crash()
+        broker.advance(60)
+        broker.restart()
+        assert waiting(broker) == [quote("a", 1)]
+
+
+def test_what_goes_into_back_off_is_replaced_at_once() -> None:
+    with broker_of(retry={"initial": "1h", "jitter": 0.0}) as broker:
+        broker.publish("q", quote("a", 1))
+        subscription = broker.subscribe("q", max_backlog=2)
+        [old] = subscription.take()
+        broker.publish("q", quote("a", 2))
+        [new] = subscription.take()
+        assert old.cancel()
+        assert broker.stats("q")["delayed"] == 0
+        assert broker.stats("q")["leased"] == 1
+        assert new.ack()
+
+
 def test_beside_a_limit_what_is_replaced_makes_room_first() -> None:
     with broker_of(max_length=2) as broker:
         for symbol, price in (("b", 1), ("a", 2), ("a", 3)):

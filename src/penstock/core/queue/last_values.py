@@ -10,7 +10,8 @@ It knows no expression; messages without a key, 0 here, are none of its business
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -128,12 +129,17 @@ class LastValues:
         self._newest[key] = int(lsns[mine][np.argmax(orders[mine])])
 
 
+def _beside(queue: Contents) -> Iterator[Run]:
+    """What stands beside the main order: ready again, leased or in back-off.  What is dying replaces nothing."""
+    return chain(queue.returned.runs(), queue.leased_runs(), queue.delays.retries.runs())
+
+
 def _standing(queue: Contents) -> tuple[Ints, Ints]:
-    """All living messages that are not scheduled, ascending, and where each stands in order of arrival."""
+    """All that live and are neither scheduled nor dying, ascending, and where each stands in order of arrival."""
     copies = queue.main.copies() if isinstance(queue.main, PriorityOrder) else []
     lsns = [flat([*copies] if copies else queue.main.chunks())]
     orders = [lsns[0]]
-    for run in queue.runs():
+    for run in _beside(queue):
         if len(run.chunk):
             some = view(run.chunk)
             lsns.append(some)
@@ -144,10 +150,12 @@ def _standing(queue: Contents) -> tuple[Ints, Ints]:
 
 
 def _lives(queue: Contents, lsn: int) -> bool:
-    """Whether a message is in the queue, in any state."""
+    """Whether a message is in the queue, scheduled or not, and not dying."""
     if queue.main.has(lsn):
         return True
-    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in queue.beside_main())
+    scheduled = (lsns for lsns, _ in queue.delays.scheduled.items())
+    some = chain((run.chunk for run in _beside(queue)), scheduled)
+    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in some)
 
 
 __all__ = ["NO_KEY", "LastValues", "key_of"]

@@ -369,7 +369,8 @@ class Queue(Contents):
         if self.is_due(now):
             self.tick(now, sink)
         affected = settle(self, now, chunks, verb, sink, by, client, delay, reason, dying)
-        if self.ready or self._free_credit or self.targets.lists or self.barriers.held or self.tail.count:
+        replaced = self.last_values is not None and self.last_values.waiting  # what goes into back-off, too
+        if self.ready or self._free_credit or self.targets.lists or self.barriers.held or self.tail.count or replaced:
             self._go_on(now, sink)
         return affected
 
