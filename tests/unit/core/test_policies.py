@@ -232,9 +232,12 @@ def test_what_needs_another_beside_it_is_applied_with_it(world: Ruled) -> None:
 
 
 def test_an_expression_that_cannot_be_read_is_refused_with_the_policy(world: Ruled) -> None:
-    for key in ("filter", "group_key", "priority_expression"):
-        with pytest.raises(ExpressionError, match=f"{key} of policy 'p' in vhost '/': the expression ends"):
-            world.core.set_policy(world.now, policy("p", **{key: "/a +"}))
+    for key in ("filter", "group-key", "priority-expression"):
+        wrong = read_policy("/", "p", "", {key: "/a +"})
+        with pytest.raises(
+            ExpressionError, match=f"{key.replace('-', '_')} of policy 'p' in vhost '/': the expression"
+        ):
+            world.core.set_policy(world.now, wrong)
     assert not world.core.policies()
 
 
