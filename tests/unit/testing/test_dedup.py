@@ -237,3 +237,18 @@ def test_what_the_server_writes_itself_is_no_duplicate() -> None:
         assert broker.redrive("dead")["moved"] == 2
         assert broker.stats("q")["ready"] == 2
         assert broker.publish("q", b'{"id": 1}') == ""
+
+
+def test_a_refused_message_takes_no_key_as_a_dead_letter() -> None:
+    queues = [
+        {"name": "q", "dedup_key": "/id", "dedup_window": "1h", "max_length": 1, "overflow": "reject-publish-dlx",
+         "dead_letter_exchange": "", "dead_letter_routing_key": "dead"},
+        {"name": "dead", "dedup_key": "/id", "dedup_window": "1h"},
+    ]  # fmt: skip
+    with Broker({"queue": queues}) as broker:
+        broker.publish("q", told(1))
+        with pytest.raises(PenstockError):
+            broker.publish("q", told(2))
+        assert broker.stats("dead")["ready"] == 1
+        assert broker.stats("dead")["dedup_keys"] == 0
+        assert broker.publish("dead", told(2))

@@ -80,7 +80,7 @@ class Deduplication:
         keyed = sorted(by_row)
         parts = list[tuple[Sequence[int], Published]]()
         while start < size:
-            stop, bans = self._part(batch, start, keyed, by_row, sure)
+            stop, bans = self._part(batch, start, keyed, by_row, sure, dict(takers))
             rows = range(start, stop)
             some = batch if not start and stop == size else batch.select(rows)
             if some is not batch:
@@ -106,10 +106,12 @@ class Deduplication:
         keyed: Sequence[int],
         by_row: Mapping[int, Sequence[tuple[Queue, int]]],
         sure: Mapping[Queue, tuple[bool, bool]],
+        takes: Mapping[Queue, Sequence[int]],
     ) -> tuple[int, dict[int, list[Queue]]]:
         """Up to where it is known which rows from `start` on are duplicates where, and these."""
         time, size = self._outbox.time, len(batch.bodies)
         fresh = set[tuple[Queue, int]]()
+        out: dict[Queue, int] = {}  # rows that a queue does not take
         bans: dict[int, list[Queue]] = {}
         stop = size if size_of(batch.bodies) < GROUP_BYTES_MAX // 2 else min(size, start + 1)
         for row in keyed[bisect_left(keyed, start) : bisect_left(keyed, stop)]:
@@ -124,13 +126,19 @@ class Deduplication:
                         return row, bans
                     kept_out.append(queue)
                 elif queue.dedup.has(queue, key):
-                    if not stays and row - start > len(bans):
+                    if not stays and _entered(takes[queue], start, row) > out.get(queue, 0):
                         return row, bans
                     kept_out.append(queue)
             fresh.update(one for one in by_row[row] if one[0] not in kept_out)
             if kept_out:
                 bans[row] = kept_out
+                out.update((queue, out.get(queue, 0) + 1) for queue in kept_out)
         return stop, bans
+
+
+def _entered(rows: Sequence[int], start: int, stop: int) -> int:
+    """How many of these rows, ascending, lie in [start, stop)."""
+    return bisect_left(rows, stop) - bisect_left(rows, start)
 
 
 def _sure(queue: Queue, batch: Publishes, admitted: bool) -> tuple[bool, bool]:

@@ -133,6 +133,8 @@ class Publisher:
     ) -> Published:
         if self._router.deduping and not trusted and not batch.deduplicated:
             return self._deduplicate(now, batch, skip, persistent, carbon, banned, numbered, admitted)
+        if trusted and batch.deduplicated:  # made of a refused row that had a key: a letter takes none
+            batch.deduplicated = False
         if self._router.rejecting and not admitted:
             return self._admit(now, batch, skip, persistent, trusted, carbon, banned, numbered)
         return self._store(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
