@@ -86,6 +86,28 @@ def test_a_restart_keeps_it(how: str) -> None:
         assert waiting(broker) == [quote("b", 4), quote("a", 5)]
 
 
+def test_what_fell_due_too_late_while_the_server_was_down_replaces_nothing() -> None:
+    with broker_of(dead_letter_exchange="graveyard") as broker:
+        broker.publish("q", quote("a", 1))
+        broker.publish("q", quote("a", 2), delay=10.0, expiration=5.0)
+        broker.crash()
+        broker.advance(11.0)
+        broker.restart()
+        assert waiting(broker) == [quote("a", 1)]
+
+
+def test_what_returns_and_gives_way_to_a_limit_at_once_is_the_last_of_nothing() -> None:
+    with broker_of(max_length=1) as broker:
+        broker.publish("q", quote("a", 1))
+        one = broker.subscribe("q", max_backlog=1)
+        [old] = one.take()
+        later = broker.publish("q", quote("a", 2))
+        assert broker.reschedule_message(later, 60.0) == ["q"]
+        broker.publish("q", quote("b", 3))
+        old.release()
+        assert bodies(one.take()) == [quote("b", 3)]
+
+
 def test_a_scheduled_message_replaces_when_it_is_due() -> None:
     with broker_of() as broker:
         broker.publish("q", quote("a", 1), delay=10.0)

@@ -115,7 +115,7 @@ class LastValues:
                 elif (newest := self._newest.get(key)) != lsn:
                     if newest is None or not _lives(queue, newest):
                         self._renew(queue, key)
-                    if self._newest[key] != lsn:
+                    if self._newest.get(key) != lsn:
                         self._replaced.append(lsn)
         if self._replaced:
             gone = as_chunk(sorted(set(self._replaced)))
@@ -125,8 +125,11 @@ class LastValues:
     def _renew(self, queue: Contents, key: int) -> None:
         """The newest of a key is gone: another one is."""
         lsns, orders = _standing(queue)
-        mine = self.known.each(packed(lsns)) == key
-        self._newest[key] = int(lsns[mine][np.argmax(orders[mine])])
+        mine = self.known.each(packed(lsns)) == key if len(lsns) else np.zeros(0, dtype=bool)
+        if mine.any():
+            self._newest[key] = int(lsns[mine][np.argmax(orders[mine])])
+        else:  # what came back has left since
+            self._newest.pop(key, None)
 
 
 def _beside(queue: Contents) -> Iterator[Run]:
