@@ -127,10 +127,10 @@ def test_a_window_holds_so_many_keys_and_few_bytes_each() -> None:
 @given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=7), max_size=6), st.integers(1, 3), st.booleans())
 def test_a_batch_is_decided_as_its_messages_one_by_one(batches: list[list[int]], length: int, ring: bool) -> None:
     worlds = World(), World()
-    limit: dict[str, object] = {"ring_size": length} if ring else {"max_length": length}
+    most, size = (None, length) if ring else (length, -1)
     for world in worlds:
         world.declare("a", underlying_topic="t", dedup_key="/id", dedup_window=10 * SECOND)
-        world.declare("b", underlying_topic="t", dedup_key="/id", unique=True, **limit)
+        world.declare("b", underlying_topic="t", dedup_key="/id", unique=True, max_length=most, ring_size=size)
     for numbers in batches:
         bodies = [b'{"id": %d}' % number for number in numbers]
         worlds[0].publish("t", *bodies)
