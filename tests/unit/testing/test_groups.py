@@ -204,3 +204,21 @@ def test_it_is_told_which_key_is_held_by_whom_until_when() -> None:
         assert "until" in reason.text
         assert b.stats("q")["group_keys"] == 1
         assert b.stats("q")["group_waiting"] == 1
+
+
+def test_a_key_that_two_had_when_it_was_set_is_free_when_both_are_back() -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        for number in (1, 2):
+            broker.publish("q", b'{"k": "a", "n": %d}' % number)
+        subscription = broker.subscribe("q", max_backlog=5)
+        older, younger = subscription.take()
+        broker.alter("q", group_key="/k")
+        younger.retry(delay=60.0)
+        older.release()
+        assert subscription.take() == []
+        broker.advance(61)
+        [first] = subscription.take()
+        assert first.body == older.body
+        first.ack()
+        [second] = subscription.take()
+        assert second.body == younger.body

@@ -70,6 +70,11 @@ class Groups:
         if key == NO_KEY:
             return lsn
         if self.front(key) == lsn:
+            if (beside := self._beside.get(key)) is not None:  # one that was out when the key was set still has it
+                self._front[key] = other = min(beside)
+                self._unbeside(key, beside, other)
+                self._insert(run, lsn, key)
+                return 0
             line = self._lines.get(key)
             if line is None or self._place(line[line[0]]) > (run.where if run.place else lsn, lsn):
                 return lsn
