@@ -33,7 +33,7 @@ class Limit:
 
 
 LIMITS: Mapping[str, Limit] = {
-    "memory": Limit("MiB", 32, 48, MIB),  # a load that doubled within the run had 33 more under way
+    "memory": Limit("MiB", 32, 32, MIB),
     "descriptors": Limit("", 10, 12),
     "disk": Limit("MiB", 256, 256, MIB),
     "p99": Limit("ms", 10, 100),
