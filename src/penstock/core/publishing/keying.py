@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.core.publishing.evaluating import evaluated
 from penstock.core.publishing.judging import LOOP_US
 from penstock.core.publishing.rating import EVALUATION_US
 from penstock.core.queue.shares.keys import key_text
@@ -11,7 +12,6 @@ from penstock.core.queue.shares.shares import expressions
 from penstock.core.queue.shares.staging import Told
 from penstock.expr import Value, compile_value
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
-from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes
 from penstock.records.settings import QueueSettings
@@ -34,20 +34,7 @@ def keys_of(
 
 
 def _texts(value: Value, batch: Publishes, rows: Sequence[int], chunk: Chunk, time: int) -> list[str | None]:
-    properties, topics = batch.properties, batch.topics
-    whole = len(rows) == len(batch.bodies)
-    if value.needs_body:
-        batch.bodies = bodies = listed(batch.bodies)  # for good: the next queue asks again
-        bodies = bodies if whole else [bodies[row] for row in rows]
-    else:
-        bodies = [b""] * len(rows)
-    found = value.values(
-        bodies,
-        properties if whole or isinstance(properties, bytes) else [properties[row] for row in rows],
-        topics if whole or not isinstance(topics, list) else [topics[row] for row in rows],
-        lsns=chunk,
-        times=time,
-    )
+    found = evaluated(value, batch, rows, chunk, time)
     return [one if type(one) is str and len(one) <= 200 else key_text(one) for one in found]
 
 

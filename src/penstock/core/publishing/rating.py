@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.core.publishing.evaluating import evaluated
 from penstock.core.publishing.judging import LOOP_US, Question
 from penstock.core.queue.priority.levels import Levels, compile_ranking
 from penstock.core.queue.priority.ranks import rank_of
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
-from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes
 
@@ -45,21 +45,9 @@ def ranks_of(expression: str, batch: Publishes, rows: Sequence[int], chunk: Chun
     if known is not None and all(row in known for row in rows):
         return [known[row] for row in rows]
     value = compile_ranking(expression)
-    properties, topics = batch.properties, batch.topics
-    whole = len(rows) == len(batch.bodies)
     if isinstance(value, Levels):
+        properties, whole = batch.properties, len(rows) == len(batch.bodies)
         some = properties if whole or isinstance(properties, bytes) else [properties[row] for row in rows]
         return value.ranks(some, len(rows), time)
-    if value.needs_body:
-        batch.bodies = bodies = listed(batch.bodies)  # for good: the next queue asks again
-        bodies = bodies if whole else [bodies[row] for row in rows]
-    else:
-        bodies = [b""] * len(rows)
-    found = value.values(
-        bodies,
-        properties if whole or isinstance(properties, bytes) else [properties[row] for row in rows],
-        topics if whole or not isinstance(topics, list) else [topics[row] for row in rows],
-        lsns=chunk,
-        times=time,
-    )
+    found = evaluated(value, batch, rows, chunk, time)
     return list(map(rank_of, found))
