@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.config.arguments import given_arguments, queue_settings
@@ -127,35 +128,22 @@ def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete
 
 def bind_exchange(session: Session, channel: Channel, method: m.ExchangeBind) -> None:
     """exchange.bind."""
-    may_configure(
-        session, "binding an exchange", ("write", "exchange", method.destination), ("read", "exchange", method.source)
-    )
-    session.core.bind(
-        session.engine.now(),
-        session.vhost,
-        method.source,
-        method.destination,
-        "exchange",
-        method.routing_key,
-        method.arguments,
-    )
+    _between_exchanges(session, method, "binding", session.core.bind)
     if not method.nowait:
         session.reply(channel, m.ExchangeBindOk(), durable=True)
 
 
 def unbind_exchange(session: Session, channel: Channel, method: m.ExchangeUnbind) -> None:
     """exchange.unbind."""
-    may_configure(
-        session, "unbinding an exchange", ("write", "exchange", method.destination), ("read", "exchange", method.source)
-    )
-    session.core.unbind(
-        session.engine.now(),
-        session.vhost,
-        method.source,
-        method.destination,
-        "exchange",
-        method.routing_key,
-        method.arguments,
-    )
+    _between_exchanges(session, method, "unbinding", session.core.unbind)
     if not method.nowait:
         session.reply(channel, m.ExchangeUnbindOk(), durable=True)
+
+
+def _between_exchanges(
+    session: Session, method: m.ExchangeBind | m.ExchangeUnbind, what: str, command: Callable[..., object]
+) -> None:
+    """Both ask for the same rights and name a binding in the same way."""
+    destination, source = method.destination, method.source
+    may_configure(session, f"{what} an exchange", ("write", "exchange", destination), ("read", "exchange", source))
+    command(session.engine.now(), session.vhost, source, destination, "exchange", method.routing_key, method.arguments)
