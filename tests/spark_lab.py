@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from flight_house import FlightHouse
 from penstock.client import Client
-from penstock.spark.driver import short
+from penstock.spark.pipelines.driver import short
 
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "

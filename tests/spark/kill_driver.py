@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.spark.driver import Driver, main
-from penstock.spark.outputs import Outputs
-from penstock.spark.pipelines import Pipeline
+from penstock.spark.pipelines.driver import Driver, main
+from penstock.spark.pipelines.outputs import Outputs
+from penstock.spark.pipelines.pipeline import Pipeline
 
 
 class KillingOutputs(Outputs):

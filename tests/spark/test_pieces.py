@@ -11,18 +11,19 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
-from penstock.spark.batch import _cut, _runs, by_rows, cut_evenly
 from penstock.spark.checkpoint import Checkpoint, local_folder
-from penstock.spark.columns import declared, layout, names_in
-from penstock.spark.definition import Definition, with_vhost
-from penstock.spark.driver import short
 from penstock.spark.java import find_java
-from penstock.spark.options import read_options, write_options
-from penstock.spark.outgoing import outgoing
-from penstock.spark.outputs import forget, point, refuse_folder
-from penstock.spark.parsing import BodyParser, infer
-from penstock.spark.reading import parts_for
+from penstock.spark.pipelines.definition import Definition, with_vhost
+from penstock.spark.pipelines.driver import short
+from penstock.spark.pipelines.outputs import forget, point, refuse_folder
+from penstock.spark.reading.batch import _cut, _runs, by_rows, cut_evenly
+from penstock.spark.reading.columns import declared, layout, names_in
+from penstock.spark.reading.fetching import parts_for
+from penstock.spark.reading.options import read_options
+from penstock.spark.reading.parsing import BodyParser, infer
 from penstock.spark.remote import Where
+from penstock.spark.writing.options import write_options
+from penstock.spark.writing.outgoing import outgoing
 
 UTC = pa.timestamp("us", tz="UTC")
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.errors import NotFound, SettingsError
-from penstock.spark.definition import Definition
-from penstock.spark.pipelines import Pipeline, Place
+from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.pipeline import Pipeline, Place
 from penstock.spark.remote import Where
 from spark_lab import Lab, forget_last_commit, sentence
 

@@ -16,7 +16,7 @@ import pytest
 from penstock.cli.supervisor import Supervisor, login
 from penstock.config.load import load_mapping
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
-from penstock.spark.driver import FAILURES_MAX, Driver, Running
+from penstock.spark.pipelines.driver import FAILURES_MAX, Driver, Running
 
 
 class Scripted:

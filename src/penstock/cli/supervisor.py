@@ -20,8 +20,8 @@ from typing import Any, cast
 
 from penstock.cli.hosting import parcel
 from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.spark.definition import with_vhost
 from penstock.spark.java import find_java
+from penstock.spark.pipelines.definition import with_vhost
 
 Say = Callable[[str], object]
 
@@ -38,7 +38,7 @@ STOP_S = (20.0, 120.0)
 
 LOG_BYTES = 16 * 2**20
 
-DRIVER = (sys.executable, "-m", "penstock.spark.driver")
+DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
 SERVER = (sys.executable, "-m", "penstock.cli.hosting")
 
 

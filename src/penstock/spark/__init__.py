@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.spark.expressions import column
+    from penstock.spark.expressions.column import column
     from penstock.spark.local import install, register, session
 
 _LAZY = {
-    "column": "penstock.spark.expressions",
+    "column": "penstock.spark.expressions.column",
     "install": "penstock.spark.local",
     "register": "penstock.spark.local",
     "session": "penstock.spark.local",

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.spark.options import ReadOptions, read_options, write_options
+from penstock.spark.reading.options import ReadOptions, read_options
 from penstock.spark.remote import BATCH_PATIENCE_S
+from penstock.spark.writing.options import write_options
 
 if TYPE_CHECKING:
-    from penstock.spark.batch import SnapshotReader
-    from penstock.spark.columns import Layout
-    from penstock.spark.sink import BatchWriter, StreamWriter
-    from penstock.spark.stream import StreamReader
+    from penstock.spark.reading.batch import SnapshotReader
+    from penstock.spark.reading.columns import Layout
+    from penstock.spark.reading.stream import StreamReader
+    from penstock.spark.writing.sink import BatchWriter, StreamWriter
 
 EXAMPLES = 1_000
 """Messages that columns are inferred from."""
@@ -40,7 +41,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def schema(self) -> str:
         """All columns there are, as DDL; `.schema(...)` asks for some of them."""
-        from penstock.spark.columns import declared
+        from penstock.spark.reading.columns import declared
 
         options = read_options(self._given, BATCH_PATIENCE_S)
         if options.mode is None and options.queue is not None and options.stream is not None:
@@ -51,7 +52,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         return declared(options, ddl)
 
     def _layout(self, options: ReadOptions, schema: Any) -> Layout:
-        from penstock.spark.columns import layout
+        from penstock.spark.reading.columns import layout
 
         if options.filter is not None:
             from penstock.expr import compile_filter
@@ -61,7 +62,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def reader(self, schema: Any) -> SnapshotReader:
         """A batch read."""
-        from penstock.spark.batch import SnapshotReader
+        from penstock.spark.reading.batch import SnapshotReader
 
         options = read_options(self._given, BATCH_PATIENCE_S)
         if options.mode == "queue":
@@ -74,7 +75,8 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
         """A stream, in mode `queue` when a queue is read and in mode `log` when a topic is."""
-        from penstock.spark.stream import LogStreamReader, QueueStreamReader
+        from penstock.spark.reading.log_stream import LogStreamReader
+        from penstock.spark.reading.queue_stream import QueueStreamReader
 
         options = read_options(self._given)
         if options.log:
@@ -90,7 +92,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         """A batch write: all its rows become visible at once."""
-        from penstock.spark.sink import BatchWriter
+        from penstock.spark.writing.sink import BatchWriter
 
         if overwrite:
             raise InvalidArgument('messages are added, never replaced: write with mode("append")')
@@ -98,7 +100,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """A stream's write: each batch of a query becomes visible once."""
-        from penstock.spark.sink import StreamWriter
+        from penstock.spark.writing.sink import StreamWriter
 
         return StreamWriter(write_options(self._given), schema)
 
@@ -110,7 +112,7 @@ class DefaultSource(PenstockSource):
 def examined(options: ReadOptions) -> str:
     """DDL of the body's columns, from the first messages there are.  NotFound when they say nothing."""
     from penstock.spark.arrow import values
-    from penstock.spark.parsing import infer
+    from penstock.spark.reading.parsing import infer
     from penstock.spark.remote import remote
 
     server = remote(options.where)

@@ -50,7 +50,7 @@ def evaluate(
     import pyarrow as pa
 
     from penstock.expr.batches import batch_of
-    from penstock.spark.expressions import evaluate as by_spark
+    from penstock.spark.expressions.column import evaluate as by_spark
 
     batch = batch_of(bodies, properties, topics, lsns, times)
     unsaid: dict[str, Any] = {"topic": pa.string(), "lsn": pa.int64(), "time": pa.timestamp("us", "UTC")}

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import Column, batch_like
-from penstock.spark.options import ReadOptions
+from penstock.spark.reading.options import ReadOptions
 
 MESSAGE = {
     "lsn": "bigint",

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from penstock.errors import PreconditionFailed
 from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.definition import Output
-from penstock.spark.outgoing import Outgoing, outgoing
+from penstock.spark.pipelines.definition import Output
 from penstock.spark.remote import Where, remote
-from penstock.spark.sink import commit, stage
+from penstock.spark.writing.outgoing import Outgoing, outgoing
+from penstock.spark.writing.sink import commit, stage
 
 SNAPSHOTS_KEPT = 2
 """The present one, and the one before it for whoever is reading it."""

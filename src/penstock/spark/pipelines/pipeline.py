@@ -20,10 +20,10 @@ from typing import Any, cast
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.checks import checked, refuse_twice
-from penstock.spark.definition import Definition, with_vhost
-from penstock.spark.options import read_options
-from penstock.spark.outputs import Outputs
+from penstock.spark.pipelines.checks import checked, refuse_twice
+from penstock.spark.pipelines.definition import Definition, with_vhost
+from penstock.spark.pipelines.outputs import Outputs
+from penstock.spark.reading.options import read_options
 from penstock.spark.remote import Where, remote
 from penstock.spark.source import examined
 

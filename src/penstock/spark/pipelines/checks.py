@@ -15,8 +15,8 @@ from pyspark import TaskContext
 
 from penstock.errors import SettingsError
 from penstock.spark.arrow import column, values
-from penstock.spark.definition import Check
-from penstock.spark.reading import Publisher
+from penstock.spark.pipelines.definition import Check
+from penstock.spark.reading.fetching import Publisher
 from penstock.spark.remote import Where, remote
 
 compute: Any = pyarrow.compute

@@ -17,11 +17,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, local_folder
-from penstock.spark.outgoing import Outgoing, outgoing, pieces
 from penstock.spark.remote import Where, remote
+from penstock.spark.writing.outgoing import Outgoing, outgoing, pieces
 
 if TYPE_CHECKING:
-    from penstock.spark.options import WriteOptions
+    from penstock.spark.writing.options import WriteOptions
 
 
 @dataclass

@@ -32,7 +32,7 @@ def function(
     compiled: list[Any] = []
 
     def run(*arrays: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # pyspark reads these hints and wants them bare
-        from penstock.spark.answering import answer, compiled_tree
+        from penstock.spark.expressions.answering import answer, compiled_tree
 
         if not compiled:
             compiled.append(compiled_tree(node, metered))

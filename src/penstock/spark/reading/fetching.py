@@ -19,9 +19,9 @@ from pyspark.sql.datasource import InputPartition
 from penstock.errors import NotFound
 from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import batch_of, by_name, column, values
-from penstock.spark.columns import ERROR, Layout
-from penstock.spark.options import ReadOptions
-from penstock.spark.parsing import BodyParser
+from penstock.spark.reading.columns import ERROR, Layout
+from penstock.spark.reading.options import ReadOptions
+from penstock.spark.reading.parsing import BodyParser
 from penstock.spark.remote import Remote, remote
 
 compute: Any = pyarrow.compute

@@ -46,7 +46,7 @@ from penstock.expr.tree import (
 from penstock.expr.tree import Literal as Constant
 from penstock.expr.values import to_bytes
 from penstock.records.dataclass import dataclass
-from penstock.spark.answering import COLUMNS, function, untagged
+from penstock.spark.expressions.answering import COLUMNS, function, untagged
 
 Kind = Literal["boolean", "bigint", "double", "string"]
 Column: TypeAlias = Any

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.spark.arrow import values
-from penstock.spark.reading import ContentPart, LogPart, ReplayPart, fetch, span
+from penstock.spark.reading.fetching import ContentPart, LogPart, ReplayPart, fetch, span
 from penstock.spark.remote import Remote, remote
 
 if TYPE_CHECKING:
-    from penstock.spark.columns import Layout
-    from penstock.spark.options import ReadOptions
+    from penstock.spark.reading.columns import Layout
+    from penstock.spark.reading.options import ReadOptions
 
 GAP = 2**32
 """A range as wide as this has gaps: the server leaves so many LSNs free after an unclean stop."""

@@ -1,4 +1,4 @@
-"""The process that runs all pipelines: `python -m penstock.spark.driver JOB.json`.
+"""The process that runs all pipelines: `python -m penstock.spark.pipelines.driver JOB.json`.
 
     JOB.json   {"url", "user", "password", "patience", "folder", "master", "memory", "conf", "pipelines": [...]}
 
@@ -25,9 +25,9 @@ from typing import Any, cast
 
 from penstock.errors import DataFolderInUse, PenstockError, SettingsError
 from penstock.records.dataclass import dataclass
-from penstock.spark.definition import Definition
 from penstock.spark.local import session
-from penstock.spark.pipelines import Pipeline, Place
+from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.pipeline import Pipeline, Place
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 
 logger = logging.getLogger("penstock.pipelines")

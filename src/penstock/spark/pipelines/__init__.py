@@ -1,0 +1,1 @@
+"""Declared pipelines: one definition is one streaming query, and one process runs them all."""

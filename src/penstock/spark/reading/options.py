@@ -1,0 +1,115 @@
+"""The options of a read: what is read, from where to where, and how its bodies are parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
+from penstock.spark.options import COMMON, Taker
+from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
+
+PATTERN_LETTERS = frozenset("^$*+?()[]{}|\\")
+"""A topic with one of these is a pattern; a dot alone makes none."""
+
+STATES = ("ready", "leased", "delayed")
+
+READ = (
+    *COMMON, "states", "log", "startingLsn", "endingLsn", "mode", "stream", "startingBookmark", "endingBookmark",
+    "startingOffsets", "endingOffsets", "startingTimestamp", "filter", "maxRowsPerTrigger", "maxBytesPerTrigger",
+    "minPartitions", "schema", "parse", "badRecordsTopic", "failOnDataLoss",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, and how."""
+
+    where: Where
+    topic: str | None = None
+    exchange: str = ""
+    queue: str | None = None
+    states: tuple[str, ...] = ("ready",)
+    log: bool = False
+    starting_lsn: int | None = None
+    ending_lsn: int | None = None
+    mode: str | None = None
+    stream: str | None = None
+    starting: str | None = None  # a bookmark, or None for the default of what is read
+    ending: str | None = None
+    filter: str | None = None
+    max_rows: int = 100_000
+    max_bytes: int | None = None
+    min_partitions: int | None = None
+    ddl: str | None = None  # of the body's columns
+    parse: bool = False
+    bad_records_topic: str | None = None
+    fail_on_data_loss: bool = True
+    given: tuple[str, ...] = ()  # names of those that were given
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether `topic` stands for several topics."""
+        return self.topic is not None and not PATTERN_LETTERS.isdisjoint(self.topic)
+
+    def replay(self) -> dict[str, object]:
+        """Fields of a replay that choose the messages."""
+        name = "pattern" if self.is_pattern else "topic"
+        return {name: self.topic, "exchange": self.exchange, "filter": self.filter}
+
+
+def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> ReadOptions:
+    """Options of a read; `patience_s` where they do not say.  Raises InvalidArgument."""
+    take = Taker(given, READ)
+    topic, queue, path, log = take.text("topic"), take.text("queue"), take.text("path"), take.flag("log")
+    mode, ddl, parse = take.text("mode"), take.text("schema"), take.text("parse")
+    if path is not None and (topic or queue or log):
+        raise InvalidArgument("load(name) is short for option topic or queue: give one of them")
+    if path is not None:
+        topic, queue = (None, path) if mode == "queue" else (path, None)
+    named = [name for name, value in (("topic", topic), ("queue", queue), ("log", log)) if value]
+    if len(named) != 1:
+        what = " and ".join(named)
+        raise InvalidArgument(
+            f"options {what} exclude each other: read one of them"
+            if named
+            else "say what to read: option topic, queue, or log = true"
+        )
+    if mode not in (None, "log", "queue"):
+        raise InvalidArgument(f"option mode is {mode!r}, not log or queue")
+    if parse not in (None, "json"):
+        raise InvalidArgument(f"option parse is {parse!r}, and json is what can be parsed")
+    states = tuple(name.strip() for name in (take.text("states") or "ready").split(","))
+    for state in states:
+        if state not in STATES:
+            raise InvalidArgument(f"option states has {state!r}; there are {', '.join(STATES)}")
+    bad = take.text("badRecordsTopic")
+    if bad is not None and ddl is None and parse is None:
+        raise InvalidArgument("option badRecordsTopic needs a schema that bodies can fail to have: give option schema")
+    starting = take.either("startingBookmark", "startingOffsets", "startingTimestamp")
+    ending = take.either("endingBookmark", "endingOffsets")
+    if not log and (take.count("startingLsn") is not None or take.count("endingLsn") is not None):
+        raise InvalidArgument("options startingLsn and endingLsn go with log = true; use startingBookmark for a topic")
+    return ReadOptions(
+        take.where(patience_s),
+        topic,
+        take.text("exchange") or "",
+        queue,
+        states,
+        log,
+        take.count("startingLsn"),
+        take.count("endingLsn"),
+        mode,
+        take.text("stream"),
+        starting,
+        ending,
+        take.text("filter"),
+        take.count("maxRowsPerTrigger", 1) or 100_000,
+        take.size("maxBytesPerTrigger"),
+        take.count("minPartitions", 1),
+        ddl,
+        ddl is not None or parse is not None,
+        bad,
+        take.flag("failOnDataLoss", True),
+        tuple(name for name in READ if take.text(name) is not None),
+    )
