@@ -228,7 +228,7 @@ def test_jobs_run_beside_the_loop(tmp_path: Path) -> None:
 def test_a_filter_is_run_over_cold_rows(house: FlightHouse, client: penstock.Client) -> None:
     client.declare_topic("t")
     fill(client, "t", 3000)
-    from penstock.server.bulk.view import listing
+    from penstock.history.view import listing
 
     assert house.bulk is not None
     found = house.bulk.call(

@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 PLAIN = {"records", "ports", "config", "errors", "units", "version"}
-BELOW_SERVER = PLAIN | {"expr", "core", "log", "memory", "replication", "wire"}
+BELOW_SERVER = PLAIN | {"expr", "core", "log", "memory", "replication", "wire", "history"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": PLAIN,
@@ -28,9 +28,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "memory": {"records", "ports", "errors", "units"},
     "replication": {"records", "ports", "errors", "units"},
     "wire": {"records", "errors", "units"},
+    "history": {"records", "ports", "expr", "log", "wire", "errors", "units"},
     "server": BELOW_SERVER,
     "client": {"records", "expr", "wire", "errors", "units"},
-    "spark": {"client", "expr", "records", "errors", "units"},
+    "spark": {"client", "history", "log", "wire", "expr", "records", "errors", "units"},
     "testing": BELOW_SERVER | {"server", "client", "spark"},
     "cli": BELOW_SERVER | {"server", "client", "spark", "testing", "dashboard", "penstock"},
     "dashboard": BELOW_SERVER | {"server", "client", "spark"},

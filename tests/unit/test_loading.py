@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from bulk_lab import Writer
+from penstock.history.view import listing
 from penstock.server.bulk.reads import plain
-from penstock.server.bulk.view import listing
 from penstock.wire.flight.tickets import Replay
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"

@@ -28,7 +28,7 @@ from penstock.records.kinds import Kind
 from penstock.wire.flight.bookmarks import parse_point, parse_span
 
 if TYPE_CHECKING:
-    from penstock.server.bulk.view import View
+    from penstock.history.view import View
 
 compute: Any = pyarrow.compute  # the stubs know fewer kinds of arrays than the functions take
 
@@ -91,8 +91,8 @@ def _place(text: str, origin: int) -> str:
 def of_folder(data: str, wanted: Wanted) -> Generator[tuple[Source, int, int]]:
     """Rows of a data folder, and the LSNs [start, end) they lie in."""
     from penstock.cli.logfiles import open_folder
+    from penstock.history.history import History
     from penstock.server.bulk.alone import stand_alone
-    from penstock.server.flight.reading.history import History
     from penstock.wire.flight.tickets import LogRange, Replay
 
     view: View = stand_alone(open_folder(data))

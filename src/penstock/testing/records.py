@@ -19,7 +19,7 @@ from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
-    from penstock.server.flight.reading.history import History
+    from penstock.history.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _sow(instance: Instance, text: str) -> Sow:
 
 
 def _history(instance: Instance) -> History:
-    from penstock.server.flight.reading.history import History
+    from penstock.history.history import History
 
     return History(instance.log, lambda: False)
 

@@ -84,7 +84,7 @@ def _gathered(instance: Instance, topic: str, filter: str | None, view: View) ->
     shown = instance.engine.views.shown(VHOST, topic)
     if shown is not None:
         return gather_bodies(view, chosen(list(shown.rows().values()), filter=filter))
-    from penstock.server.flight.reading.history import History
+    from penstock.history.history import History
 
     history = History(instance.log, lambda: False)
     rows = history.rows_at(positions(instance.core, VHOST, topic))

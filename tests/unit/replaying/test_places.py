@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument, NotFound
+from penstock.history.places import Missing, Stretch, check_missing, resolve
 from penstock.records.schema import TIMESTAMP
-from penstock.server.replaying.places import Missing, Stretch, check_missing, resolve
 from penstock.wire.flight.bookmarks import Point, parse_span
 
 T = 1_795_161_600_000_000  # 2026-11-20T08:00:00Z

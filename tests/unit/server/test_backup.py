@@ -11,6 +11,8 @@ import pytest
 
 from bulk_lab import Still, Writer, rows
 from penstock.errors import InvalidArgument, LogDamaged, PenstockError
+from penstock.history.history import History
+from penstock.history.view import Folder, listing
 from penstock.log import Log, LogSettings, OsDisk, checkpoints
 from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
@@ -19,8 +21,6 @@ from penstock.server.bulk.alone import stand_alone
 from penstock.server.bulk.backup import run
 from penstock.server.bulk.jobs import Request
 from penstock.server.bulk.restore import restore
-from penstock.server.bulk.view import Folder, listing
-from penstock.server.flight.reading.history import History
 from penstock.wire.flight.bookmarks import parse_span
 
 

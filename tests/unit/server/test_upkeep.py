@@ -11,9 +11,9 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.errors import AccessRefused, InvalidArgument, LogDamaged, Unavailable
+from penstock.history.view import Moved
 from penstock.server.bulk.process import Bulk, Progress
 from penstock.server.bulk.relay import on_log
-from penstock.server.bulk.view import Moved
 from penstock.server.flight.actions.upkeep import UpkeepActions
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.fields import Fields

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from penstock.errors import LogDamaged
+from penstock.history.view import Listing, Place, View
 from penstock.log import checkpoints
 from penstock.log.arrow import column
 from penstock.log.index import Catalog
@@ -15,7 +16,6 @@ from penstock.log.recover import newest_base, open_segments
 from penstock.log.upkeep.names import Indexes
 from penstock.ports import Disk
 from penstock.records.kinds import Kind
-from penstock.server.bulk.view import Listing, Place, View
 
 
 def stand_alone(disk: Disk) -> View:

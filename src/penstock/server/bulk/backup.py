@@ -21,6 +21,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from penstock.errors import DiskFull, InvalidArgument, LogDamaged
+from penstock.history.view import Place, View
 from penstock.log import OsDisk, checkpoints
 from penstock.log.index import Segment
 from penstock.log.reader import decode
@@ -28,7 +29,6 @@ from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File
 from penstock.server.bulk.jobs import Request
 from penstock.server.bulk.manifest import NAME, Kept, Manifest, blocks, closing, write_whole
-from penstock.server.bulk.view import Place, View
 from penstock.version import __version__
 
 STAGES = "stage"

@@ -18,6 +18,7 @@ from penstock.core.audit.audit import Audit, Report
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged
+from penstock.history.view import View, rows_of
 from penstock.log.arrow import column
 from penstock.log.index import Segment
 from penstock.log.mending import Recovery
@@ -27,7 +28,6 @@ from penstock.log.retention import Base
 from penstock.log.segment import FOLDER, first_lsn
 from penstock.records.kinds import Kind
 from penstock.server.bulk.jobs import Request
-from penstock.server.bulk.view import View, rows_of
 
 FOLD_ROWS = 400_000
 BASE_ROWS = 4096

@@ -59,8 +59,8 @@ class Work:
     """All requests of this process."""
 
     def __init__(self, folder: str) -> None:
+        from penstock.history.view import Folder
         from penstock.log.disk import OsDisk  # pyarrow comes with it: not before somebody asks for something
-        from penstock.server.bulk.view import Folder
 
         self.disk = OsDisk(folder)
         self.folder = Folder(self.disk)
@@ -84,9 +84,9 @@ class Work:
                 return  # nobody waits for it any more
 
     def _answer(self, sock: socket.socket, head: dict[str, Any], payload: memoryview) -> None:
+        from penstock.history.view import Listing
         from penstock.server.bulk import frames
         from penstock.server.bulk.jobs import Request, do, read
-        from penstock.server.bulk.view import Listing
 
         values = frames.unpack(head, payload)
         listed = values.pop("log", None)
@@ -120,7 +120,7 @@ def told(error: Exception) -> dict[str, object]:
     """An error for the head of a frame."""
     import orjson
 
-    from penstock.server.bulk.view import Moved
+    from penstock.history.view import Moved
     from penstock.wire.flight.failures import encode_error
 
     if isinstance(error, Moved):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.history.view import View
     from penstock.ports import Disk
-    from penstock.server.bulk.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.errors import PenstockError, Unavailable
+from penstock.history.view import Moved
 from penstock.server.bulk import frames
-from penstock.server.bulk.view import Moved
 from penstock.wire.flight.failures import error_from
 
 logger = logging.getLogger("penstock.bulk")

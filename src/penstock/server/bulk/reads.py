@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.history.history import Batches, History
 from penstock.log.arrow import column
 from penstock.records.chunks import Chunk
 from penstock.server.bulk.jobs import Request
 from penstock.server.flight.reading.contents import Part, planned
 from penstock.server.flight.reading.contents import content as content_rows
-from penstock.server.flight.reading.history import Batches, History
 from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
+from penstock.history.history import Batches, History
+from penstock.history.places import check_missing
+from penstock.history.view import Moved, listing
 from penstock.records.chunks import Chunk
 from penstock.server.bulk import reads
-from penstock.server.bulk.view import Moved, listing
 from penstock.server.flight.reading.contents import Part
-from penstock.server.flight.reading.history import Batches, History
 from penstock.server.flight.reading.records import Held
-from penstock.server.replaying.places import check_missing
 from penstock.server.sow.query import Counts
 from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.history.history import Batches, History
 from penstock.server.bulk.jobs import Request
-from penstock.server.flight.reading.history import Batches, History
 from penstock.server.flight.reading.records import Held
 from penstock.server.flight.reading.records import records as records_of
 from penstock.server.sow.query import Counts

@@ -22,6 +22,7 @@ from pyarrow import flight
 
 from penstock.core.sow.select import parse_select
 from penstock.errors import InvalidArgument, Unavailable
+from penstock.history.history import Batches, History
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
@@ -41,7 +42,6 @@ from penstock.server.flight.handover import Handover
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.reading.contents import content, planned, snapshot
 from penstock.server.flight.reading.following import Following
-from penstock.server.flight.reading.history import Batches, History
 from penstock.server.flight.reading.outlet import Piece
 from penstock.server.flight.reading.records import TopicActions, hold, records, with_stats
 from penstock.server.flight.reading.viewing import Viewing

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from penstock.core.commands.moving import MOVED, REDRIVEN
 from penstock.errors import InvalidArgument, NotFound
+from penstock.history.history import History
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.kinds import NO_VIA, Kind
 from penstock.server.flight.reading.contents import lsns_of
-from penstock.server.flight.reading.history import History
 from penstock.server.messages.origins import Origin, of_header, of_record
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import NotFound, PenstockError
+from penstock.history.places import Stretch
 from penstock.server.replaying.pace import Pace, Rate
 from penstock.server.replaying.page import PAGE_ROWS, Page
-from penstock.server.replaying.places import Stretch
 
 if TYPE_CHECKING:
     from penstock.server.replaying.feed import Feed

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import LogDamaged, PenstockError
+from penstock.history.history import joined
 from penstock.log.arrow import cells, chosen, column, lengths, nulls
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.records.kinds import Kind
 from penstock.server.filters.judging import Ask, breathe
-from penstock.server.flight.reading.history import joined
 from penstock.server.replaying.page import PAGE_BYTES, PAGE_ROWS, ROW_COST, Page, page_of
 from penstock.server.replaying.rights import Sieve
 from penstock.server.replaying.topics import Selection

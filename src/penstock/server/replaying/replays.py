@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import LogBroken, PenstockError
 from penstock.expr import Filter
+from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Entry, Group, Publishes, Topic
 from penstock.server.replaying.feed import Feed
 from penstock.server.replaying.follower import Follower, Receiver
 from penstock.server.replaying.pace import Rate, parse_rate
-from penstock.server.replaying.places import Stretch, check_missing, reads, resolve
 from penstock.server.replaying.rights import Sieve, sieve_of
 from penstock.server.replaying.topics import Selection
 from penstock.server.upkeep.holds import HOLD_US

@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from penstock.core.sow.ordering import Ordered, Term, parse_order
 from penstock.errors import InvalidArgument
+from penstock.history.history import Batches
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
-from penstock.server.flight.reading.history import Batches
 from penstock.server.sow.page_work import given_key
 
 if TYPE_CHECKING:
     from penstock.core.sow.index import Ints, Numbers
-    from penstock.server.flight.reading.history import History
+    from penstock.history.history import History
 
 SHOWN_AT_ONCE = 1000
 """Rows of an ordered answer that are read together."""

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.sow.index import Snapshot
+from penstock.history.history import Batches, History, Past
 from penstock.records.entries import Topic
-from penstock.server.flight.reading.history import Batches, History, Past
 from penstock.server.sow.page_work import Event, given_key
 from penstock.server.sow.query import Counts, Query, run, values_of
 

@@ -18,7 +18,7 @@ from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 
 if TYPE_CHECKING:
-    from penstock.server.flight.reading.history import Batches
+    from penstock.history.history import Batches
 
 PORTION = 1000
 """Rows that are gathered in one step."""

@@ -18,9 +18,9 @@ import pyarrow as pa
 from penstock.core.commands.statistics import statistics
 from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.core.queue.settling.leases import SLOT
+from penstock.history.history import History
 from penstock.records.dataclass import dataclass
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.reading.history import History
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.fields import Fields
 from penstock.wire.flight.tickets import DEFAULT_VHOST

@@ -14,13 +14,13 @@ from penstock.config.arguments import given_names, queue_settings_from_mapping
 from penstock.config.queue_values import Kind
 from penstock.config.queues import QUEUE_KEYS
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
+from penstock.history.history import History
 from penstock.records.policies import ruling_of
 from penstock.records.settings import QueueSettings, Retry
 from penstock.server.flight.actions.streams import Reply, StreamActions
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.publish import refusal
-from penstock.server.flight.reading.history import History
 from penstock.units import format_duration
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
 from penstock.wire.flight.fields import Fields, nearest, read_json

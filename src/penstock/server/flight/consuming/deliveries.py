@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.history.history import History
 from penstock.memory import Piece
 from penstock.memory.slab import ROW_OVERHEAD
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.schema import TIMESTAMP
-from penstock.server.flight.reading.history import History
 from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, text_column
 from penstock.wire.flight.schemas import DELIVERY
 

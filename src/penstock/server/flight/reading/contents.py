@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import NotFound
+from penstock.history.history import Batches, History, Past, limited
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
-from penstock.server.flight.reading.history import Batches, History, Past, limited
 from penstock.wire.flight.codec import constant, present
 from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, select
 from penstock.wire.flight.tickets import Plan, QueueContent

@@ -29,12 +29,12 @@ from penstock.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from penstock.history.history import History
+from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import Abandoned
-from penstock.server.flight.reading.history import History
 from penstock.server.flight.reading.outlet import POLL_S, Outlet, Piece
 from penstock.server.replaying.pace import Rate, parse_rate
-from penstock.server.replaying.places import Stretch, check_missing, reads, resolve
 from penstock.server.replaying.replays import Asked
 from penstock.server.replaying.rights import sieve_of
 from penstock.server.replaying.topics import Selection, selection_of

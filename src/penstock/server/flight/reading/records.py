@@ -20,6 +20,7 @@ import pyarrow as pa
 from penstock.core.sow.ordering import order_of
 from penstock.core.views.definition import Definition
 from penstock.errors import AccessRefused, LogBroken, NotFound
+from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
 from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM
 from penstock.server.filters.asking import asked_by
@@ -27,7 +28,6 @@ from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entitled import sow_of_queue
 from penstock.server.flight.reading.contents import lsns_of, snapshot
-from penstock.server.flight.reading.history import Batches, History, Past
 from penstock.server.flight.reading.outlet import Piece
 from penstock.server.sow.query import Counts, Query, keys_of, run
 from penstock.server.sow.removing import Removal, numbers_of, steps

@@ -18,8 +18,8 @@ from pyarrow import flight
 
 from penstock.core.views.view import body_of, key_text
 from penstock.errors import AccessRefused, LogBroken
+from penstock.history.history import Batches, History
 from penstock.server.filters.judging import breathe
-from penstock.server.flight.reading.history import Batches, History
 from penstock.server.sow.query import Counts
 from penstock.server.views.adhoc import adhoc_view, gather, gather_bodies
 from penstock.server.views.asking import positions

@@ -22,12 +22,12 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument
 from penstock.expr.context import RECORDS, Context
 from penstock.expr.patterns import PatternError, searcher
+from penstock.history.entitled_rows import TopicRights
+from penstock.history.places import Kept, Missing, check_missing, resolve
 from penstock.log.upkeep.names import Wanted
 from penstock.records.compute import compute
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
-from penstock.server.flight.reading.entitled_rows import TopicRights
-from penstock.server.replaying.places import Kept, Missing, check_missing, resolve
 from penstock.wire.flight.bookmarks import Span, parse_span
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, log_schema, select
@@ -126,7 +126,7 @@ class History:
         return schema, (present(batch, schema, origin, exchange_of) for batch in rows)
 
     def resolve(self, span: Span, missing: Missing | None = None) -> tuple[int, int]:
-        """The LSNs [start, end) of a span at this moment; `missing` as in `replaying.places.resolve`."""
+        """The LSNs [start, end) of a span at this moment; `missing` as in `history.places.resolve`."""
         found = resolve(self._log, span, missing)
         end = self._log.durable + 1
         if found.end is not None:
