@@ -25,7 +25,7 @@ MUST_SYNC = frozenset(
         Kind.BOOT, Kind.BASE, Kind.EXCHANGE_DECLARE, Kind.EXCHANGE_DELETE, Kind.QUEUE_DECLARE, Kind.QUEUE_ALTER,
         Kind.QUEUE_DELETE, Kind.BIND, Kind.UNBIND, Kind.TOPIC_DECLARE, Kind.TOPIC_DELETE, Kind.STREAM, Kind.PLAN,
         Kind.PLAN_SETTLE, Kind.SINK_COMMIT, Kind.DECIDED, Kind.CHUNK, Kind.TRANSACTION, Kind.POLICY,
-        Kind.POLICY_DELETE, Kind.ADDRESS_SETTING,
+        Kind.POLICY_DELETE, Kind.ADDRESS_SETTING, Kind.STREAM_START, Kind.STREAM_RELEASE,
     }
 )  # fmt: skip
 """Kinds whose commit is synced whatever `sync` says."""

@@ -62,10 +62,13 @@ class Kind(IntEnum):
     UNDEFER = 37  # queue id + exact pairs at `origin`; header {"origin"}: those are remembered no longer
 
     # streams and sinks
-    STREAM = 30  # name: stream; header {"queue", "epoch", "mode", "floor"}: opened, or fenced anew
+    STREAM = 30  # name: stream; header {"queue", "epoch", "mode", "floor", "time"?, "asked"?, "abandon_after"?}:
+    #   opened, or fenced anew; asked: what log mode reads, from the next batch on; times in microseconds
     PLAN = 31  # name: stream; header {"batch", "epoch", "queue"}; body: queue id + pairs granted as that batch
     PLAN_SETTLE = 32  # name: stream; header {"batch"}: batches <= batch are settled (their pairs leave the queue)
-    STREAM_RELEASE = 33  # name: stream; header {"batch"?}: planned, unsettled messages go back to the queue
+    STREAM_RELEASE = 33  # name: stream; header {"batch"?, "epoch"?, "released"?, "abandoned"?, "dropped"?}: planned,
+    #   unsettled messages go back to the queue, and it holds nothing of the log from the time `released` on;
+    #   dropped: there is no such stream now
     SINK_COMMIT = 34  # name: query id; header {"batch", "rows"}: the rows of the same group are that batch's output
     DECIDED = 35  # name: query id; header {"batch", "parts", "settle"?}: a commit too large for one group.  Of each
     #   part [stage, rows, bytes, CRC-32C, topic or null, exchange, vhost]; settle: [stream, batch], done in this group
@@ -108,6 +111,9 @@ class Kind(IntEnum):
         66  # header {"first", "rows", "ended", "by"?}: the last record of a group that one client committed as
     )
     #   a whole: messages (`rows` of them) and ends of deliveries (`ended`), from the LSN `first` on
+
+    STREAM_START = 72  # name: stream; header {"start", "said", "time"}: log mode begins at this LSN, which `said` names
+    STREAM_READ = 73  # name: stream; header {"time"}: somebody reads it still.  Lazy
 
     KEYED = 68  # body: queue id + (LSN, key) pairs, a key being 64 bits that are not 0; in one group with the rows:
     #   the keys by which the queue knows which message a newer one replaces

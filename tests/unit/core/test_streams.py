@@ -187,15 +187,15 @@ def test_a_stream_belongs_to_one_queue_and_ends_with_it(world: World) -> None:
 def test_log_mode_answers_the_same_end(world: World) -> None:
     streams = world.core.streams
     epoch = streams.open(world.now, "log", None, mode="log").epoch
-    assert streams.plan_range(world.now, "log", epoch, 0, 100) == 100
-    assert streams.plan_range(world.now, "log", epoch, 0, 250) == 100
-    assert streams.plan_range(world.now, "log", epoch, 100, 100) == 100
+    assert streams.ranges.plan_range(world.now, "log", epoch, 0, 100) == 100
+    assert streams.ranges.plan_range(world.now, "log", epoch, 0, 250) == 100
+    assert streams.ranges.plan_range(world.now, "log", epoch, 100, 100) == 100
     for start in range(100, 1000, 100):
-        assert streams.plan_range(world.now, "log", epoch, start, start + 100) == start + 100
+        assert streams.ranges.plan_range(world.now, "log", epoch, start, start + 100) == start + 100
     assert len(streams.state("log").plans) == 2
     world.turn()
     world.restart(clean=False)
-    assert world.core.streams.plan_range(world.now, "log", epoch, 900, 5000) == 1000
+    assert world.core.streams.ranges.plan_range(world.now, "log", epoch, 900, 5000) == 1000
     with pytest.raises(InvalidArgument, match="is read in mode 'log'"):
         world.core.streams.plan(world.now, "log", epoch, 0, 1)
 

@@ -284,7 +284,7 @@ class Audit:
                     self._publishers.pop(publisher, None)
             case Kind.SINK_COMMIT | Kind.DECIDED | Kind.CHUNK:
                 self._sinks.record(kind, lsn, name, load(header))
-            case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:
+            case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:  # others say nothing of batches
                 self._streams.record(kind, lsn, name, load(header), values, time)
             case _:
                 pass  # the topology and the log's own records promise nothing about messages

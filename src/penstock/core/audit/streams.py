@@ -77,6 +77,8 @@ class StreamAudit:
         elif kind is Kind.STREAM_RELEASE:
             stream.epoch = number("epoch") if "epoch" in header else stream.epoch
             stream.plans.clear()
+            if header.get("dropped"):
+                del self._streams[name]
         elif kind is Kind.PLAN:
             batch = number("batch")
             self.planned += 1

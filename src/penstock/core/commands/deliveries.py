@@ -113,11 +113,13 @@ class DeliveryCommands(QueueCommands):
         if self._publisher.keyed is not None:
             self._keyed.tick(now)
         self._publisher.publishers.tick(now)
+        for name in self.streams.keeping.overdue(now):
+            self.streams.release(now, name, abandoned=True)
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next: (wall, monotonic) microseconds, None for never; 0 is at once."""
         wall, mono = self._timers.next()
-        dues = [wall, self._publisher.publishers.due()]
+        dues = [wall, self._publisher.publishers.due(), self.streams.keeping.due()]
         if self._publisher.keyed is not None:
             dues.append(self._keyed.sows.due())
         return min((due for due in dues if due is not None), default=None), mono

@@ -21,7 +21,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
 from penstock.core.state.decided import copies
-from penstock.core.state.durable import DurableState, Ints, QueueState, StreamState, flat, spread
+from penstock.core.state.durable import DurableState, Ints, QueueState, flat, spread
 from penstock.core.state.needs import living_pairs
 from penstock.errors import InvalidArgument
 from penstock.records.actions import Action
@@ -80,10 +80,7 @@ class Life(RecoveryCommands):
                 for lsns in (flat(one.waiting),)
             ]
             marks.reset(np.unique(np.concatenate(marked)) if marked else _NO_LSNS)
-        core.streams.states = {
-            name: StreamState(s.queue, s.epoch, s.mode, s.floor, s.planned, dict(s.plans))
-            for name, s in state.streams.items()
-        }
+        core.streams.states = {name: s.copy() for name, s in state.streams.items()}
         core._sinks.batches = dict(state.sinks)
         core._sinks.decided = copies(state.decided)
         core._deferred = Deferred(state.deferred)
@@ -111,6 +108,7 @@ class Life(RecoveryCommands):
         now = self._at(now)
         lsn = self._out.record(Kind.BOOT, "", {"clean": clean, "instance": self.instance, "version": LOG_VERSION})
         self._booted = lsn
+        self.streams.keeping.begin(now)
         if not clean:
             self._unclean = lsn
         for queue in list(self._admin.by_id.values()):
@@ -152,10 +150,7 @@ class Life(RecoveryCommands):
         state = DurableState(self._out.last_lsn, self._unclean)
         self._topology.save(state)
         self._interning.save(state)
-        state.streams = {
-            name: StreamState(s.queue, s.epoch, s.mode, s.floor, s.planned, dict(s.plans))
-            for name, s in self.streams.states.items()
-        }
+        state.streams = {name: s.copy() for name, s in self.streams.states.items()}
         state.sinks = dict(self._sinks.batches)
         state.decided = copies(self._sinks.decided)
         state.deferred = deferred.copies(self._deferred.by_queue)
@@ -237,7 +232,8 @@ class Life(RecoveryCommands):
         self.look_for_floor(len(self._admin.by_id))
         floor = min(self._floors.lowest(), self._keyed.sows.oldest())
         for stream in self.streams.states.values():
-            floor = min([floor, *(pairs[0] for pairs in stream.plans.values() if pairs)])
+            if (low := stream.holds_from) is not None:
+                floor = min(floor, low)
         return min(floor, self._out.next_lsn)
 
     def write_base(self, now: Now, parts: int, build: Callable[[int, int], Group]) -> int:

@@ -158,17 +158,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         routes=[[number, *queues_of] for number, queues_of in sorted(state.routes.items())],
         next_route=state.next_route,
         publishers=dict(sorted(state.publishers.items())),
-        streams={
-            name: {
-                "queue": s.queue,
-                "epoch": s.epoch,
-                "mode": s.mode,
-                "floor": s.floor,
-                "planned": s.planned,
-                "plans": [[batch, s.plans[batch].tolist()] for batch in sorted(s.plans)],
-            }
-            for name, s in sorted(state.streams.items())
-        },
+        streams={name: one.dump() for name, one in sorted(state.streams.items())},
         sinks=dict(sorted(state.sinks.items())),
         decided=dump_decided(state.decided),
         sows=dump_sows(state.sows, blobs),
@@ -232,12 +222,8 @@ def _decode(data: bytes) -> DurableState:
     state.exchange_rules = {
         key: one for key, one in load_exchanges(head.get("exchange_rules")).items() if one is not None
     }
-    for name, s in cast("dict[str, dict[str, object]]", head.get("streams", nothing)).items():
-        plans = {batch: array("q", pairs) for batch, pairs in cast("list[tuple[int, list[int]]]", s["plans"])}
-        numbers = cast("dict[str, int]", s)
-        state.streams[name] = StreamState(
-            numbers["queue"], numbers["epoch"], str(s["mode"]), numbers["floor"], numbers["planned"], plans
-        )
+    for name, one in cast("dict[str, dict[str, object]]", head.get("streams", nothing)).items():
+        state.streams[name] = StreamState.load(one)
     for q in cast("list[dict[str, object]]", head.get("queues", [])):
         queue = QueueState(
             cast(int, q["id"]), str(q["vhost"]), str(q["name"]), load_settings(q["settings"]), bool(q["durable"]),

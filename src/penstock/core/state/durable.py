@@ -20,6 +20,7 @@ from penstock.core.sow.holding import SowState
 from penstock.core.state.decided import DecidedState
 from penstock.core.state.deferred import DeferredAck, DeferredAcks
 from penstock.core.state.passing import Passing, Spans
+from penstock.core.state.streams import StreamState as StreamState
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 from penstock.records.policies import AddressSetting, ExchangeRule, Policy, Ruling
@@ -198,30 +199,6 @@ class Binding:
     destination_type: str  # "queue" or "exchange"
     key: str
     arguments: str = ""
-
-
-@dataclass(slots=True)
-class StreamState:
-    """One durable reader of a queue."""
-
-    queue: int  # id
-    epoch: int = 0  # rises with each opening; older ones are fenced
-    mode: str = "queue"
-    floor: int = 0  # batches up to this one are settled
-    planned: int = 0  # the highest batch ever planned
-    plans: dict[int, array[int]] = field(default_factory=dict[int, "array[int]"])  # batch -> flat pairs, exact
-
-    def forget_old(self) -> None:
-        """Keep the unsettled batches and the last two planned: Spark may ask for those again after a power cut."""
-        oldest = self.planned - 1 if self.mode == "log" else min(self.floor + 1, self.planned - 1)
-        for batch in [b for b in self.plans if b < oldest]:
-            del self.plans[batch]
-
-    def release(self) -> None:
-        """What is planned and not settled goes back to the queue; those batches are empty from now on."""
-        for batch in self.plans:
-            if batch > self.floor:
-                self.plans[batch] = array("q")
 
 
 @dataclass(slots=True)

@@ -33,8 +33,7 @@ def held_from(state: DurableState) -> int:
 
     LSN_LIMIT: none may.
     """
-    readers = (one.plans.values() for one in state.streams.values() if one.mode == "log")
-    lows = [pairs[0] for plans in readers for pairs in plans if pairs]
+    lows = [low for one in state.streams.values() if one.mode == "log" and (low := one.holds_from) is not None]
     if state.acted:
         lows.append(state.acted.floor + 1)  # what set actions off that may not be done
     return min(lows, default=LSN_LIMIT)
@@ -56,6 +55,8 @@ def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:
         if len(lsns):
             yield within(to_array(lsns), a, b)
     for stream in state.streams.values():
+        if stream.released:
+            continue
         for plan in stream.plans.values():
             pairs = ints(plan).reshape(-1, 2)
             touching = pairs[(pairs[:, 0] < b) & (pairs[:, 1] > a)]

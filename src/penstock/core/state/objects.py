@@ -24,7 +24,6 @@ from penstock.core.state.durable import (
     StreamState,
     ints,
     spread,
-    to_array,
 )
 from penstock.core.state.members import FoldedQueue, expand
 from penstock.core.state.plain import as_table, load, load_settings
@@ -149,7 +148,9 @@ class Objects:
                     self._publishers.pop(publisher, None)
             case Kind.SINK_COMMIT:
                 self._sinks[name] = cast(int, load(header)["batch"])
-            case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:
+            case (
+                Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE | Kind.STREAM_START | Kind.STREAM_READ
+            ):
                 self._stream(kind, name, load(header), body)
             case Kind.DECIDED:
                 state = self._decided[name] = decided_of(load(header), lsn)
@@ -265,28 +266,16 @@ class Objects:
         policies.rule_exchanges(load_exchanges(header.get("exchanges")))
 
     def _stream(self, kind: Kind, name: str, header: dict[str, object], body: bytes) -> None:
-        numbers = cast("dict[str, int]", header)
-        match kind:
-            case Kind.STREAM:
-                stream = self._streams.setdefault(name, StreamState(numbers["queue"]))
-                stream.queue, stream.epoch = numbers["queue"], numbers["epoch"]
-                stream.mode = str(header["mode"])
-            case Kind.PLAN:
-                stream = self._streams[name]
-                stream.planned = numbers["batch"]
-                stream.plans[stream.planned] = to_array(np.frombuffer(body, dtype="<i8")[1:])
-                stream.forget_old()
-            case Kind.PLAN_SETTLE:
-                stream = self._streams[name]
-                for batch in range(stream.floor + 1, numbers["batch"] + 1):
-                    if (queue := self.queues.get(stream.queue)) is not None and batch in stream.plans:
-                        queue.removed.append(ints(stream.plans[batch]).reshape(-1, 2))
-                stream.floor = numbers["batch"]
-                stream.forget_old()
-            case _:
-                stream = self._streams[name]
-                stream.epoch = numbers.get("epoch", stream.epoch)
-                stream.release()
+        if kind is Kind.STREAM and name not in self._streams:
+            self._streams[name] = StreamState(cast("int", header["queue"]))
+        stream = self._streams[name]
+        if kind is Kind.PLAN_SETTLE:
+            for batch in range(stream.floor + 1, cast("int", header["batch"]) + 1):
+                if (queue := self.queues.get(stream.queue)) is not None and batch in stream.plans:
+                    queue.removed.append(ints(stream.plans[batch]).reshape(-1, 2))
+        stream.fold(kind, header, body)
+        if stream.dropped:
+            del self._streams[name]
 
     def _boot(self, lsn: int, header: dict[str, object]) -> None:
         """BOOT: exclusive and non-durable queues, non-durable exchanges and transient messages end."""
@@ -315,9 +304,7 @@ class Objects:
 
 
 def _copies(streams: dict[str, StreamState]) -> dict[str, StreamState]:
-    return {
-        name: StreamState(s.queue, s.epoch, s.mode, s.floor, s.planned, dict(s.plans)) for name, s in streams.items()
-    }
+    return {name: stream.copy() for name, stream in streams.items()}
 
 
 def read_binding(header: dict[str, object]) -> Binding:

@@ -4,7 +4,7 @@ A stream's offset is a dense batch number.  One durable step settles what ended 
 asking twice with the same start gives the same batch, so a reader that lost its last step after a crash loses and
 repeats nothing.  Planned batches have no deadline; each opening has an epoch that fences older readers.
 
-In `log` mode nothing is granted: a plan only remembers which LSN range was answered for which start.
+In `log` mode nothing is granted (`ranges`).  What is held for a stream that nobody reads: `keeping`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Protocol
 from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
-from penstock.core.state.durable import StreamState
+from penstock.core.state.streams import Asked, StreamState
+from penstock.core.streams.keeping import Keeping
+from penstock.core.streams.ranges import Ranges, refuse_other_topic
 from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass
@@ -61,15 +63,30 @@ class Streams:
         self._queue_of = queue_of
         self.states: dict[str, StreamState] = {}
         self._readers: dict[str, str] = {}  # who opened it last; of this process alone
+        self._dropped: dict[str, int] = {}  # last epochs of streams that are no more; of this process alone
+        self.keeping = Keeping(outbox, self)
+        self.ranges = Ranges(outbox, self)
 
     def reads(self, queue: int) -> bool:
         """Whether some stream reads the queue of this id."""
         return any(state.queue == queue for state in self.states.values())
 
-    def open(self, now: Now, name: str, queue: Queue | None, instance: str = "", mode: str = "queue") -> Opened:
+    def open(
+        self,
+        now: Now,
+        name: str,
+        queue: Queue | None,
+        instance: str = "",
+        mode: str = "queue",
+        *,
+        asked: Asked | None = None,
+        abandon_after: int | None = None,
+    ) -> Opened:
         """A reader starts: a new epoch, older ones are refused from now on.  `queue` is None in log mode.
 
-        Errors: PreconditionFailed when the stream reads another queue or in another mode.
+        asked: in log mode what is read, as far as it was said.
+        abandon_after: microseconds, 0 for never; None: as it is.
+        Errors: PreconditionFailed when the stream reads another queue, another topic or in another mode.
         """
         if not name:
             raise InvalidArgument("a stream needs a name")
@@ -86,13 +103,22 @@ class Streams:
             present = self._queue_of(state.queue)
             what = f"queue '{present.name}' in vhost '{present.vhost}'" if present is not None else "the log"
             raise PreconditionFailed(f"stream '{name}' reads {what}; release and drop it, or use another name")
+        if state is not None and asked:
+            refuse_other_topic(name, state.asked, asked)
         if state is None:
-            state = self.states[name] = StreamState(number, mode=mode)
-        state.epoch += 1
+            state = self.states[name] = StreamState(number, self._dropped.get(name, 0), mode=mode)
         self._readers[name] = instance
         now = self._outbox.at(now)
-        header = {"queue": number, "epoch": state.epoch, "mode": mode, "floor": state.floor}
+        header: dict[str, object] = {
+            "queue": number, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
+        }  # fmt: skip
+        if asked:
+            header["asked"] = asked
+        if abandon_after is not None:
+            header["abandon_after"] = abandon_after
         self._outbox.record(Kind.STREAM, name, header)
+        state.fold(Kind.STREAM, header)
+        self.keeping.read(now, name, state)
         return Opened(state.epoch, state.floor, state.planned)
 
     def plan(self, now: Now, name: str, epoch: int, start: int, rows_max: int) -> Plan:
@@ -101,7 +127,7 @@ class Streams:
         Errors: Fenced for an old epoch; PreconditionFailed for a start beyond what was planned, which settles nothing,
         and for one so old that its next batch is no longer known.
         """
-        state = self._fenced(name, epoch, "queue")
+        state = self.fenced(name, epoch, "queue")
         if start > state.planned:
             raise PreconditionFailed(
                 f"stream '{name}' has planned {state.planned} batches, and was asked to go on after batch {start}: the "
@@ -117,6 +143,7 @@ class Streams:
                 f"messages are not delivered again; delete the checkpoint to go on at {state.floor + 1}"
             )
         now = self._outbox.at(now)
+        self.keeping.read(now, name, state)
         self._outbox.begin()
         try:
             self._settle(now, name, state, queue, start)
@@ -126,33 +153,22 @@ class Streams:
             chunks = self._holding.take(now, queue, name, rows_max)
             if not chunks:
                 return Plan(start, ())
-            return self._new(name, state, chunks)
+            return self._new(now, name, state, chunks)
         finally:
             self._outbox.end()
-
-    def plan_range(self, now: Now, name: str, epoch: int, start: int, end: int) -> int:
-        """Log mode: the end of the range that begins at LSN `start`; `end` unless another was answered before."""
-        state = self._fenced(name, epoch, "log")
-        for pairs in state.plans.values():
-            if len(pairs) and pairs[0] == start:
-                return pairs[1]
-        if end <= start:
-            return start
-        now = self._outbox.at(now)
-        self._new(name, state, [range(start, end)])
-        return end
 
     def settle(self, now: Now, name: str, epoch: int, batch: int) -> None:
         """Settle every batch up to this one.  Errors as `plan`."""
         state = self.check(name, epoch, batch)
         now = self._outbox.at(now)
+        self.keeping.read(now, name, state)
         self._outbox.begin()
         self._settle(now, name, state, self._queue(name, state), batch)
         self._outbox.end()
 
     def check(self, name: str, epoch: int, batch: int) -> StreamState:
         """Whether `settle` would do it; raises what it would raise."""
-        state = self._fenced(name, epoch, "queue")
+        state = self.fenced(name, epoch, "queue")
         if batch > state.planned:
             raise PreconditionFailed(
                 f"stream '{name}' has planned {state.planned} batches; batch {batch} cannot be settled"
@@ -167,16 +183,29 @@ class Streams:
             raise NotFound(f"stream '{name}' knows no batch {batch}; it has planned {state.planned}")
         return self._chunks(state, batch)
 
-    def release(self, now: Now, name: str) -> int:
-        """Give back what is planned and not settled, and fence the reader; returns the number of messages."""
+    def release(self, now: Now, name: str, *, drop: bool = False, abandoned: bool = False) -> int:
+        """Give back what is planned and not settled, hold nothing of the log; returns the number of messages.
+
+        The reader is fenced; in log mode one that comes back may go on where it was, if the log still has it.
+        drop: forget the stream.  abandoned: nobody has read it for `abandon_after`; in log mode nobody is fenced then.
+        """
         state = self.state(name)
         held = [chunk for batch in state.plans if batch > state.floor for chunk in self._chunks(state, batch)]
-        state.epoch += 1
-        self._readers.pop(name, None)
         now = self._outbox.at(now)
+        epoch = state.epoch + (0 if abandoned and state.mode == "log" else 1)
+        header: dict[str, object] = {"batch": state.planned, "epoch": epoch, "released": now.wall}
+        if drop:
+            header["dropped"] = True
+            self._dropped[name] = epoch
+        if abandoned:
+            header["abandoned"] = True
+        if epoch != state.epoch:
+            self._readers.pop(name, None)
         self._outbox.begin()
-        self._outbox.record(Kind.STREAM_RELEASE, name, {"batch": state.planned, "epoch": state.epoch})
-        state.release()
+        self._outbox.record(Kind.STREAM_RELEASE, name, header)
+        state.fold(Kind.STREAM_RELEASE, header)
+        if state.dropped:
+            del self.states[name]
         queue = self._queue_of(state.queue)
         if queue is not None and held and state.mode == "queue":
             self._holding.settle(now, queue, name, held, Verb.RELEASE)
@@ -204,7 +233,8 @@ class Streams:
             del self.states[name]
             self._readers.pop(name, None)
 
-    def _fenced(self, name: str, epoch: int, mode: str) -> StreamState:
+    def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
+        """A stream for the reader that holds this epoch.  Errors: NotFound, InvalidArgument, Fenced."""
         state = self.state(name)
         if state.mode != mode:
             raise InvalidArgument(f"stream '{name}' is read in mode '{state.mode}', not '{mode}'")
@@ -230,15 +260,14 @@ class Streams:
         if done:
             self._holding.settle(now, queue, name, done, Verb.ACK)
 
-    def _new(self, name: str, state: StreamState, chunks: list[Chunk]) -> Plan:
+    def _new(self, now: Now, name: str, state: StreamState, chunks: list[Chunk]) -> Plan:
         pairs = array("q")
         for chunk in chunks:
             pairs.extend(pairs_of(chunk, False))
-        state.planned += 1
-        header = {"batch": state.planned, "epoch": state.epoch, "queue": state.queue}
-        self._outbox.record(Kind.PLAN, name, header, pack_pairs(state.queue, pairs))
-        state.plans[state.planned] = pairs
-        state.forget_old()
+        header = {"batch": state.planned + 1, "epoch": state.epoch, "queue": state.queue, "time": now.wall}
+        body = pack_pairs(state.queue, pairs)
+        self._outbox.record(Kind.PLAN, name, header, body)
+        state.fold(Kind.PLAN, header, body)
         return Plan(state.planned, self._chunks(state, state.planned))
 
     @staticmethod

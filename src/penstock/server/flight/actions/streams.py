@@ -138,7 +138,7 @@ class StreamActions:
 
         def work() -> Reply:
             last = min(end, self.engine.log.durable + 1)
-            last = self.engine.core.streams.plan_range(self.engine.now(), stream, epoch(), start, last)
+            last = self.engine.core.streams.ranges.plan_range(self.engine.now(), stream, epoch(), start, last)
             return {"stream": stream, "start": start, "end": last}
 
         return self._do(caller, work)

@@ -1,0 +1,143 @@
+"""What the log says of one durable stream: how far it is, what it was promised, what it holds, and who reads it.
+
+A stream of a queue holds messages; a stream of the log holds the log itself, from the first LSN that its reader may
+ask for again.  Either lets go when it is released, by an operator or because nobody has read it for `abandon_after`;
+whoever opens it again goes on where it was, and holds again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import cast
+
+from penstock.records.dataclass import dataclass
+from penstock.records.kinds import Kind
+
+Asked = dict[str, object]
+"""What a stream in log mode reads: vhost, exchange, topic or pattern, filter; what is None is left out."""
+
+
+@dataclass(slots=True)
+class StreamState:
+    """One durable reader of a queue or of the log."""
+
+    queue: int  # id; 0 in log mode
+    epoch: int = 0  # rises with each opening; older ones are fenced
+    mode: str = "queue"
+    floor: int = 0  # batches up to this one are settled
+    planned: int = 0  # the highest batch ever planned
+    plans: dict[int, array[int]] = field(default_factory=dict[int, "array[int]"])  # batch -> flat pairs, exact
+    asked: Asked = field(default_factory=Asked)  # log mode: what the next batches are read with
+    before: list[tuple[int, Asked]] = field(default_factory=list[tuple[int, Asked]])  # last batch read with it, and it
+    start: int | None = None  # log mode: the LSN at which a reader without a checkpoint begins
+    said: str = ""  # what named that place
+    abandon_after: int = 0  # microseconds without a reader after which it lets go; 0: never
+    read: int = 0  # microseconds since the epoch: somebody read it then; no later than it was
+    released: int = 0  # microseconds since the epoch: it let go of everything; 0: it holds what it may
+    abandoned: bool = False  # because nobody read it
+    dropped: bool = False  # there is no such stream any more
+
+    @property
+    def holds_from(self) -> int | None:
+        """The first LSN that its reader may come back to; None: it holds nothing of the log."""
+        if self.released:
+            return None
+        lows = [pairs[0] for pairs in self.plans.values() if pairs]
+        if not lows and self.start is not None:
+            return self.start
+        return min(lows, default=None)
+
+    @property
+    def position(self) -> int | None:
+        """Log mode: one past the last LSN that was planned; None: nobody has said where it begins."""
+        pairs = self.plans.get(self.planned)
+        return pairs[-1] if pairs else self.start
+
+    def asked_for(self, batch: int) -> Asked:
+        """Log mode: what a batch was or will be read with."""
+        return next((asked for last, asked in self.before if batch <= last), self.asked)
+
+    def planned_at(self, start: int) -> int | None:
+        """Log mode: the batch that begins at this LSN."""
+        return next((batch for batch, pairs in self.plans.items() if len(pairs) and pairs[0] == start), None)
+
+    def forget_old(self) -> None:
+        """Keep the unsettled batches and the last two planned: Spark may ask for those again after a power cut."""
+        oldest = self.planned - 1 if self.mode == "log" else min(self.floor + 1, self.planned - 1)
+        for batch in [b for b in self.plans if b < oldest]:
+            del self.plans[batch]
+        self.before = [one for one in self.before if one[0] >= oldest]
+
+    def release(self) -> None:
+        """What is planned and not settled goes back to the queue; those batches are empty from now on."""
+        for batch in self.plans:
+            if batch > self.floor:
+                self.plans[batch] = array("q")
+
+    def fold(self, kind: Kind, header: Mapping[str, object], body: bytes = b"") -> None:
+        """What a record of the stream says.  Living does the same with what it writes."""
+        numbers = cast("Mapping[str, int]", header)
+        self.read = max(self.read, numbers.get("time", 0))
+        match kind:
+            case Kind.STREAM:
+                self.queue, self.epoch, self.mode = numbers["queue"], numbers["epoch"], str(header["mode"])
+                asked = cast("Asked", header.get("asked") or self.asked)
+                if asked != self.asked:
+                    if self.planned and self.asked:
+                        self.before.append((self.planned, self.asked))
+                    self.asked = asked
+                self.abandon_after = numbers.get("abandon_after", self.abandon_after)
+                self.released, self.abandoned = 0, False
+            case Kind.PLAN:
+                self.planned = numbers["batch"]
+                pairs = self.plans[self.planned] = array("q")
+                pairs.frombytes(body[8:])
+                self.forget_old()
+                self.released, self.abandoned = 0, False
+            case Kind.PLAN_SETTLE:
+                self.floor = numbers["batch"]
+                self.forget_old()
+            case Kind.STREAM_START:
+                self.start, self.said = numbers["start"], str(header["said"])
+            case Kind.STREAM_RELEASE:
+                self.epoch = numbers.get("epoch", self.epoch)
+                self.abandoned, self.dropped = bool(header.get("abandoned")), bool(header.get("dropped"))
+                self.released = numbers.get("released", 0)
+                if self.mode == "queue":
+                    self.release()
+            case _:  # STREAM_READ
+                self.released, self.abandoned = 0, False
+
+    def copy(self) -> StreamState:
+        """One that changes by itself; the pairs of a batch never change."""
+        return replace(self, plans=dict(self.plans), before=list(self.before))
+
+    def dump(self) -> dict[str, object]:
+        """For JSON; what is empty is left out, but for what the first layout had."""
+        more = {
+            "asked": self.asked, "before": [[last, asked] for last, asked in self.before], "said": self.said,
+            "abandon_after": self.abandon_after, "read": self.read, "released": self.released,
+            "abandoned": self.abandoned,
+        }  # fmt: skip
+        return {
+            "queue": self.queue, "epoch": self.epoch, "mode": self.mode, "floor": self.floor, "planned": self.planned,
+            "plans": [[batch, self.plans[batch].tolist()] for batch in sorted(self.plans)],
+            **{name: value for name, value in more.items() if value},
+            **({} if self.start is None else {"start": self.start}),
+        }  # fmt: skip
+
+    @classmethod
+    def load(cls, data: Mapping[str, object]) -> StreamState:
+        """The inverse of `dump`."""
+        numbers = cast("Mapping[str, int]", data)
+        plans = cast("list[tuple[int, list[int]]]", data["plans"])
+        before = cast("list[tuple[int, Asked]]", data.get("before", []))
+        return cls(
+            numbers["queue"], numbers["epoch"], str(data["mode"]), numbers["floor"], numbers["planned"],
+            {batch: array("q", pairs) for batch, pairs in plans}, dict(cast("Asked", data.get("asked", {}))),
+            [(last, asked) for last, asked in before], numbers.get("start"), str(data.get("said", "")),
+            numbers.get("abandon_after", 0), numbers.get("read", 0), numbers.get("released", 0),
+            bool(data.get("abandoned")),
+        )  # fmt: skip

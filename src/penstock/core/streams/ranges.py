@@ -1,0 +1,119 @@
+"""Streams in log mode: which LSN range was answered for which start, and what it is read with.
+
+Nothing is granted and nothing settled.  A range is remembered until two others were planned after it, in the parts it
+is read in, so that asking for it again gives the same rows however the options have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
+from penstock.core.state.streams import Asked, StreamState
+from penstock.core.streams.keeping import Keeping
+from penstock.errors import PreconditionFailed
+from penstock.records.chunks import Now, pack_pairs
+from penstock.records.dataclass import dataclass
+from penstock.records.kinds import Kind
+
+
+class Owner(Protocol):
+    """The streams, as this file sees them."""
+
+    @property
+    def keeping(self) -> Keeping: ...
+    def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
+        """A stream for the reader that holds this epoch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A planned range and what it is read with."""
+
+    batch: int
+    parts: tuple[tuple[int, int], ...]  # LSNs [a, b), one after another
+    asked: Asked
+
+    @property
+    def end(self) -> int:
+        """One past its last LSN."""
+        return self.parts[-1][1]
+
+
+class Ranges:
+    """The log-mode half of all streams of a core."""
+
+    def __init__(self, outbox: Outbox[Effect], streams: Owner) -> None:
+        self._outbox = outbox
+        self._streams = streams
+
+    def begin(self, now: Now, name: str, epoch: int, said: str, lsn: int) -> int:
+        """Where a reader without a checkpoint begins: what the same words meant when they were first said."""
+        state = self._read(now, name, epoch)
+        if state.start is None or state.said != said:
+            header = {"start": lsn, "said": said, "time": self._outbox.time}
+            self._outbox.record(Kind.STREAM_START, name, header)
+            state.fold(Kind.STREAM_START, header)
+        assert state.start is not None
+        return state.start
+
+    def known(self, now: Now, name: str, epoch: int, start: int) -> Range | None:
+        """The range that was planned from this LSN on, if it is remembered."""
+        return self.find(self._read(now, name, epoch), start)
+
+    @staticmethod
+    def find(state: StreamState, start: int) -> Range | None:
+        """The same without a reader."""
+        batch = state.planned_at(start)
+        if batch is None:
+            return None
+        pairs = state.plans[batch]
+        parts = tuple((pairs[i], pairs[i + 1]) for i in range(0, len(pairs), 2))
+        return Range(batch, parts, state.asked_for(batch))
+
+    def plan(self, now: Now, name: str, epoch: int, parts: Sequence[tuple[int, int]]) -> Range:
+        """Plan a range of these parts, unless one is known from its start on; the one that holds."""
+        state = self._read(now, name, epoch)
+        present = self.find(state, parts[0][0])
+        if present is not None:
+            return present
+        header = {"batch": state.planned + 1, "epoch": epoch, "queue": 0, "time": self._outbox.time}
+        body = pack_pairs(0, array("q", [lsn for part in parts for lsn in part]))
+        self._outbox.record(Kind.PLAN, name, header, body)
+        state.fold(Kind.PLAN, header, body)
+        return Range(state.planned, tuple(parts), state.asked)
+
+    def plan_range(self, now: Now, name: str, epoch: int, start: int, end: int) -> int:
+        """The end of the range that begins at LSN `start`; `end` unless another was answered before."""
+        present = self.known(now, name, epoch, start)
+        if present is None and end <= start:
+            return start
+        return (present or self.plan(now, name, epoch, [(start, end)])).end
+
+    def _read(self, now: Now, name: str, epoch: int) -> StreamState:
+        state = self._streams.fenced(name, epoch, "log")
+        self._streams.keeping.read(self._outbox.at(now), name, state)
+        return state
+
+
+def refuse_other_topic(name: str, present: Asked, asked: Asked) -> None:
+    """PreconditionFailed when a stream that reads one topic is asked to read another; filters may change."""
+    for key in ("vhost", "exchange", "topic", "pattern"):
+        if present and present.get(key) != asked.get(key):
+            raise PreconditionFailed(
+                f"stream '{name}' reads {told(present)}, and is asked to read {told(asked)}: its batches would mix; "
+                f"use another name, or drop it first (penstock stream release {name} --drop)"
+            )
+
+
+def told(asked: Asked) -> str:
+    """What a stream in log mode reads, as text."""
+    if not asked:
+        return "the log"
+    name = f"pattern '{asked['pattern']}'" if asked.get("pattern") is not None else f"topic '{asked.get('topic')}'"
+    where = f" of exchange '{asked['exchange']}'" if asked.get("exchange") else ""
+    return f"{name}{where} in vhost '{asked.get('vhost', '/')}'"
