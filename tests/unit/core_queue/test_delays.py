@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.queue.timed import delays
-from penstock.core.queue.timed.delays import Timetable
+from penstock.core.queue.timed.timetable import Timetable
 
 
 def times(table: Timetable) -> list[tuple[list[int], list[int]]]:

@@ -11,38 +11,24 @@ It knows no queue and no body.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock.core.sizes.rows import BLOCK, NONE, VARIED, WRAP, Block, Ints, Rows
 from penstock.records.bodies import lengths
 from penstock.records.chunks import LSN_LIMIT, Chunk
 
 if TYPE_CHECKING:
     from penstock.records.entries import Publishes
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Block: TypeAlias = npt.NDArray[Any]
-"""Sizes of adjacent LSNs, in the smallest unsigned integers; it never changes."""
-
-_Rest: TypeAlias = "tuple[array[int], array[int], array[int], list[Block | None]]"
-
 AS_BLOCK = 1024
 """Messages of one batch from which they are a block at once, if their sizes vary."""
 
 NEW_MOST = 4096
 """Messages of smaller batches that wait to become rows together."""
-
-BLOCK = 8192
-"""LSNs of a block at most: a part of one is added up each time."""
-
-LONG = 16
-"""A row takes as much memory as so many LSNs in a block."""
 
 LOOSE_MOST = 256
 """Rows that came since the last look at what is better a block."""
@@ -51,25 +37,14 @@ SMALL = 1 << 16
 WORTH = 8
 """It may take so many bytes of memory in any case, and so many for each living message, before it is cut down."""
 
-SLAB = 1 << 20
-"""LSNs of varied sizes that are unfolded at once."""
 
-_WRAP = (1 << 64) - 1
-_VARIED = -1
-_NONE = np.zeros(0, dtype=np.int64)
-
-
-class Sizes:
+class Sizes(Rows):
     """LSN -> bytes of the body, of every message that some queue may still ask for."""
 
-    __slots__ = ("_bases", "_blocks", "_firsts", "_kept", "_loose", "_new", "_sizes", "_spans")
+    __slots__ = ("_kept", "_new", "_spans")
 
     def __init__(self) -> None:
-        self._firsts = array("q")  # of each row, ascending
-        self._sizes = array("q")  # of each message of a row; _VARIED: see its block
-        self._bases = array("Q")  # bytes before each row, modulo 2**64
-        self._blocks: list[Block | None] = []
-        self._loose = 0  # rows from here on were not looked at
+        super().__init__()
         self._new: list[int] = []  # sizes of what came in small batches and is in no row yet
         self._spans: list[int] = []  # of each of these batches the first LSN, then how many they are
         self._kept = 0  # bytes of memory that the last `only` left
@@ -128,47 +103,17 @@ class Sizes:
                 return int(block[chunk.start - firsts[at] : chunk.stop - firsts[at]].sum())
             return int(block[np.frombuffer(chunk, np.int64) - firsts[at]].sum())
         if isinstance(chunk, range):
-            return (self._before(chunk.stop) - self._before(chunk.start)) & _WRAP
+            return (self._before(chunk.stop) - self._before(chunk.start)) & WRAP
         return int(self.of(chunk).sum())
 
     def of(self, chunk: Chunk) -> Ints:
         """Shape (len,): bytes of each message of a chunk, which is ascending."""
         if not len(chunk):
-            return _NONE
+            return NONE
+        self._settle()
         return self._each(
             np.arange(chunk.start, chunk.stop) if isinstance(chunk, range) else np.frombuffer(chunk, np.int64)
         )
-
-    def _each(self, lsns: Ints) -> Ints:
-        self._settle()
-        if not self._firsts:
-            return np.zeros(len(lsns), dtype=np.int64)
-        rows = np.searchsorted(np.frombuffer(self._firsts, np.int64), lsns, side="right") - 1
-        out: Ints = np.frombuffer(self._sizes, np.int64)[rows]
-        if rows[0] < 0:  # nobody told of these
-            out[: np.searchsorted(rows, 0)] = 0
-        varied = np.flatnonzero(out == _VARIED)
-        if len(varied):
-            at = rows[varied]
-            cuts = np.concatenate(([0], np.flatnonzero(np.diff(at)) + 1, [len(at)])).tolist()
-            for start, stop in pairwise(cuts):
-                row = int(at[start])
-                block = self._blocks[row]
-                assert block is not None
-                where = varied[start:stop]
-                places = lsns[where] - self._firsts[row]
-                out[where] = np.where(places < len(block), block[np.minimum(places, len(block) - 1)], 0)
-        return out
-
-    def _before(self, lsn: int) -> int:
-        """Bytes before an LSN, modulo 2**64."""
-        at = bisect_right(self._firsts, lsn) - 1
-        if at < 0:
-            return self._bases[0]
-        block = self._blocks[at]
-        if block is None:
-            return self._bases[at] + (lsn - self._firsts[at]) * self._sizes[at]
-        return self._bases[at] + int(block[: lsn - self._firsts[at]].sum())
 
     # -- telling
 
@@ -260,41 +205,6 @@ class Sizes:
         self._loose = min(self._loose, low)
         self._join(rest)
 
-    def _row(self, first: int, size: int) -> None:
-        """From here on messages have this size."""
-        base = 0
-        if self._firsts:
-            block = self._blocks[-1]
-            base = (first - self._firsts[-1]) * self._sizes[-1] if block is None else int(block.sum())
-            base = (base + self._bases[-1]) & _WRAP
-        self._bases.append(base)
-        self._firsts.append(first)
-        self._sizes.append(size)
-        self._blocks.append(None)
-
-    def _varied(self, first: int, sizes: Ints) -> None:
-        """From here on these have one each."""
-        low, high = int(sizes.min()), int(sizes.max())
-        if low == high:
-            if not self._sizes or self._sizes[-1] != low:
-                self._row(first, low)
-            return
-        self._row(first, _VARIED)
-        self._blocks[-1] = _narrow(sizes, high)
-
-    def _extend(self, firsts: Ints, sizes: Ints) -> None:
-        """Rows of one size each, each another than the one before."""
-        if len(sizes) and self._sizes and self._sizes[-1] == sizes[0]:
-            firsts, sizes = firsts[1:], sizes[1:]
-        if not len(firsts):
-            return
-        self._row(int(firsts[0]), int(sizes[0]))
-        more = (np.diff(firsts) * sizes[:-1]).astype(np.uint64)
-        self._bases.frombytes((np.cumsum(more, dtype=np.uint64) + np.uint64(self._bases[-1])).tobytes())
-        self._firsts.frombytes(np.ascontiguousarray(firsts[1:], dtype=np.int64).tobytes())
-        self._sizes.frombytes(np.ascontiguousarray(sizes[1:], dtype=np.int64).tobytes())
-        self._blocks += [None] * (len(firsts) - 1)
-
     # -- form
 
     def rows(self) -> tuple[Ints, Ints, list[Block]]:
@@ -309,7 +219,7 @@ class Sizes:
         self._sizes.frombytes(sizes.tobytes())
         self._blocks += [None] * len(firsts)
         more = np.diff(firsts, append=firsts[-1:]) * sizes
-        for at, block in zip(np.flatnonzero(sizes == _VARIED).tolist(), blocks, strict=True):
+        for at, block in zip(np.flatnonzero(sizes == VARIED).tolist(), blocks, strict=True):
             self._blocks[at] = block
             more[at] = int(block.sum())
         bases = np.cumsum(more.astype(np.uint64), dtype=np.uint64)
@@ -321,57 +231,10 @@ class Sizes:
         self._settle()
         return self._unfolded(0, len(self._firsts))
 
-    def _unfolded(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """The same of some rows."""
-        firsts, sizes = list[Ints](), list[Ints]()
-        last, n = start, stop
-        mine, each = np.frombuffer(self._firsts, np.int64), np.frombuffer(self._sizes, np.int64)
-        for at in (np.flatnonzero(each[start:stop] == _VARIED) + start).tolist():
-            if last < at:
-                firsts.append(mine[last:at])
-                sizes.append(each[last:at])
-            block = self._blocks[at]
-            assert block is not None
-            turns = np.flatnonzero(np.concatenate(([True], block[1:] != block[:-1])))
-            firsts.append(turns + self._firsts[at])
-            sizes.append(block[turns].astype(np.int64))
-            last = at + 1
-        if last < n:
-            firsts.append(mine[last:n])
-            sizes.append(each[last:n])
-        if not firsts:
-            return _NONE, _NONE
-        places, values = np.concatenate(firsts), np.concatenate(sizes)
-        turns = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
-        return places[turns], values[turns]
-
     def pack(self) -> None:
         """Take as little memory as there is to take."""
         self._settle()
         self._pack()
-
-    def _pack(self) -> None:
-        """Make blocks of short rows and larger ones of small blocks; the last row stays, for it may go on."""
-        start, stop = self._loose, len(self._firsts) - 1
-        if stop - start < LONG:
-            return
-        firsts, sizes = self._unfolded(start, stop)
-        spans = np.diff(firsts, append=self._firsts[stop])
-        rest = self._cut(start, stop)
-        short = np.concatenate(([False], spans < LONG, [False]))
-        edges = np.flatnonzero(short[1:] != short[:-1])
-        done = 0
-        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            if end - begin < LONG:
-                continue
-            self._extend(firsts[done:begin], sizes[done:begin])
-            first, each = int(firsts[begin]), np.repeat(sizes[begin:end], spans[begin:end])
-            for at in range(0, len(each), BLOCK):
-                self._varied(first + at, each[at : at + BLOCK])
-            done = end
-        self._extend(firsts[done:], sizes[done:])
-        self._loose = len(self._firsts)
-        self._join(rest)
 
     def forget(self, floor: int) -> None:
         """Nobody asks for messages below this LSN any more."""
@@ -422,41 +285,3 @@ class Sizes:
         out._pack()
         out._kept = out.nbytes
         return out
-
-    def _slabs(self) -> Iterator[tuple[int, int]]:
-        """Rows that unfold to about `SLAB` LSNs, one part after the other."""
-        start, held = 0, 0
-        for at, block in enumerate(self._blocks):
-            held += 1 if block is None else len(block)
-            if held >= SLAB:
-                yield start, at + 1
-                start, held = at + 1, 0
-        if start < len(self._blocks):
-            yield start, len(self._blocks)
-
-    def _drop(self, count: int) -> None:
-        del self._firsts[:count], self._sizes[:count], self._bases[:count], self._blocks[:count]
-        self._loose = max(self._loose - count, 0)
-
-    def _cut(self, start: int, stop: int) -> _Rest:
-        """Take away all rows from `start` on; those from `stop` on are to be joined again."""
-        rest = self._firsts[stop:], self._sizes[stop:], self._bases[stop:], self._blocks[stop:]
-        del self._firsts[start:], self._sizes[start:], self._bases[start:], self._blocks[start:]
-        return rest
-
-    def _join(self, rest: _Rest) -> None:
-        firsts, sizes, bases, blocks = rest
-        if not firsts:
-            return
-        shift = np.uint64(((self._before(firsts[0]) if self._firsts else 0) - bases[0]) & _WRAP)
-        self._bases.frombytes((np.frombuffer(bases, np.uint64) + shift).tobytes())
-        self._firsts += firsts
-        self._sizes += sizes
-        self._blocks += blocks
-
-
-def _narrow(sizes: Ints, most: int) -> Block:
-    """In the smallest unsigned integers that take them."""
-    return sizes.astype(
-        np.uint8 if most < 1 << 8 else np.uint16 if most < 1 << 16 else np.uint32 if most < 1 << 32 else np.uint64
-    )

@@ -1,0 +1,214 @@
+"""Every call of the blocking client as a coroutine, carried out in a few threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from penstock.client import client as blocking
+from penstock.client import consumer as blocking_consumer
+from penstock.client import replaying as blocking_replaying
+from penstock.client.aio.consumer import Consumer
+from penstock.client.aio.replay import Replay
+from penstock.client.aio.transaction import Transaction
+from penstock.client.client import CONNECT_TIMEOUT
+from penstock.client.durations import Duration
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 8
+"""Calls of one client that may wait for the server at once; further ones wait for these."""
+
+
+def _awaited(
+    method: Callable[Concatenate[blocking.Client, P], T],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """A method of the blocking client as a coroutine."""
+
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.run(partial(method, await self.blocking(), *args, **kwargs))
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _replayed(
+    method: Callable[Concatenate[blocking.Client, P], blocking_replaying.Replay],
+) -> Callable[Concatenate[Client, P], Replay]:
+    """A method of the blocking client that gives a replay."""
+
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Replay:
+        async def start() -> blocking_replaying.Replay:
+            return method(await self.blocking(), *args, **kwargs)  # it asks the server with its first message
+
+        return Replay(start)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[blocking.Client, P], Iterator[T]], at_once: int
+) -> Callable[Concatenate[Client, P], AsyncIterator[T]]:
+    """A method of the blocking client that gives an iterator with an end: so many at once come from a thread."""
+
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        found = method(await self.blocking(), *args, **kwargs)
+        while some := await self.run(lambda: list(islice(found, at_once))):
+            for one in some:
+                yield one
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+class Client:
+    """An open connection, or one that opens at its first use.  Made by `connect`."""
+
+    def __init__(self, open_: Callable[[], blocking.Client]) -> None:
+        self._open = open_
+        self._client: blocking.Client | None = None
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
+        self._opening = asyncio.Lock()
+
+    delete = _awaited(blocking.Client.delete)
+    purge = _awaited(blocking.Client.purge)
+    ack = _awaited(blocking.Client.ack)
+    ack_filter = _awaited(blocking.Client.ack_filter)
+    pause = _awaited(blocking.Client.pause)
+    resume = _awaited(blocking.Client.resume)
+    cancel = _awaited(blocking.Client.cancel)
+    reschedule = _awaited(blocking.Client.reschedule)
+    explain = _awaited(blocking.Client.explain)
+    story = _awaited(blocking.Client.story)
+    redrive = _awaited(blocking.Client.redrive)
+    move = _awaited(blocking.Client.move)
+    declare_exchange = _awaited(blocking.Client.declare_exchange)
+    delete_exchange = _awaited(blocking.Client.delete_exchange)
+    declare_topic = _awaited(blocking.Client.declare_topic)
+    delete_topic = _awaited(blocking.Client.delete_topic)
+    topics = _awaited(blocking.Client.topics)
+    topic = _awaited(blocking.Client.topic)
+    sow_delete = _awaited(blocking.Client.sow_delete)
+    last_sequence = _awaited(blocking.Client.last_sequence)
+    delta_publish = _awaited(blocking.Client.delta_publish)
+    bind = _awaited(blocking.Client.bind)
+    unbind = _awaited(blocking.Client.unbind)
+    publish = _awaited(blocking.Client.publish)
+    publish_table = _awaited(blocking.Client.publish_table)
+    health = _awaited(blocking.Client.health)
+    queues = _awaited(blocking.Client.queues)
+    queue = _awaited(blocking.Client.queue)
+    stats = queue
+    peek = _awaited(blocking.Client.peek)
+
+    async def declare(
+        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False, **settings: object
+    ) -> dict[str, Any]:
+        """Make a queue, or find it as asked; as `penstock.Client.declare`."""
+        client = await self.blocking()
+        return await self.run(
+            lambda: client.declare(queue, durable=durable, auto_delete=auto_delete, passive=passive, **settings)
+        )
+
+    async def alter(self, queue: str, **settings: object) -> None:
+        """Change settings of a queue; those that are not named stay."""
+        client = await self.blocking()
+        await self.run(lambda: client.alter(queue, **settings))
+
+    async def action(self, name: str, **fields: object) -> dict[str, Any]:
+        """The answer of a server action by its name; fields that are None are left out."""
+        client = await self.blocking()
+        return await self.run(lambda: client.action(name, with_vhost=True, **fields))
+
+    def transaction(self) -> Transaction:
+        """Settle some messages and publish others, all or nothing."""
+        return Transaction(self)
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        backlog: int = 32,
+        prefetch: int | None = None,
+        filter: str | None = None,
+        name: str = "",
+        no_ack: bool = False,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        heartbeat: Duration = "30s",
+        max_backlog: int | None = None,
+    ) -> Consumer:
+        """Messages of a queue; the arguments are those of `penstock.Client.consume`."""
+
+        async def start() -> blocking_consumer.Consumer:
+            client = await self.blocking()
+            return await self.run(
+                lambda: client.consume(
+                    queue,
+                    backlog=backlog,
+                    prefetch=prefetch,
+                    filter=filter,
+                    name=name,
+                    no_ack=no_ack,
+                    priority=priority,
+                    timeout=timeout,
+                    heartbeat=heartbeat,
+                    max_backlog=max_backlog,
+                )
+            )
+
+        return Consumer(start)
+
+    sow = _iterated(blocking.Client.sow, 1000)
+    replay = _replayed(blocking.Client.replay)
+    sow_and_subscribe = _replayed(blocking.Client.sow_and_subscribe)
+    delta_subscribe = _replayed(blocking.Client.delta_subscribe)
+    replay_batches = _iterated(blocking.Client.replay_batches, 1)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work` in a thread of this client."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def blocking(self) -> blocking.Client:
+        """The blocking client within, connected."""
+        async with self._opening:
+            if self._client is None:
+                self._client = await self.run(self._open)
+            return self._client
+
+    async def close(self) -> None:
+        """Close the consumers, which waits until what they settled is durable, then the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.get_running_loop().run_in_executor(None, client.close)
+        self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        await self.blocking()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
+
+def connect(
+    url: str = "penstock://localhost",
+    *,
+    user: str | None = None,
+    password: str | None = None,
+    timeout: Duration | None = CONNECT_TIMEOUT,
+) -> Client:
+    """A client that connects when it is entered, awaited or first used; arguments and errors as `penstock.connect`."""
+    return Client(lambda: blocking.connect(url, user=user, password=password, timeout=timeout))
