@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
+    from penstock.core.queue.parts import Parts
     from penstock.records.chunks import Chunk
 
 
@@ -22,7 +23,7 @@ class Weight(NamedTuple):
     total: int  # in whatever state: also delayed, beyond the target depth, and dying
 
 
-def ready_bytes(queue: Contents) -> int:
+def ready_bytes(queue: Parts) -> int:
     """Of the messages that may be delivered now: those that `ready` counts."""
     if not queue.ready:
         return 0
@@ -75,5 +76,5 @@ def weighed(queue: Contents) -> Weight:
     return Weight(ready, leased, held, total)
 
 
-def _sum(queue: Contents, chunks: Iterable[Chunk]) -> int:
+def _sum(queue: Parts, chunks: Iterable[Chunk]) -> int:
     return sum(map(queue.sizes.total, chunks))

@@ -41,9 +41,9 @@ class Rows:
     __slots__ = ("_bases", "_blocks", "_firsts", "_loose", "_sizes")
 
     def __init__(self) -> None:
-        self._firsts = array("q")  # of each row, ascending
-        self._sizes = array("q")  # of each message of a row; VARIED: see its block
-        self._bases = array("Q")  # bytes before each row, modulo 2**64
+        self._firsts: array[int] = array("q")  # of each row, ascending
+        self._sizes: array[int] = array("q")  # of each message of a row; VARIED: see its block
+        self._bases: array[int] = array("Q")  # bytes before each row, modulo 2**64
         self._blocks: list[Block | None] = []
         self._loose = 0  # rows from here on were not looked at
 

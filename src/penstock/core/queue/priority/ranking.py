@@ -24,6 +24,7 @@ from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
+    from penstock.core.queue.parts import Parts
 
 STEP = 512
 """Messages that are judged at once."""
@@ -59,7 +60,7 @@ _serials = iter(range(1, 1 << 62))
 """Numbers of questions: an answer to a ranking that was given up means nothing."""
 
 
-def begin_ranks(queue: Contents) -> None:
+def begin_ranks(queue: Parts) -> None:
     """The queue, new and empty, serves by priority from now on."""
     queue.ranks = Ranks()
     queue.main = PriorityOrder(queue.ranks)

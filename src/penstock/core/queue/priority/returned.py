@@ -14,8 +14,8 @@ from penstock.core.arena import Move
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import END, Key, Run, packed, view
 from penstock.core.queue.order.sorted_rows import SortedRows
-from penstock.core.queue.priority.standing import LOW, SINGLY, place_of
 from penstock.core.queue.priority.ranks import Ints, Ranks
+from penstock.core.queue.priority.standing import LOW, SINGLY, place_of
 from penstock.records.chunks import Chunk
 
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.runs import NEVER, gaps, packed, view
-from penstock.core.queue.timed.timetable import Timetable
 from penstock.core.queue.timed.steps import Steps
+from penstock.core.queue.timed.timetable import Timetable
 from penstock.records.chunks import Chunk
 from penstock.records.settings import QueueSettings
 

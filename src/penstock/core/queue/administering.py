@@ -1,0 +1,123 @@
+"""What an administrator does to a queue: other settings, a halt, other times, and removing what waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Cancelled, Sink
+from penstock.core.queue.barriers.barriers import dissolve
+from penstock.core.queue.dispatching.attendance import altered
+from penstock.core.queue.dispatching.joining import close
+from penstock.core.queue.limits.limits import limits_of
+from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.priority.ranking import change_ranks
+from penstock.core.queue.purge import ready_pairs
+from penstock.core.queue.shares.pace import Pace
+from penstock.core.queue.shares.shares import expressions, stage
+from penstock.core.queue.timed import moving
+from penstock.records.chunks import Chunk, Now, pack_pairs
+from penstock.records.kinds import Kind
+from penstock.records.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+
+def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
+    """New settings, at once.  Deadlines that messages and leases already have stay as they are."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    if settings.lease_period != queue.settings.lease_period and queue.outstanding:
+        queue.leases_in_order = False
+    before, queue.settings = queue.settings, settings
+    queue.limits = limits_of(settings)
+    queue.weigh()
+    if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):
+        dissolve(queue)
+    if settings.last_value_key != before.last_value_key:
+        queue.renew_keys()
+    if (settings.dedup_key, settings.dedup_window, settings.unique) != (
+        before.dedup_key, before.dedup_window, before.unique
+    ):  # fmt: skip
+        queue.renew_dedup(before)
+    if settings.rank_text != before.rank_text:
+        change_ranks(queue)
+    if expressions(settings) != expressions(before):
+        stage(queue)
+    elif queue.shares is not None and queue.shares.tenants is not None:
+        queue.shares.tenants.change(settings)
+    if settings.rate_limit[:2] != before.rate_limit[:2]:
+        rate = settings.rate_limit
+        queue.pace = Pace(rate[0], rate[1], now.mono) if rate[0] else None
+    for consumer in queue.all_consumers:
+        consumer.set_limit()
+        if consumer.targets is not None:
+            consumer.targets.wake(consumer)
+    altered(queue, now, before)
+    queue.carry_on(now, sink)
+
+
+def halt(queue: Queue, now: Now, until: int, sink: Sink, by: str = "") -> None:
+    """Deliver nothing before `until` (wall; `NEVER`: before somebody says so), or go on with 0."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    moving.pause(queue, until, sink, by)
+    queue.carry_on(now, sink)
+
+
+def withdraw(queue: Queue, now: Now, wanted: Chunk, sink: Sink, by: str = "") -> int:
+    """Remove those of the wanted that wait, for they are not wanted any more; how many."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    count = moving.withdraw(queue, wanted, sink, by)
+    queue.carry_on(now, sink)
+    return count
+
+
+def reschedule(queue: Queue, now: Now, wanted: Chunk, when: int, sink: Sink, by: str = "") -> int:
+    """Delay those of the wanted that wait until `when` (wall), whatever they waited for; how many."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    count = moving.reschedule(queue, wanted, when, sink, by)
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    else:
+        queue.carry_on(now, sink)
+    return count
+
+
+def purge(queue: Queue, now: Now, sink: Sink) -> int:
+    """Drop everything that is ready or held back; returns how much that was."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    count = drop_all(queue, sink)
+    queue.hungry = False
+    if queue.targets.lists:
+        queue.targets.ask(queue.main, queue.returned, sink)
+    return count
+
+
+def drop_all(queue: Queue, sink: Sink) -> int:
+    count = queue.ready + queue.held + queue.tail.count
+    if count:
+        sink.record(Kind.PURGE, queue.name, None, pack_pairs(queue.id, ready_pairs(queue)))
+        queue.drop_ready()
+    queue.targets.forget()
+    queue.overfull = False
+    return count
+
+
+def delete(queue: Queue, now: Now, sink: Sink) -> int:
+    """End all consumers and forget everything; the caller writes the record.  Returns how much was ready."""
+    for consumer in list(queue.all_consumers):
+        if not consumer.closed:
+            sink.effect(Cancelled(consumer))
+            close(queue, consumer)
+        queue.freed(consumer, consumer.leases.clear())
+        queue.drop_if_done(consumer)
+    count = queue.ready + queue.held + queue.tail.count
+    queue.bury()
+    queue.lease_due = NEVER
+    queue.hungry = queue.overspent = queue.overfull = queue.leaving = False
+    queue.carry_on(now, sink)
+    return count

@@ -1,0 +1,178 @@
+"""Consumers come, take something, and go.
+
+Who leaves gives back what it holds: of very much the newest in later ticks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from penstock.core.effects import Sink
+from penstock.core.queue.depth import activate
+from penstock.core.queue.dispatching.attendance import muster, note_use
+from penstock.core.queue.dispatching.browsing import browse
+from penstock.core.queue.dispatching.consumers import Consumer, Terms
+from penstock.core.queue.dispatching.dispatch import grant
+from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.settling.leases import SLOT, STEP_MOST
+from penstock.core.queue.settling.settle import give_back
+from penstock.errors import AccessRefused, InvalidArgument
+from penstock.records.chunks import Now
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
+
+def subscribe(queue: Queue, now: Now, sink: Sink, **terms: Unpack[Terms]) -> Consumer:
+    """A new consumer, served at once unless its connection takes nothing now.
+
+    Errors: AccessRefused when this or another consumer wants the queue for itself.
+    """
+    if queue.onward is not None:
+        raise AccessRefused(f"queue '{queue.name}' belongs to exchange '{queue.onward}', and nobody consumes from it")
+    passive, exclusive = terms.get("passive", False), terms.get("exclusive", False)
+    if queue.settings.non_destructive and terms.get("filter") is not None:
+        raise InvalidArgument(
+            f"queue '{queue.name}' in vhost '{queue.vhost}' is not destructive: its consumers have no filter; "
+            "read its topic with a bookmark and a filter"
+        )
+    if not passive:
+        _admit(queue, exclusive=exclusive)
+    if queue.shares is not None:
+        queue.shares.refuse(queue, terms)
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    queue.serial += 1
+    consumer = Consumer(queue, queue.serial, **terms)
+    if consumer.shared is not None:
+        queue.sharing += 1
+    if consumer.filter is not None:
+        consumer.targets = queue.sieved().join(consumer, consumer.filter, queue.main, queue.returned)
+    queue.enlist(consumer)
+    if not passive and queue.settings.attended:
+        muster(queue, now)
+    if not passive and consumer.targets is not None:
+        consumer.targets.wake(consumer)
+    queue.carry_on(now, sink)
+    return consumer
+
+
+def _admit(queue: Queue, *, exclusive: bool) -> None:
+    """Refuse one consumer too many."""
+    settings = queue.settings
+    if any(c.exclusive or exclusive for c in queue.roster.all):
+        raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
+    if exclusive and settings.single_active_consumer:
+        raise AccessRefused(
+            f"queue '{queue.name}' in vhost '{queue.vhost}' has a single active consumer: none of its consumers can "
+            "be exclusive"
+        )
+    if 0 <= settings.max_consumers <= len(queue.roster.all):
+        raise AccessRefused(
+            f"queue '{queue.name}' in vhost '{queue.vhost}' has {len(queue.roster.all)} consumers, "
+            f"max_consumers is {settings.max_consumers}"
+        )
+
+
+def unsubscribe(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, requeue: bool, lost: bool = False) -> None:
+    """No more deliveries to the consumer; with `requeue` what it holds goes back to its places.
+
+    `lost`: the connection broke.  The oldest unsettled delivery counts as a failure, for its work may have caused
+    that; what was prefetched behind it is returned uncounted.  Of very much the newest goes back in later ticks;
+    until then the consumer that is closed holds it.
+    """
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    was_open = not consumer.closed
+    close(queue, consumer)
+    if was_open and not consumer.passive and queue.settings.attended:
+        muster(queue, now)
+    if requeue and consumer.leases.count and not consumer.leaving:
+        oldest = consumer.leases.oldest() if lost else range(0)
+        first = consumer.leases.take(oldest)[0] if len(oldest) else []
+        ring = queue.limits is not None and queue.limits.ring < NEVER  # takes the newest first
+        if first and not ring:
+            hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
+        consumer.leaving = "lost" if lost else "closed"
+        leave(queue, now, sink)
+        if first and ring:
+            hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
+    queue.drop_if_done(consumer)
+    queue.carry_on(now, sink)
+
+
+def leave(queue: Queue, now: Now, sink: Sink) -> None:
+    """One step of giving back what those hold who left."""
+    queue.leaving = False
+    most = STEP_MOST
+    for consumer in [one for one in queue.all_consumers if one.leaving]:
+        if most <= 0:
+            queue.leaving = True
+            break
+        runs = consumer.leases.oldest_grants(most)
+        most -= sum(len(run.chunk) for run in runs)
+        hand_back(queue, now, consumer, runs, sink, cause=consumer.leaving, failed=False)
+        queue.leaving = queue.leaving or consumer.leases.count > 0
+
+
+def hand_back(
+    queue: Queue, now: Now, consumer: Consumer, runs: list[Run], sink: Sink, *, cause: str, failed: bool
+) -> None:
+    """The consumer holds these no longer; what it does not merely fill its backlog with goes back."""
+    queue.freed(consumer, runs)
+    runs = [run for run in runs if run.place != SLOT]
+    if runs:
+        give_back(queue, now, runs, sink, cause=cause, failed=failed)
+
+
+def close(queue: Queue, consumer: Consumer) -> None:
+    if consumer.closed:
+        return
+    consumer.closed = True
+    if not consumer.passive:
+        queue.roster.remove(consumer)
+    queue.targets.leave(consumer)
+
+
+def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> int:
+    """Grant up to `count` of the oldest messages that the consumer wants; returns how many."""
+    if count > 1 and queue.shares is not None and consumer.no_ack:  # each that goes lets another of its key come
+        granted = 0
+        while granted < count and queue.pull(now, consumer, 1, sink):
+            granted += 1
+        return granted
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    note_use(queue, now)
+    if min(queue.room, consumer.room) <= 0 or not queue.ready or queue.expiry.busy or queue.overfull:
+        return 0
+    if queue.ranking is not None or queue.older is not None or queue.paused_until:
+        return 0
+    count = min(count, queue.offered, consumer.room)
+    if queue.pace is not None:
+        count = min(count, queue.pace.allowed(now.mono))
+    if not consumer.no_ack:
+        count = min(count, queue.room)
+    if queue.settings.non_destructive:
+        return browse(queue, sink, consumer, count)
+    if queue.shares is not None:
+        queue.shares.mono = now.mono
+    runs = list[Run]()
+    if consumer.targets is None:
+        runs = queue.take_ready(count)
+    else:
+        while len(runs) < count:
+            key = consumer.targets.head(queue.main)
+            if key is None:
+                break
+            runs.append(queue.take_one(key))
+    granted = sum(len(run.chunk) for run in runs)  # a lease may join them, and they grow
+    if runs:
+        grant(queue, now, sink, consumer, runs)
+    if queue.tail.count:
+        activate(queue, now, sink)
+    if queue.barriers.held:  # it may need no ack
+        queue.serve(now, sink)
+    elif queue.targets.lists:
+        queue.targets.ask(queue.main, queue.returned, sink)
+    return granted

@@ -1,0 +1,243 @@
+"""The parts of a queue: where its messages stand by state, its consumers, and the counts beside them.
+
+Empty parts are shared by all queues, so an idle queue is small.  What moves between the parts is in `contents`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.queue import weighing
+from penstock.core.queue.barriers.barriers import Barriers
+from penstock.core.queue.dispatching.attendance import Attendance
+from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
+from penstock.core.queue.dispatching.dispatch import DISPATCH_MOST
+from penstock.core.queue.dispatching.filtering import Targets
+from penstock.core.queue.figures import Figures
+from penstock.core.queue.limits.limits import limits_of
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.priority.ranking import Ranking, begin_ranks
+from penstock.core.queue.priority.ranks import Ranks
+from penstock.core.queue.priority.returned import PriorityReturned
+from penstock.core.queue.priority.targets import PriorityTargets
+from penstock.core.queue.settling.letters import Letters
+from penstock.core.queue.shares.pace import Pace
+from penstock.core.queue.shares.shares import Shares, expressions
+from penstock.core.queue.timed.delays import Delays
+from penstock.core.queue.timed.expiry import Expiry
+from penstock.core.sizes.sizes import Sizes
+from penstock.records.actions import OnDelete, OnExpire
+from penstock.records.policies import Ruling
+from penstock.records.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dedup import Dedup
+    from penstock.core.queue.last_values import LastValues
+    from penstock.core.queue.older import Older
+
+_NO_ARGUMENTS: dict[str, object] = {}
+NOTHING_RETURNED = Returned()
+NO_DELAYS = Delays()
+NO_EXPIRY = Expiry()
+NO_LETTERS = Letters(0)
+_TARGETS = Targets(0)
+_ROSTER = Roster()
+_ATTENDANCE = Attendance()
+NO_BARRIERS = Barriers()
+NO_TAIL = Main()
+_CONSUMERS: dict[Consumer, None] = {}
+_SIZES = Sizes()
+NO_CREDIT = list[Credit]()
+"""Empty parts that all queues share until they have something to put there; nobody adds to these."""
+
+
+class Parts:
+    """Where the messages of one queue are by state and place, its consumers and counts; made when first needed."""
+
+    __slots__ = (
+        "acked", "actions", "all_consumers", "arguments", "arrived", "attendance", "auto_delete", "barriers", "dedup",
+        "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
+        "figures", "free_credit", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving",
+        "letters", "limits", "main", "name", "older", "onward", "outstanding", "overfull", "overspent", "pace",
+        "paused_until", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster", "ruling", "serial",
+        "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: int,
+        vhost: str,
+        name: str,
+        settings: QueueSettings,
+        durable: bool = True,
+        exclusive_to: object | None = None,
+        auto_delete: bool = False,
+        arguments: Mapping[str, object] | None = None,
+        actions: Sequence[OnExpire | OnDelete] = (),
+        sizes: Sizes = _SIZES,
+    ) -> None:
+        """sizes: bytes of all messages of the core; without, nothing weighs anything."""
+        self.id = id
+        self.vhost = vhost
+        self.name = name
+        self.settings = settings
+        self.ruling: Ruling | None = None  # what makes them of its own ones; None: they are its own
+        self.durable = durable
+        self.exclusive_to = exclusive_to
+        self.auto_delete = auto_delete
+        self.arguments: dict[str, object] = dict(arguments) if arguments else _NO_ARGUMENTS
+        self.actions = tuple(actions)  # what actions want to know of its messages
+        self.sizes = sizes
+        self.limits = limits_of(settings)  # of what is ready; None without any
+        self.redelivered_below = 0  # what is older may have been seen before an unclean stop
+        # positions
+        self.ranks: Ranks | None = None  # priorities; with them main order, what came back and target lists are others
+        self.ranking: Ranking | None = None  # some of them are not known, so nothing is delivered
+        self.main = Main()
+        self.tail = NO_TAIL  # inactive: beyond the target depth
+        self.returned = NOTHING_RETURNED
+        self.delays = NO_DELAYS
+        self.expiry = NO_EXPIRY
+        self.letters = NO_LETTERS
+        self.barriers = NO_BARRIERS
+        self.shares: Shares | None = None  # what is ready and may not be offered to anybody now
+        rate = settings.rate_limit
+        self.pace = Pace(rate[0], rate[1]) if rate[0] else None  # messages in a time
+        self.older: Older | None = None  # a pass over the log finds messages, and they wait for its end
+        # consumers
+        self.attendance = _ATTENDANCE
+        self.roster = _ROSTER  # open ones that are pushed to
+        self.all_consumers = _CONSUMERS  # open ones, and closed ones that still hold something
+        self.targets = _TARGETS
+        self.sharing: int = 0  # consumers with shared credit
+        self.free_credit = NO_CREDIT  # shared credit that came free in this command
+        self.serial = 0
+        self.lease_due = NEVER  # no lease ends, and no letter is tried again, before this (mono)
+        self.leases_in_order = True
+        self.leaving = False  # a consumer that is gone still has something to give back
+        self.hungry = False  # a step stopped at its bound: more can be granted at once
+        self.dispatch_most = DISPATCH_MOST
+        self.overspent = False  # restored messages may be over their limits
+        self.overfull = False  # more is ready than its limits allow, and goes in steps before anything is given out
+        self.onward: str | None = None  # whose it is: an exchange at which messages wait until they are due
+        self.paused_until = 0  # nothing is delivered before this moment (wall); 0: not paused
+        # counts, changed beside what they count; `check` recounts them
+        self.ready: int = 0
+        self.leased: int = 0
+        self.delayed: int = 0
+        self.outstanding: int = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
+        self.arrived = 0  # published to it since the start, as those below
+        self.delivered = 0
+        self.acked = 0
+        self.stale = 0
+        self.expired_leases = 0
+        self.figures: Figures | None = None  # what else it counts, from its first delivery on
+        self.last_values: LastValues | None = None  # where a message may replace another
+        if settings.last_value_key is not None:
+            self.renew_keys()
+        self.dedup: Dedup | None = None  # where keys keep messages out
+        if settings.dedup_window or settings.unique:
+            self.renew_dedup(settings)
+        self.weight: int = -1  # bytes of what is ready, counted where a limit asks for them; -1: nobody does
+        self.weigh()
+        if settings.rank_text is not None:
+            begin_ranks(self)
+        if expressions(settings):
+            self.shares = Shares(settings)
+
+    def weigh(self) -> None:
+        """Count the bytes of what is ready from now on, if a limit asks for them."""
+        asked = self.limits is not None and self.limits.size < NEVER
+        self.weight = weighing.ready_bytes(self) if asked else -1
+
+    # -- parts, to put something there
+
+    def coming_back(self) -> Returned:
+        """Ready messages beside the main order."""
+        if self.returned is NOTHING_RETURNED:
+            self.returned = Returned() if self.ranks is None else PriorityReturned(self.ranks)
+        return self.returned
+
+    def late(self) -> Delays:
+        """Delayed messages."""
+        if self.delays is NO_DELAYS:
+            self.delays = Delays()
+        return self.delays
+
+    def inactive_order(self) -> Main:
+        """Messages beyond the target depth."""
+        if self.tail is NO_TAIL:
+            self.tail = Main()
+        return self.tail
+
+    def renew_keys(self) -> None:
+        """The settings say anew whether a message may replace another; the queue is empty."""
+        from penstock.core.queue.last_values import LastValues  # it needs what is made of this
+
+        self.last_values = None if self.settings.last_value_key is None else LastValues()
+
+    def renew_dedup(self, before: QueueSettings) -> None:
+        """The settings say anew which messages stay out for their keys.  before: those until now."""
+        from penstock.core.queue.dedup import Dedup, deduplicates  # it needs what is made of this
+
+        if not deduplicates(self.settings):
+            self.dedup = None
+        elif self.dedup is None:
+            self.dedup = Dedup(self.settings)
+        else:
+            self.dedup.alter(before, self.settings)
+
+    def timed(self) -> Expiry:
+        """Deadlines."""
+        if self.expiry is NO_EXPIRY:
+            self.expiry = Expiry()
+        return self.expiry
+
+    def mourned(self) -> Letters:
+        """Dying messages."""
+        if self.letters is NO_LETTERS:
+            self.letters = Letters(self.id)
+        return self.letters
+
+    def fenced(self) -> Barriers:
+        """Barriers, and what they hold back."""
+        if self.barriers is NO_BARRIERS:
+            self.barriers = Barriers()
+        return self.barriers
+
+    def attended(self) -> Attendance:
+        """Who attends to it, and since when nobody does."""
+        if self.attendance is _ATTENDANCE:
+            self.attendance = Attendance()
+        return self.attendance
+
+    def sieved(self) -> Targets:
+        """Target lists of filters."""
+        if self.targets is _TARGETS:
+            self.targets = Targets(self.id) if self.ranks is None else PriorityTargets(self.id)
+        return self.targets
+
+    def renew_targets(self) -> None:
+        """All target lists anew, for the order is another."""
+        old, self.targets = self.targets, _TARGETS
+        if old is _TARGETS:
+            return
+        new = self.sieved()
+        new.go_on_from(old)
+        for consumer in self.all_consumers:
+            if consumer.targets is not None and not consumer.closed:
+                consumer.targets = new.join(consumer, consumer.targets.filter, self.main, self.returned)
+                consumer.targets.wake(consumer)
+
+    def enlist(self, consumer: Consumer) -> None:
+        """A new consumer."""
+        if self.all_consumers is _CONSUMERS:
+            self.all_consumers = {}
+        self.all_consumers[consumer] = None
+        if not consumer.passive:
+            if self.roster is _ROSTER:
+                self.roster = Roster()
+            self.roster.add(consumer)
