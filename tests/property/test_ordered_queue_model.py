@@ -16,7 +16,7 @@ from penstock.core.effects import Purpose, Rate, Scan, Sink
 from penstock.core.queue.order import pool, sorted_rows
 from penstock.core.queue.priority import arrival as priority_arrival
 from penstock.core.queue.priority import order as priority_order
-from penstock.core.queue.priority import ranking, ranks
+from penstock.core.queue.priority import ranking, ranks, standing
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import LOWEST, rank_of
 from penstock.core.queue.priority.targets import ALL
@@ -36,6 +36,7 @@ TINY: list[tuple[Any, str, int]] = [
     (sorted_rows, "MERGE_LEAST", 3),
     (priority_order, "LEVELS_MOST", 3),
     (priority_order, "SINGLY", 2),
+    (standing, "SINGLY", 2),
     (ranking, "STEP", 3),
     (priority_arrival, "DEAD_MOST", 1),
 ]

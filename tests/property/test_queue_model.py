@@ -18,7 +18,7 @@ from penstock.core.queue.dispatching import dispatch, filtering
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.order import main_order, returned, runs
 from penstock.core.queue.settling import leases, letters, scattered
-from penstock.core.queue.timed import delays
+from penstock.core.queue.timed import schedule, timetable
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
@@ -33,11 +33,12 @@ TINY: list[tuple[Any, str, int]] = [
     (main_order, "SMALL", 2),
     (main_order, "PIECE", 5),
     (main_order, "HOLES_MOST", 2),
-    (delays, "PIECE", 5),
-    (delays, "SAMPLE", 2),
-    (delays, "NEAR", 1),
-    (delays, "SMALL", 3),
-    (delays, "FEW", 2),
+    (timetable, "PIECE", 5),
+    (timetable, "SAMPLE", 2),
+    (schedule, "NEAR", 1),
+    (schedule, "SAMPLE", 2),
+    (timetable, "SMALL", 3),
+    (timetable, "FEW", 2),
     (returned, "LOOSE_MOST", 2),
     (returned, "ALIKE", 1),
     (returned, "JOINED", 3),

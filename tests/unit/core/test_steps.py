@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue import view
+from penstock.core.queue.dispatching import joining
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.settling import leases
-from penstock.core.queue.timed import delays, due, expiry
+from penstock.core.queue.timed import delays, due, expiry, timetable
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.records.chunks import as_chunk
@@ -19,7 +19,7 @@ from unit.core.world import SECOND, World, header
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (leases, view, due, delays):
+    for module in (leases, joining, due, delays):
         monkeypatch.setattr(module, "STEP_MOST", 10)
     monkeypatch.setattr(delays, "STEP_TIMES", 5)
     monkeypatch.setattr(leases, "GATHERED_MOST", 4)
@@ -194,7 +194,7 @@ def test_what_expires_together_goes_in_steps_and_nobody_gets_it_meanwhile(
 ) -> None:
     monkeypatch.setattr(expiry, "SPAN_MOST", 10)
     monkeypatch.setattr(expiry, "BLOCKS_MOST", 1)
-    monkeypatch.setattr(delays, "PIECE", 8)
+    monkeypatch.setattr(timetable, "PIECE", 8)
     world = World()
     queue = world.declare("q", **({} if own else {"message_ttl": 10 * SECOND}))
     for n in range(60):

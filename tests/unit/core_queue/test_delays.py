@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.queue.timed import delays
+from penstock.core.queue.timed import timetable
 from penstock.core.queue.timed.timetable import Timetable
 
 
@@ -13,7 +13,7 @@ def times(table: Timetable) -> list[tuple[list[int], list[int]]]:
 
 
 def test_a_copy_stays_as_it_was_when_the_last_block_goes_and_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delays, "PIECE", 2)
+    monkeypatch.setattr(timetable, "PIECE", 2)
     table = Timetable()
     table.add([1, 2], [50, 60])
     table.add([3], [10])
@@ -28,7 +28,7 @@ def test_a_copy_stays_as_it_was_when_the_last_block_goes_and_more_comes(monkeypa
 
 
 def test_blocks_that_no_copy_has_are_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delays, "PIECE", 2)
+    monkeypatch.setattr(timetable, "PIECE", 2)
     table = Timetable()
     table.add([1, 2], [50, 60])
     table.add([3], [10])

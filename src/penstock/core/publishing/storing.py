@@ -1,0 +1,270 @@
+"""Rows are stored and arrive in their queues: from routes and traits to a publish record, batch by batch.
+
+Where all rows share one topic and one header the work is the same for one row and ten thousand; otherwise rows are
+grouped by topic.  Rows that nobody wants are left out of what is stored.  Whether they may be stored is decided before
+(`publishing`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
+from penstock.core.publishing.arrivals import Arrivals
+from penstock.core.publishing.published import Published
+from penstock.core.publishing.routed import Banned, RowRouter
+from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
+from penstock.core.queue.view import Queue
+from penstock.core.topology.interning import Interning
+from penstock.core.topology.routing import Plan, Router
+from penstock.records.bodies import size_of
+from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.entries import Publishes, Topic
+from penstock.records.kinds import NO_ROUTE
+from penstock.records.schema import GROUP_BYTES_MAX
+
+Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], "bool | None", bool, "Banned | None", bool], Published]
+"""Publishes rows whose headers name publishers and sequences; parameters as of `Publisher.publish`."""
+
+
+class Storing:
+    """What a publisher stores."""
+
+    def __init__(
+        self, router: Router, interning: Interning, outbox: Outbox[Effect], rows: RowRouter, arrivals: Arrivals,
+        traits: TraitsMemo, numbered: Numbered,
+    ) -> None:  # fmt: skip
+        self._router = router
+        self._interning = interning
+        self._outbox = outbox
+        self._rows = rows
+        self._arrivals = arrivals
+        self.traits = traits
+        self._numbered = numbered
+
+    def store(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        persistent: bool | None,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+        numbered: bool,
+        admitted: bool,
+    ) -> Published:
+        size = len(batch.bodies)
+        topics, properties = batch.topics, batch.properties
+        if skip == 0 and not banned and isinstance(topics, Topic) and isinstance(properties, bytes):
+            traits = self.traits[properties]
+            if traits.refusal is not None and not trusted:
+                return Published(0, self._outbox.last_lsn, refused=[(row, traits.refusal) for row in range(size)])
+            if not (carbon and traits.keys) and (trusted or not traits.cleaned):
+                plan = self._rows.plan(topics)
+                if not (plan.filtered or plan.by_headers) and (plan.queues or plan.keep):
+                    return self._uniform(now, batch, plan, traits, persistent, trusted)
+        return self._mixed(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+
+    # one topic, one header, no filter: nothing is done row by row
+
+    def _uniform(
+        self, now: Now, batch: Publishes, plan: Plan, traits: Traits, persistent: bool | None, trusted: bool
+    ) -> Published:
+        size = len(batch.bodies)
+        if not traits.plain and not trusted:
+            fill_times(batch, [traits] * size, self._outbox.time)
+        route = self._rows.route_of(plan)
+        topic = batch.topics
+        assert isinstance(topic, Topic)
+        self._interning.place(topic)
+        queues = plan.queues
+        batch.routes = route
+        batch.wanted = size * len(queues)
+        batch.transient = traits.transient if persistent is None else not persistent
+        grouped = bool(self._router.limited) and self._makes_room(batch, [(queue, size) for queue in queues])
+        if grouped:
+            self._outbox.begin()
+        first = self._arrivals.store(batch, [(queue, None) for queue in queues] if route == NO_ROUTE else ())
+        chunk, rows = range(first, first + size), range(size)
+        if len(queues) == 1:
+            self._arrivals.arrive_in(queues[0], now, chunk, batch, rows)
+        elif queues:
+            self._arrivals.arrive(now, batch, [(queue, chunk, rows) for queue in queues])
+        if grouped:
+            self._outbox.end()
+        return Published(first, first + size - 1, stored=size)
+
+    # many topics, but nothing else to look at: a few steps for each topic, two list comprehensions for the rows
+
+    def _by_topic(self, now: Now, batch: Publishes, traits: list[Traits], persistent: bool | None) -> Published | None:
+        """None when some topic needs a closer look; nothing is written then."""
+        topics = batch.topics
+        groups: dict[Topic, list[int]] = {}
+        if isinstance(topics, Topic):
+            groups[topics] = list(range(len(traits)))
+        else:
+            for row, topic in enumerate(topics):
+                try:
+                    groups[topic].append(row)
+                except KeyError:
+                    groups[topic] = [row]
+        route_of: dict[Topic, int] = {}
+        for topic in groups:
+            plan = self._rows.plan(topic)
+            if plan.filtered or plan.by_headers or not (plan.queues or plan.keep):
+                return None
+            route = route_of[topic] = self._rows.route_of(plan)
+            if route == NO_ROUTE and plan.queues:
+                return None  # the table of routes is full
+        takers: dict[Queue, list[int]] = {}
+        shared = set[Queue]()
+        wanted = 0
+        for topic, rows in groups.items():
+            self._interning.place(topic)
+            queues = self._rows.plan(topic).queues
+            wanted += len(rows) * len(queues)
+            for queue in queues:
+                if queue in takers:
+                    takers[queue] = takers[queue] + rows
+                    shared.add(queue)
+                else:
+                    takers[queue] = rows
+        batch.wanted = wanted
+        routes = set(route_of.values())
+        if len(routes) == 1:
+            batch.routes = routes.pop()
+        else:
+            batch.routes = [route_of[topic] for topic in topics] if isinstance(topics, list) else NO_ROUTE
+        kinds = {one.transient for one in set(traits)} if persistent is None else {not persistent}
+        batch.transient = kinds.pop() if len(kinds) == 1 else [one.transient for one in traits]
+        size = len(traits)
+        grouped = bool(self._router.limited) and self._makes_room(batch, [(q, len(rows)) for q, rows in takers.items()])
+        if grouped:
+            self._outbox.begin()
+        first = self._arrivals.store(batch, ())
+        taken = list[tuple[Queue, Chunk, list[int]]]()
+        for queue, rows in takers.items():
+            if queue in shared:
+                rows.sort()
+            chunk: Chunk
+            if rows[-1] - rows[0] == len(rows) - 1:
+                chunk = range(first + rows[0], first + rows[-1] + 1)
+            else:
+                chunk = array("q", [first + row for row in rows])
+            taken.append((queue, chunk, rows))
+        self._arrivals.arrive(now, batch, taken)
+        if grouped:
+            self._outbox.end()
+        return Published(first, first + size - 1, stored=size)
+
+    # anything else
+
+    def _mixed(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        persistent: bool | None,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+        numbered: bool,
+        admitted: bool,
+    ) -> Published:
+        size = len(batch.bodies)
+        traits = self.traits_of(batch)
+        if not skip and not banned and all(one.plain for one in set(traits)):
+            published = self._by_topic(now, batch, traits, persistent)
+            if published is not None:
+                return published
+        if not numbered and any(one.publisher is not None for one in set(traits)):
+            return self._numbered(now, batch, traits, persistent, carbon, banned, admitted)
+        routed = self._rows.route(batch, traits, skip, trusted, carbon, banned)
+        if not all(traits_of.plain for traits_of in set(traits)) and not trusted:
+            fill_times(batch, traits, self._outbox.time)
+        mode = [one.transient for one in traits] if persistent is None else [not persistent]
+        batch.transient = mode[0] if mode.count(mode[0]) == len(mode) else mode
+        cleaned = not trusted and any(one.cleaned is not None for one in set(traits))
+        if cleaned:
+            batch.properties = [
+                batch.properties_of(row) if one.cleaned is None else one.cleaned for row, one in enumerate(traits)
+            ]
+        batch.routes = routed.routes
+        rows = [row for row in range(size) if routed.kept[row]]
+        outcome = (routed.unroutable, routed.refused, skip)
+        if not rows:
+            return Published(0, self._outbox.last_lsn, *outcome)
+        stored, place = (batch, None) if len(rows) == size else (batch.select(rows), {r: i for i, r in enumerate(rows)})
+        takers = list[tuple[Queue, "list[int]"]]()
+        for queue, taken in routed.takers.items():
+            taken.sort()
+            takers.append((queue, taken if place is None else [place[row] for row in taken]))
+        stored.wanted = sum(len(taken) for _, taken in takers)
+        routes = stored.routes
+        if isinstance(routes, list) and routes.count(routes[0]) == len(routes):
+            stored.routes = routes[0]
+        for topic in {stored.topics} if isinstance(stored.topics, Topic) else set(stored.topics):
+            self._interning.place(topic)
+        routes = [stored.routes] * len(rows) if isinstance(stored.routes, int) else stored.routes
+        unnamed = list[tuple[Queue, "list[int] | None"]]()
+        if self._interning.full and NO_ROUTE in routes:
+            unnamed = [(queue, [row for row in taken if routes[row] == NO_ROUTE]) for queue, taken in takers]
+        barriers = {
+            queue: sorted(marked if place is None else [place[row] for row in marked])
+            for queue, marked in routed.barriers.items()
+        }
+        grouped = bool(self._router.limited) and self._makes_room(stored, [(q, len(rows)) for q, rows in takers])
+        if grouped:
+            self._outbox.begin()
+        first = self._arrivals.store(stored, unnamed, barriers)
+        arriving = list[tuple[Queue, Chunk, list[int]]]()
+        for queue, taken in takers:
+            chunk: Chunk
+            if len(taken) == len(rows):
+                chunk = range(first, first + len(rows))
+            else:
+                chunk = as_chunk(array("q", [first + row for row in taken]))
+            arriving.append((queue, chunk, taken))
+        self._arrivals.arrive(now, stored, arriving, barriers)
+        if grouped:
+            self._outbox.end()
+        return Published(first, first + len(rows) - 1, *outcome, stored=len(rows))
+
+    def _makes_room(self, batch: Publishes, takers: Sequence[tuple[Queue, int]]) -> bool:
+        """Whether something may give way to these newcomers in some queue: then it does so in one group with them.
+
+        Of a batch that is too large for a group it does so behind it; a start would make up for what a crash takes.
+        """
+        size = batch.size or size_of(batch.bodies)
+        if not any(
+            queue.last_values is not None or (queue.limits is not None and queue.limits.yields(queue, count, size))
+            for queue, count in takers
+        ):
+            return False
+        return size <= GROUP_BYTES_MAX
+
+    def put_into(self, now: Now, queue: Queue, batch: Publishes) -> int:
+        """Store the server's own rows and let them arrive in this one queue, whatever is routed where; the first LSN.
+
+        Topics, headers, times and modes are the caller's.  Nothing else sees the rows arrive; no filter is asked, and
+        none of them is a barrier.
+        """
+        for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
+            self._interning.place(topic)
+        batch.routes = self._interning.route((queue.id,))
+        batch.wanted = len(batch.bodies)
+        first = self._arrivals.store(batch, [(queue, None)] if batch.routes == NO_ROUTE else ())
+        rows = range(len(batch.bodies))
+        self._arrivals.arrive_in(queue, now, range(first, first + len(rows)), batch, rows)
+        return first
+
+    def traits_of(self, batch: Publishes) -> list[Traits]:
+        """Of each row."""
+        memo, properties = self.traits, batch.properties
+        if isinstance(properties, bytes):
+            return [memo[properties]] * len(batch.bodies)
+        return [memo[data] for data in properties]
