@@ -1,0 +1,102 @@
+"""Parquet files through the `Disk` port: what pyarrow writes to and reads from."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.records.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from penstock.ports import File
+
+SCHEMA = pa.schema([*COLUMNS, pa.field("vhost", pa.string()), pa.field("exchange", pa.string())])
+"""Columns of an archive's files: those of the log, and what `via` stands for, for who reads the files by themselves."""
+
+LOG_COLUMNS = COLUMNS.names
+_REPEATING = ["name", "vhost", "exchange", "properties"]
+
+
+class Sink(io.RawIOBase):
+    """A file that grows."""
+
+    def __init__(self, file: File) -> None:
+        super().__init__()
+        self._file = file
+        self.size = 0
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Bytes so far."""
+        return self.size
+
+    def write(self, data: Any) -> int:  # a buffer of any kind
+        """At the end."""
+        view = memoryview(data).cast("B")
+        self._file.pwrite(view, self.size)
+        self.size += len(view)
+        return len(view)
+
+
+class Source(io.RawIOBase):
+    """A file that is there."""
+
+    def __init__(self, file: File) -> None:
+        super().__init__()
+        self._file = file
+        self._at = 0
+        self._size = file.size()
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As files do."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """From where it is."""
+        count = self._size - self._at if size is None or size < 0 else size
+        data = self._file.pread(max(count, 0), self._at)
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def writer(sink: Sink, compression: str) -> Any:  # pyarrow's ParquetWriter, whose stubs are partial
+    """A Parquet writer of archive rows; each page has a sum."""
+    import pyarrow.parquet as parquet
+
+    made: Any = parquet
+    return made.ParquetWriter(
+        sink, SCHEMA, compression=compression, use_dictionary=_REPEATING, write_page_checksum=True,
+        write_statistics=["lsn", "time", "kind", "name"], version="2.6",
+    )  # fmt: skip
+
+
+def reader(source: Source) -> Any:  # pyarrow's ParquetFile
+    """A Parquet reader that compares sums.  pa.ArrowException, OSError."""
+    import pyarrow.parquet as parquet
+
+    made: Any = parquet
+    return made.ParquetFile(source, page_checksum_verification=True)

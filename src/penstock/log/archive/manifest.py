@@ -1,0 +1,224 @@
+"""The manifest of an archive: which LSNs it has, in which files.  Written last, whole or not at all.
+
+    1  files are written and synced under `.new/`
+    2  `manifest.json` is replaced: from here on they count, and those in `gone` do not
+    3  files move to the folder of their topic and day, and what is gone is deleted
+
+A crash before 2 leaves files under `.new/` that no manifest names: `tidy` removes them.  A crash after 2 leaves files
+that have not moved yet, which readers find under `.new/` too, and files that are gone but there: `tidy` finishes both.
+So whoever looks at the topic folders alone never sees a row that is not archived.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+import orjson
+from crc32c import crc32c
+
+from penstock.errors import LogDamaged
+from penstock.ports import Disk
+
+NAME = "manifest.json"
+NEW = ".new"
+VERSION = 1
+MESSAGES, RECORDS = "messages", "records"
+OTHERS = "_others"
+"""The folder of topics that have none of their own."""
+
+_SPECIAL = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^<>|]")
+_NAME_BYTES = 200
+"""A folder may have so long a name; topics whose name would be longer share one with others."""
+
+
+class Part(NamedTuple):
+    """One Parquet file: rows of one folder, ascending in LSN."""
+
+    path: str  # below the archive's folder
+    topic: str | None  # whose messages alone it has; None: of several topics, or records that are no messages
+    first: int  # LSN of its first row
+    last: int
+    rows: int
+    bytes: int
+
+    @property
+    def folder(self) -> str:
+        """Where it belongs."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def fresh(self) -> str:
+        """Its name on its way there."""
+        return f"{NEW}/{self.path.rpartition('/')[2]}"
+
+    @property
+    def messages(self) -> bool:
+        """Whether its rows are messages."""
+        return self.path.startswith(f"{MESSAGES}/")
+
+
+class Manifest(NamedTuple):
+    """What an archive has."""
+
+    origin: int
+    number: int = 0  # one more with each that is written
+    spans: tuple[tuple[int, int], ...] = ()  # LSNs [a, b) that are archived, ascending, apart from each other
+    files: tuple[Part, ...] = ()  # by first LSN
+    gone: tuple[str, ...] = ()  # replaced, and to be deleted
+    vias: dict[str, list[str]] = {}  # noqa: RUF012 - never changed: what `via` in the rows stands for
+
+    @property
+    def first(self) -> int:
+        """The first LSN of the archive; 0 when it has none."""
+        return self.spans[0][0] if self.spans else 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(part.rows for part in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(part.bytes for part in self.files)
+
+    def has(self, first: int, last: int) -> bool:
+        """Whether all LSNs in first..last are archived."""
+        return any(a <= first and last < b for a, b in self.spans)
+
+    def with_files(self, start: int, end: int, files: Iterable[Part], vias: dict[str, list[str]]) -> Manifest:
+        """The next one, with the rows of [start, end), which it does not have yet.  ValueError when it has some."""
+        if any(a < end and start < b for a, b in self.spans):
+            raise ValueError(f"LSNs {start} to {end - 1} are archived in part")
+        joined = list[tuple[int, int]]()
+        for a, b in sorted([*self.spans, (start, end)]):
+            if joined and joined[-1][1] == a:
+                joined[-1] = joined[-1][0], b
+            else:
+                joined.append((a, b))
+        listed = tuple(sorted((*self.files, *files), key=lambda part: (part.first, part.path)))
+        return Manifest(self.origin, self.number + 1, tuple(joined), listed, self.gone, {**self.vias, **vias})
+
+    def replaced(self, old: Sequence[Part], new: Part) -> Manifest:
+        """The next one, with one file in the place of several.  ValueError when they are not all there."""
+        left = [part for part in self.files if part not in old]
+        if len(left) != len(self.files) - len(old):
+            raise ValueError("files to be merged are not in the manifest any more")
+        listed = tuple(sorted((*left, new), key=lambda part: (part.first, part.path)))
+        gone = (*self.gone, *(part.path for part in old))
+        return self._replace(number=self.number + 1, files=listed, gone=gone)
+
+    def encode(self) -> bytes:
+        """The bytes of `manifest.json`."""
+        said: dict[str, object] = {
+            "version": VERSION, "origin": self.origin, "number": self.number, "spans": self.spans,
+            "vias": self.vias, "gone": self.gone, "files": [part._asdict() for part in self.files],
+        }  # fmt: skip
+        said = cast("dict[str, object]", orjson.loads(orjson.dumps(said)))
+        return orjson.dumps({**said, "check": _sum(said)}, option=orjson.OPT_INDENT_2)
+
+
+def _sum(said: dict[str, Any]) -> int:
+    return crc32c(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
+
+
+def read(disk: Disk) -> Manifest | None:
+    """The manifest of an archive's folder; None when it has none.  LogDamaged when it is not what was written."""
+    try:
+        file = disk.open(NAME, readonly=True)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.pread(file.size(), 0)
+    finally:
+        file.close()
+    try:
+        said = cast("dict[str, Any]", orjson.loads(data))
+        if said.pop("check") != _sum(said):
+            raise ValueError
+        version = said["version"]
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise LogDamaged(f"the archive's {NAME} is not what was written; put back a copy of it") from None
+    if version != VERSION:
+        raise LogDamaged(f"the archive's {NAME} has version {version}, and this Penstock reads {VERSION}")
+    return Manifest(
+        said["origin"], said["number"], tuple((a, b) for a, b in said["spans"]),
+        tuple(Part(**one) for one in said["files"]), tuple(said["gone"]), said["vias"],
+    )  # fmt: skip
+
+
+def commit(disk: Disk, manifest: Manifest) -> None:
+    """Step 2: from here on it counts.  OSError leaves the one before."""
+    fresh = f"{NAME}.part"
+    if fresh in disk.list(""):
+        disk.remove(fresh)
+    file = disk.open(fresh, create=True)
+    try:
+        file.pwrite(manifest.encode(), 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(fresh, NAME)
+    disk.sync_folder()
+
+
+def tidy(disk: Disk, manifest: Manifest | None) -> list[str]:
+    """Step 3, and what a crash has left: files into their places, orphans and what is gone away; names of the latter.
+
+    OSError leaves the rest for the next time.
+    """
+    known = {part.fresh: part for part in manifest.files} if manifest is not None else {}
+    removed = list[str]()
+    for path in manifest.gone if manifest is not None else ():
+        try:
+            disk.remove(path)
+        except FileNotFoundError:
+            continue
+        disk.sync_folder(path.rpartition("/")[0])
+    moved = False
+    for name in disk.list(NEW):
+        fresh = f"{NEW}/{name}"
+        part = known.get(fresh)
+        if part is None:
+            disk.remove(fresh)
+            removed.append(fresh)
+        else:
+            make_folder(disk, part.folder)
+            disk.rename(fresh, part.path)
+            disk.sync_folder(part.folder)
+        moved = True
+    if moved:
+        disk.sync_folder(NEW)
+    return removed
+
+
+def make_folder(disk: Disk, folder: str) -> None:
+    """A folder with its parents, each synced into the one above."""
+    above = ""
+    for name in folder.split("/"):
+        here = f"{above}/{name}" if above else name
+        disk.mkdir(here)
+        disk.sync_folder(above)
+        above = here
+
+
+def folder_of(topic: str | None, day: str) -> str:
+    """Where messages of a topic and day are; None: those that share a folder."""
+    return f"{MESSAGES}/topic={OTHERS if topic is None else escaped(topic)}/day={day}"
+
+
+def escaped(topic: str) -> str:
+    """A topic as Hive, Spark and DuckDB write it in the name of a folder."""
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", topic)
+
+
+def has_folder(topic: str) -> bool:
+    """Whether a topic's name can be one of a folder."""
+    return topic not in ("", OTHERS) and len(escaped(topic).encode()) <= _NAME_BYTES
+
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a disk without room says."""
