@@ -143,6 +143,24 @@ class Retention(Section):
     bytes: Size | None = Field(default=None, ge=0, description="How much log is kept before settled messages go.")
 
 
+class ArchiveSection(Section):
+    """`archive` of `[log]`: closed segments as Parquet, and retention waits for it.  Unset: there is none."""
+
+    folder: str = Field(
+        default="archive", min_length=1, description="Where the files go: below the data folder, or a whole path."
+    )
+    compression: Literal["zstd", "snappy", "none"] = Field(default="zstd", description="How the files are compressed.")
+    topics: StrictInt = Field(
+        default=64,
+        ge=0,
+        le=1000,
+        description="How many topics of a segment have folders of their own; the others share one.",
+    )
+    file_bytes: Size = Field(
+        default=128 * MIB, ge=64 * 1024, le=4096 * MIB, description="Small files of a day are merged up to this size."
+    )
+
+
 class LogSection(Section):
     """`[log]`"""
 
@@ -151,6 +169,9 @@ class LogSection(Section):
     )
     retention: Retention = Field(
         default=Retention(age=None, bytes=None), description="When settled messages may leave the disk.  Unset: never."
+    )
+    archive: ArchiveSection | None = Field(
+        default=None, description="Keep closed segments as Parquet files; retention moves on after that alone."
     )
     compress_cold: StrictBool = Field(
         default=False, description="Compress (zstd) segments that are closed, delivered and not among the newest."

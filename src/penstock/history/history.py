@@ -66,6 +66,7 @@ class Vias(Protocol):
 
     @property
     def known(self) -> dict[int, tuple[str, str]]: ...
+    def topics(self, vias: list[int | None] | None, names: list[str]) -> list[Topic]: ...
 
 
 class Past(Kept, Protocol):

@@ -11,19 +11,23 @@ name that is gone before it was opened raises Moved, upon which the server lists
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
+from penstock.log.archive import Shown, archive_disk
 from penstock.log.frame import FrameReader, NotAFrame, Window
-from penstock.log.index import Catalog, Segment
+from penstock.log.index import Catalog, Chosen, Segment
 from penstock.log.reader import Reader, Vias, damaged
 from penstock.log.segment import NotASegment, read_header
 from penstock.log.upkeep.names import Indexes, Wanted
 from penstock.ports import Disk
+
+if TYPE_CHECKING:
+    from penstock.log.archive.reading import Archive
 
 OPEN_MAX = 256
 """Files that stay open between requests, with their indexes."""
@@ -53,6 +57,7 @@ class Listing(NamedTuple):
     durable: int
     vias: dict[str, list[str]]
     segments: list[Place]
+    archive: Shown | None = None  # where the rest is, for who wants that too
 
     def plain(self) -> dict[str, object]:
         """For a head."""
@@ -61,12 +66,20 @@ class Listing(NamedTuple):
             "durable": self.durable,
             "vias": self.vias,
             "segments": [list(place) for place in self.segments],
+            "archive": None if self.archive is None else list(self.archive),
         }
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Listing:
         """The inverse."""
-        return cls(values["origin"], values["durable"], values["vias"], [Place(*one) for one in values["segments"]])
+        archive = values.get("archive")
+        places = [Place(*one) for one in values["segments"]]
+        shown = None if archive is None else Shown(*archive)
+        return cls(values["origin"], values["durable"], values["vias"], places, shown)
+
+
+Showing = Callable[[], "Shown | None"]
+"""What the archive is at the moment; None: there is none."""
 
 
 class Owner(Protocol):
@@ -82,21 +95,25 @@ class Owner(Protocol):
     def segments(self) -> Sequence[Any]: ...
 
 
-def listing(log: Owner, start: int = 0, end: int = 1 << 62) -> Listing:
+def listing(log: Owner, start: int = 0, end: int = 1 << 62, archive: Showing | None = None) -> Listing:
     """The segments with LSNs in [start, end), as far as they are durable now.  Any thread.
 
     The first of them is always there, so that `first_lsn` of a whole listing is the log's.
+    archive: asked after the segments, so that a row that has left them by then is in it.
     """
     durable = log.durable  # before the ends of the segments: each of them covers it
     places = [Place(*one[:8]) for one in log.segments()]
     chosen = [place for place in places if place.last >= start and place.first < end]
-    return Listing(log.origin, durable, log.vias.table(), chosen or places[-1:])
+    return Listing(log.origin, durable, log.vias.table(), chosen or places[-1:], None if archive is None else archive())
 
 
 class View:
     """What one request may read.  Its segments are shared with other requests, its bounds are its own."""
 
-    def __init__(self, listed: Listing, segments: Sequence[Segment], indexes: Indexes) -> None:
+    def __init__(
+        self, listed: Listing, segments: Sequence[Segment], indexes: Indexes, archive: Archive | None = None
+    ) -> None:
+        """`archive`: of what was listed with one."""
         self.origin = listed.origin
         self.durable = listed.durable
         self.listed = listed
@@ -107,11 +124,13 @@ class View:
             self.catalog.add(segment)
         self._reader = Reader(self.catalog, self.vias, 0)
         self._indexes = indexes
+        self.archive = archive
 
     @property
     def first_lsn(self) -> int:
-        """No row with a lower LSN is listed."""
-        return self.catalog.segments[0].header.first
+        """No row with a lower LSN is listed, or archived where the archive was listed too."""
+        first = self.catalog.segments[0].header.first
+        return first if self.archive is None else min(first, self.archive.manifest.first or first)
 
     def batches(
         self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None
@@ -121,7 +140,29 @@ class View:
         `names`: only messages of such topics matter, so batches without any may be left out.
         """
         chosen = None if names is None else partial(self._indexes.find, wanted=names)
-        return self._reader.batches(a, min(b, self.durable + 1), columns, chosen)
+        end = min(b, self.durable + 1)
+        if self.archive is None or self.listed.archive is None:
+            return self._reader.batches(a, end, columns, chosen)
+        return self._whole(self.archive, self.listed.archive.seam, a, end, columns, names, chosen)
+
+    def _whole(
+        self,
+        archive: Archive,
+        seam: int,
+        a: int,
+        b: int,
+        columns: Sequence[str] | None,
+        names: Wanted | None,
+        chosen: Chosen | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same where a part of it is archived."""
+        from penstock.log.archive.reading import pieces
+
+        for piece in pieces(a, b, seam, archive.manifest.spans):
+            if piece.archived:
+                yield from archive.batches(piece.start, piece.end, columns, names)
+            else:
+                yield from self._reader.batches(piece.start, piece.end, columns, chosen)
 
     def close(self) -> None:
         """Close the files, where this view is the only one that has them (`stand_alone`)."""
@@ -137,7 +178,19 @@ class Folder:
         self._indexes = Indexes(disk)
         self._open = dict[str, tuple[Place, Segment]]()
         self._frames = FrameReader()
+        self._archives = dict[str, "Archive"]()  # by folder
         self._lock = threading.Lock()
+
+    def _archive(self, shown: Shown | None) -> Archive | None:
+        if shown is None:
+            return None
+        from penstock.log.archive.reading import Archive
+
+        archive = self._archives.get(shown.folder)
+        if archive is None:
+            archive = self._archives[shown.folder] = Archive(archive_disk(shown.folder))
+        archive.follow(shown.number)
+        return archive
 
     def view(self, listed: Listing) -> View:
         """A view of what was listed.
@@ -145,7 +198,8 @@ class Folder:
         Raises Moved when the list is out of date, LogDamaged when a file is not what it must be.
         """
         with self._lock:
-            view = View(listed, [self._segment(place, listed.origin) for place in listed.segments], self._indexes)
+            segments = [self._segment(place, listed.origin) for place in listed.segments]
+            view = View(listed, segments, self._indexes, self._archive(listed.archive))
             for place in listed.segments:
                 self._open[place.name] = self._open.pop(place.name)
             for name in list(self._open)[: -max(OPEN_MAX, len(listed.segments))]:

@@ -178,6 +178,15 @@ class Log(Committing):
         """No row with a lower LSN is kept."""
         return self._catalog.segments[0].header.first
 
+    @property
+    def whole_from(self) -> int:
+        """From this LSN on the log has every row that was written; below, some may be left out.  Any thread."""
+        segments = self._catalog.segments
+        for segment in reversed(segments):
+            if segment.header.floor:
+                return segment.last + 1
+        return segments[0].header.first
+
     # --- checkpoints, bases, retention ---------------------------------------------------------------------------
 
     def write_checkpoint(self, state: bytes, lsn: int) -> str:

@@ -199,12 +199,19 @@ class Server:
             self.progress.watch("opening", 0, 1)
             from penstock.server.amqp.admission import Admission
             from penstock.server.amqp.door import AmqpDoor  # the doors' modules came while the log was folded
+            from penstock.server.flight.actions.archive import ArchiveAction
             from penstock.server.flight.actions.compact import CompactAction
             from penstock.server.flight.door import FlightDoor
 
             self.bulk = Bulk(data)
             self.ask_bulk(self.bulk.call)
             elsewhere = Compactor(self.bulk)
+            if settings.log.archive is not None:
+                from penstock.server.upkeep.archive import Archiving
+                from penstock.server.upkeep.archive_reads import Whole
+
+                archive = Archiving(self.log, settings.log.archive, Path(data), self.bulk, pools.reading)
+                self.engine.archive, self.engine.past = archive, Whole(self.log, archive, self.bulk)
             self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
             self.pace = self.keeper.pace
             limits = Limits(
@@ -228,6 +235,7 @@ class Server:
                 entrance=starting.entrance,
             )
             self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
+            self.flight.actions.table |= ArchiveAction(self.flight.handover).table
             self.scratch = Scratch(data)
             self.scratch.clear()
             self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
@@ -315,6 +323,8 @@ class Server:
         self.flight.beat()
         self.bulk.beat()
         self.keeper.beat()
+        if self.engine.archive is not None:
+            self.engine.archive.beat()
         self.pager.beat()
         self._beat_timer = self.loop.call_later(1.0, self._beat)
 

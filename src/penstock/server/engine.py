@@ -46,8 +46,10 @@ from penstock.server.views.views import Views
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
+    from penstock.history.history import Past
     from penstock.log import Log
     from penstock.ports import Clock
+    from penstock.server.upkeep.archive import Archiving
 
 FILLED_MOST = 256
 """Queues whose heads are read after a start, the deepest."""
@@ -82,6 +84,8 @@ class Engine:
         self.on_broken: list[Callable[[str], None]] = []
         self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
+        self.past: Past = log  # what can be read back: the log, and its archive where there is one
+        self.archive: Archiving | None = None
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
         self.judges = Judges(self)
         self.scans = Scans(self)

@@ -47,6 +47,8 @@ class Stopping:
         server.amqp.close_all(REASON)
         server.flight.stop()
         server.keeper.stop()
+        if server.engine.archive is not None:
+            server.engine.archive.stop()
         server.end_timers()
         server.pager.end()
 
@@ -65,6 +67,8 @@ class Stopping:
         server, pools = self._server, self._server.pools
         pools.close()
         await pools.end(pools.scanning, pools.judging, pools.replaying, pools.acting)
+        if server.engine.archive is not None:
+            await server.engine.archive.rest()
         if server.failure is None:
             server.engine.finish_turn()
             await server.keeper.last_checkpoint()

@@ -8,3 +8,22 @@
 Rows are those of the log, all columns of it, so that a row reads the same from either.  Who writes holds the lock of
 the data folder; readers need none.
 """
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.log.disk import OsDisk
+
+
+class Shown(NamedTuple):
+    """What a reader of another process has to know of an archive: plain values."""
+
+    folder: str  # its whole path
+    number: int  # of the manifest, or of a later one
+    seam: int  # from this LSN on the log has every row
+
+
+def archive_disk(folder: str) -> OsDisk:
+    """The disk of an archive's folder."""
+    return OsDisk(folder)

@@ -27,6 +27,10 @@ class Checked:
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     damage: list[str] = field(default_factory=list[str])
 
+    def told(self) -> dict[str, object]:
+        """For people."""
+        return {"files": self.files, "rows": self.rows, "bytes": self.bytes, "spans": [list(one) for one in self.spans]}
+
 
 def check(disk: Disk, progress: Callable[[int, int], object] | None = None, origin: int = 0) -> Checked | None:
     """All of an archive, read once with the sums of its pages; None when there is none.
@@ -44,7 +48,7 @@ def check(disk: Disk, progress: Callable[[int, int], object] | None = None, orig
     if origin and manifest.origin != origin:
         out.damage.append(f"the archive belongs to another data folder (origin {manifest.origin}, not {origin})")
         return out
-    out.files, out.bytes, out.spans = len(manifest.files), manifest.bytes, list(manifest.spans)
+    out.files, out.bytes, out.spans = len(manifest.files), manifest.size, list(manifest.spans)
     for part in manifest.files:
         if not manifest.has(part.first, part.last):
             out.damage.append(f"the archive's file {part.path} has LSNs that its manifest does not list")

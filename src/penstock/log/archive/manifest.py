@@ -81,7 +81,7 @@ class Manifest(NamedTuple):
         return sum(part.rows for part in self.files)
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Bytes of all files."""
         return sum(part.bytes for part in self.files)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import LogDamaged
 from penstock.log.archive.files import SCHEMA, Sink, Source, reader, writer
 from penstock.log.archive.manifest import NEW, Manifest, Part
 from penstock.log.archive.writing import ROW_GROUP, Form, finished, write_groups
-from penstock.errors import LogDamaged
 from penstock.ports import Disk
 
 LIKE = 4
@@ -91,7 +91,7 @@ def merge(
     finally:
         out.close()
     if rows != sum(one.rows for one in parts):
-        raise LogDamaged(f"the archive's folder {folder} has {rows} rows from LSN {part.first} on, and more were written")
+        raise LogDamaged(f"the archive's folder {folder} lacks rows from LSN {part.first} on")
     disk.sync_folder(NEW)
     return part
 

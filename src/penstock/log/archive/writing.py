@@ -110,7 +110,7 @@ class Writing:
             count = int((which == number).sum()) if len(found) > 1 else len(order)
             some = order[at : at + count]
             at += count
-            rows = whole if len(found) == 1 else whole.take(pa.array(some))
+            rows = whole if len(found) == 1 else cast("Any", whole).take(pa.array(some))
             where, day = int(place[some[0]]), int(days[some[0]])
             self._add(None if where == -2 else topics[where] or "", day, rows, int(lsns[some[0]]), int(lsns[some[-1]]))
         self._close(before=int(days[-1]))
@@ -133,7 +133,7 @@ class Writing:
         pairs = [self.vias.get(int(via), ("", "")) if via != NO_VIA else ("/", "") for via in known.tolist()]
         texts: list[Any] = []
         for at in (0, 1):
-            texts.append(pa.array([pair[at] for pair in pairs], pa.string()).take(pa.array(which)))
+            texts.append(cast("Any", pa.array([pair[at] for pair in pairs], pa.string())).take(pa.array(which)))
         return pa.Table.from_arrays([*window.columns, *texts], schema=SCHEMA)
 
     def _add(self, topic: str | None, day: int, rows: pa.Table, first: int, last: int) -> None:

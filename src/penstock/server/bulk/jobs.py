@@ -71,6 +71,9 @@ JOBS: dict[str, Job] = {
     "matching": on_log("penstock.server.bulk.reads:matching"),
     "rewrite": on_disk("penstock.log.upkeep.jobs:run"),
     "index": on_disk("penstock.log.upkeep.jobs:index"),
+    "archive": on_log("penstock.server.bulk.archiving:run"),
+    "archive_merge": on_disk("penstock.server.bulk.archiving:merge"),
+    "archive_check": on_log("penstock.server.bulk.archiving:check"),
     "judge": on_disk("penstock.server.filters.judging:judge_there"),
     "ping": on_disk("penstock.server.bulk.jobs:ping"),
 }
@@ -80,6 +83,7 @@ READS: dict[str, str] = {
     "records": "penstock.server.bulk.reads:records",
     "content": "penstock.server.bulk.reads:content",
     "plan": "penstock.server.bulk.reads:plan",
+    "archived": "penstock.server.bulk.reads:archived",
     "sow": "penstock.server.bulk.sow_reads:sow",
 }
 """Functions of a request that give a schema and batches."""

@@ -13,20 +13,50 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import InvalidArgument
 from penstock.history.history import Batches, History
 from penstock.log.arrow import column
 from penstock.records.chunks import Chunk
+from penstock.records.schema import COLUMNS
 from penstock.server.bulk.jobs import Request
 from penstock.server.flight.reading.contents import Part, planned
 from penstock.server.flight.reading.contents import content as content_rows
 from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000
+ROWS_AT_ONCE = 16_384
 
 
 def records(request: Request, command: dict[str, Any]) -> tuple[pa.Schema, Batches]:
     """A range of the log."""
     return History(request.view, request.gone).records(LogRange(**command))
+
+
+def archived(
+    request: Request, start: int, end: int, topics: Sequence[str] | None, most: int
+) -> tuple[pa.Schema, Batches]:
+    """Archived rows of all kinds with LSNs in [start, end), until there are about `most` bytes.
+
+    topics: only messages of these matter; None: all.  The note `upto` says below which LSN all was given.
+    """
+    archive = request.view.archive
+    if archive is None:
+        raise InvalidArgument("there is no archive")
+    wanted = None if topics is None else frozenset(topics).__contains__
+
+    def rows() -> Batches:
+        left = most
+        for batch in archive.batches(start, end, None, wanted):
+            for at in range(0, batch.num_rows, ROWS_AT_ONCE):
+                part = batch.slice(at, ROWS_AT_ONCE)
+                yield part
+                left -= part.nbytes
+                if left <= 0:
+                    request.notes["upto"] = int(column(part, "lsn", "<i8")[-1]) + 1
+                    return
+        request.notes["upto"] = end
+
+    return COLUMNS, rows()
 
 
 def replay(request: Request, command: dict[str, Any], start: int, end: int) -> tuple[pa.Schema, Batches]:

@@ -6,16 +6,17 @@ costs no process.  How far a read may go is known before it starts: from the seg
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.history.history import Batches, History
+from penstock.history.history import Batches, History, Past
 from penstock.history.places import check_missing
-from penstock.history.view import Moved, listing
+from penstock.history.view import Moved, Showing, listing
 from penstock.records.chunks import Chunk
 from penstock.server.bulk import reads
 from penstock.server.flight.reading.contents import Part
@@ -27,6 +28,7 @@ from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, S
 if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.server.bulk.process import Bulk, Exchange
+    from penstock.server.upkeep.archive import Archiving
 
 T = TypeVar("T")
 
@@ -48,10 +50,22 @@ PAUSE_S = 0.05
 class Relay:
     """Reads of one server that are not small."""
 
-    def __init__(self, bulk: Bulk, log: Log, *, large: int = LARGE, large_filtered: int = LARGE_FILTERED) -> None:
+    def __init__(
+        self,
+        bulk: Bulk,
+        log: Log,
+        past: Past | None = None,
+        archive: Archiving | None = None,
+        *,
+        large: int = LARGE,
+        large_filtered: int = LARGE_FILTERED,
+    ) -> None:
+        """`past`: the log and its archive, where places are looked up; `archive`: who speaks for it."""
         self.bulk = bulk
         self.relayed = 0  # reads that went to the child
         self._log = log
+        self._past: Past = past or log
+        self._archive = archive
         self._large = large
         self._large_filtered = large_filtered
 
@@ -65,7 +79,7 @@ class Relay:
     def replay(self, command: Replay, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
         """Messages of topics; None when there is little to look through."""
         missing = check_missing(command.missing)
-        start, end = History(self._log, gone).resolve(parse_span(command.bookmark), missing)
+        start, end = History(self._past, gone).resolve(parse_span(command.bookmark), missing)
         return self.replay_between(command, start, end, gone)
 
     def replay_between(
@@ -127,12 +141,26 @@ class Relay:
         return self._read(name, {"command": reads.plain(command), **reads.pack(parts)}, start, end, gone)
 
     def _is_large(self, start: int, end: int, *, most: int = 1 << 62, filtered: bool = False) -> bool:
+        if self.archived(start, end):
+            return True  # Parquet is read by the child alone
         limit = self._large_filtered if filtered else self._large
         return min(most, self.bytes_between(start, end)) >= limit
 
+    def archived(self, start: int, end: int) -> bool:
+        """Whether some of the LSNs [start, end) are read from the archive."""
+        shown = self._archive.shown() if self._archive is not None and start < self._log.whole_from else None
+        if self._archive is None or shown is None:
+            return False
+        return any(a < min(end, shown.seam) and start < b for a, b in self._archive.manifest.spans)
+
     def bytes_between(self, start: int, end: int) -> int:
-        """About how many bytes of the log have LSNs in [start, end)."""
+        """About how many bytes of the log and its archive have LSNs in [start, end)."""
         total = 0.0
+        if self.archived(start, end) and self._archive is not None:
+            for part in self._archive.manifest.files:
+                low, high = max(start, part.first), min(end, part.last + 1, self._log.whole_from)
+                if low < high:
+                    total += part.bytes * (high - low) / (part.last + 1 - part.first)
         for one in self._log.segments():
             low, high = max(start, one.first), min(end, one.last + 1)
             if low < high:
@@ -159,12 +187,35 @@ class Relay:
             answers = exchange.answers()
             _, payload = next(answers)
             schema = pa.ipc.read_schema(pa.py_buffer(payload))
-            return schema, _batches(exchange, answers, schema, told)
+            return schema, batches_of(exchange, answers, schema, told)
 
-        return on_log(self._log, ask, start, end)
+        archive = self._archive.shown if self._archive is not None and self.archived(start, end) else None
+        return on_log(self._log, ask, start, end, archive)
 
 
-def on_log(log: Log, ask: Callable[[dict[str, object]], T], start: int = 0, end: int = 1 << 62) -> T:
+async def asked_of(ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` gives for a fresh listing of the log; asked again when a file was replaced before it was opened.
+
+    As `on_log`, on the loop.
+    """
+    moved = ""
+    for turn in range(TRIES):
+        if turn > 1:
+            await asyncio.sleep(PAUSE_S)
+        try:
+            return await ask()
+        except Moved as error:
+            moved = str(error)
+    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
+
+
+def on_log(
+    log: Log,
+    ask: Callable[[dict[str, object]], T],
+    start: int = 0,
+    end: int = 1 << 62,
+    archive: Showing | None = None,
+) -> T:
     """What `ask` gives for a listing of the log; asked again when a file was replaced or deleted before it was opened.
 
     Raises what `ask` raises, and LogDamaged for a file that after two seconds is not what the server takes it for.
@@ -175,18 +226,19 @@ def on_log(log: Log, ask: Callable[[dict[str, object]], T], start: int = 0, end:
         if turn > 1:
             rest.wait(PAUSE_S)
         try:
-            return ask(listing(log, start, end).plain())
+            return ask(listing(log, start, end, archive).plain())
         except Moved as error:
             moved = str(error)
     raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
 
 
-def _batches(
+def batches_of(
     exchange: Exchange,
     answers: Iterator[tuple[dict[str, Any] | None, memoryview]],
     schema: pa.Schema,
     told: Callable[[Mapping[str, int]], None] | None,
 ) -> Batches:
+    """The rows that an exchange gives; `told` takes what it says of them at their end."""
     try:
         for head, payload in answers:
             if head is None:

@@ -126,7 +126,7 @@ class FlightDoor:
         self.actions.table |= PolicyActions(self.handover, self.actions.check_vhost).table
         self.actions.table |= MessageActions(self.handover, self.actions.check_vhost).table
         self.publishing = Publishing(self.handover, self.limits.bounds, self.gate)
-        self.relay = Relay(bulk, engine.log) if bulk is not None else None
+        self.relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None
         if bulk is not None:
             upkeep = Upkeep(bulk, engine, self.handover, self.stages, engine.core.instance)
             self.actions.table |= UpkeepActions(upkeep).table
@@ -281,7 +281,7 @@ class FlightDoor:
         counts = counts or Counts()
         log, gone = self.engine.log, caller.gone
         relay = None if look else self.relay
-        history = History(log, gone)
+        history = History(self.engine.past, gone)
         match wanted:
             case LogRange():
                 caller.administer("records of all kinds")

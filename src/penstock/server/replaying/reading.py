@@ -29,7 +29,7 @@ from penstock.server.replaying.rights import Sieve
 from penstock.server.replaying.topics import Selection
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock.history.history import Past
 
 LOOK_US = 50_000
 """A reader that has looked for so long hands over what it has."""
@@ -47,7 +47,7 @@ class Found:
 
 
 def look(
-    log: Log,
+    log: Past,
     selection: Selection,
     sieve: Sieve | None,
     start: int,
@@ -68,7 +68,7 @@ def look(
 
 
 def _look(
-    log: Log,
+    log: Past,
     selection: Selection,
     sieve: Sieve | None,
     start: int,
@@ -106,7 +106,7 @@ def _look(
 
 
 def _wanted(
-    log: Log, selection: Selection, sieve: Sieve | None, batch: pa.RecordBatch, ask: Ask | None
+    log: Past, selection: Selection, sieve: Sieve | None, batch: pa.RecordBatch, ask: Ask | None
 ) -> pa.RecordBatch:
     """The messages of a batch that are meant."""
     mask = compute.and_(compute.less_equal(batch.column("kind"), _LAST_PUBLISH), selection.mask(batch, log.vias.known))
@@ -126,13 +126,14 @@ def _wanted(
     scanner = Scan([sieve.filter], log.vias.topics, body_most=LOOP_BODY, breathe=breathe)
     [found], large = scanner.run(batch)
     for lsn in large:
-        one = log.read([lsn])
+        one = Rows([], [], [], [], [], [], [])
+        _add(log, chosen(batch, column(batch, "lsn", "<i8") == lsn), one)
         if sieve.passed(one.bodies, one.properties, one.topics, one.lsns, one.times, ask, here=False):
             found.append(lsn)
     return chosen(batch, np.isin(column(batch, "lsn", "<i8"), found))
 
 
-def _add(log: Log, batch: pa.RecordBatch, out: Rows) -> None:
+def _add(log: Past, batch: pa.RecordBatch, out: Rows) -> None:
     names: list[str] = cells(batch, "name")
     vias = None if nulls(batch, "via") == len(names) else cells(batch, "via")
     out.topics += log.vias.topics(vias, names)

@@ -108,7 +108,7 @@ class Replays:
         rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
         engine = self._engine
         now = engine.now()
-        find = partial(resolve, engine.log, span, missing, wall=now.wall, last=engine.core.last_lsn)
+        find = partial(resolve, engine.past, span, missing, wall=now.wall, last=engine.core.last_lsn)
         if not reads(span):
             stretch = find()
             follower = self._new(receiver, rate, asked)
@@ -272,8 +272,8 @@ class Replays:
 
     @property
     def first_lsn(self) -> int:
-        """The first LSN that the log keeps."""
-        return self._engine.log.first_lsn
+        """The first LSN that the log or its archive keeps."""
+        return self._engine.past.first_lsn
 
     def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
         """The next page of the log, off the loop."""
@@ -285,7 +285,7 @@ class Replays:
             done(answer)
             self.done()
 
-        work = partial(look, engine.log, feed.selection, feed.sieve, start, end, engine.clock.mono, rows, self.ask)
+        work = partial(look, engine.past, feed.selection, feed.sieve, start, end, engine.clock.mono, rows, self.ask)
         self._run(work, found)
 
     def done(self) -> None:

@@ -1,11 +1,11 @@
 """Which segments are past retention, which of them may go, and the base that must be durable before they do.
 
 A segment is past retention when it is closed and older than `retention.age`, or the log is larger than
-`retention.bytes`.  It may go when moreover every message in it has left every queue of its route, and no stream, reader
-or delivery may ask for it again.  Segments go from the front, so that what remains is one piece; where something in
-them is still needed, `server.compaction` leaves the rest out of them.  The state as of the first kept LSN is folded
-from the old base and the segments that go, in a thread, and written as a base; `log.retire` deletes nothing before that
-base is durable.
+`retention.bytes`; with an archive, when it is archived too. It may go when moreover every message in it has left every
+queue of its route, and no stream, reader or delivery may ask for it again. Segments go from the front, so that what
+remains is one piece; where something in them is still needed, `server.compaction` leaves the rest out of them. The
+state as of the first kept LSN is folded from the old base and the segments that go, in a thread, and written as a
+base; `log.retire` deletes nothing before that base is durable.
 """
 
 from __future__ import annotations
@@ -50,11 +50,14 @@ class Retirement:
         present = {segment.last for segment in segments}
         self._ages = {last: time for last, time in self._ages.items() if last in present}
         total = sum(segment.bytes for segment in segments)
+        archive = self._engine.archive
         now = self._engine.clock.wall()
         for segment in segments[:-1]:
             too_large = size is not None and total > size
             if not too_large and (age is None or self._last_time(segment) >= now - age):
                 break
+            if archive is not None and not archive.has(segment):
+                break  # it goes when it is archived
             found.append(segment)
             total -= segment.bytes
         self.past_upto = found[-1].last if found else 0

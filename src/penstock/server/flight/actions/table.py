@@ -289,17 +289,24 @@ class Actions(StreamActions):
         f.finish()
         caller.administer("segments")
         return self._do(
-            caller, lambda: {"segments": [one._asdict() for one in self.engine.log.segments()]}, durable=False
+            caller,
+            lambda: {
+                "segments": [one._asdict() for one in self.engine.log.segments()],
+                "archive": None if self.engine.archive is None else self.engine.archive.told(),
+            },
+            durable=False,
         )
 
     def _position(self, caller: Caller, f: Fields) -> Reply:
         text = f.text("bookmark", "NOW", TEXT_LIMIT)
         f.finish()
         log = self.engine.log
-        start, end = History(log, caller.gone).resolve(parse_span(text))
+        past = self.engine.past
+        start, end = History(past, caller.gone).resolve(parse_span(text))
         return {
             "origin": log.origin,
-            "first": log.first_lsn,
+            "first": past.first_lsn,
+            "whole_from": log.whole_from,  # what is below may be in the archive alone
             "durable": log.durable,
             "start": start,
             "end": end,

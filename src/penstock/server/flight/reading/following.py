@@ -114,7 +114,7 @@ class Following:
     def is_lost(self, command: Replay) -> bool:
         """Whether its bookmark is not known, which its reader is told."""
         span = parse_span(command.bookmark)
-        log = self._handover.engine.log
+        log = self._handover.engine.past
         return not reads(span) and bool(resolve(log, span, check_missing(command.missing)).notice)
 
     def read(
@@ -140,7 +140,7 @@ class Following:
         named = command.topic is None or selection == Selection.topic(command.vhost, command.exchange, command.topic)
         past = gate(caller, command) if named and command.rate is None else None
         span = parse_span(command.bookmark, partial(self._recent, engine, command.stream))
-        stretch = resolve(engine.log, span, check_missing(command.missing), wall=wall, last=last)
+        stretch = resolve(engine.past, span, check_missing(command.missing), wall=wall, last=last)
         if not command.follow and stretch.end is None and stretch.until is None:
             stretch = Stretch(stretch.start, max(stretch.start, engine.log.durable + 1), notice=stretch.notice)
         schema = select(MESSAGES, command.columns or REPLAY_DEFAULT)
@@ -197,7 +197,7 @@ class Following:
 
     def _past(self, caller: Caller, command: Replay, stretch: Stretch) -> Iterator[tuple[pa.RecordBatch | None, int]]:
         """The past in Arrow's own batches, as long as there is much of it; and how far it went."""
-        log, relay, start = self._handover.engine.log, self._relay, stretch.start
+        log, relay, start = self._handover.engine.past, self._relay, stretch.start
         while relay is not None:
             end = log.durable + 1 if stretch.end is None else min(log.durable + 1, stretch.end)
             if relay.bytes_between(start, end) < PAST_LEAST:

@@ -1,0 +1,273 @@
+"""The archive of a running server: closed segments become Parquet files, in the bulk child; retention waits for it.
+
+    look    closed segments that are not archived yet, oldest first          on the loop, cheap
+    write   their rows into files under `.new/`                              the bulk child
+    commit  the manifest, then the files into their places                   a thread of the pool
+    merge   small files of a folder into one, in the same two steps
+
+One of these runs at a time, beside checkpoints and compaction.  Whatever fails is told and tried again; a crash leaves
+files that nobody names, which the next start removes.  What the archive has never goes from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from penstock.errors import DiskFull, LogDamaged, PenstockError, Unavailable
+from penstock.history.view import listing
+from penstock.log.archive import Shown, archive_disk
+from penstock.log.archive.manifest import Manifest, Part, commit, read, tidy
+from penstock.log.archive.planning import Run, runs
+from penstock.server.bulk.relay import asked_of
+
+if TYPE_CHECKING:
+    from penstock.config.settings import ArchiveSection
+    from penstock.log import Log, OsDisk, SegmentInfo
+
+logger = logging.getLogger("penstock.server")
+
+_T = TypeVar("_T")
+
+ROOM = 64 << 20
+"""Bytes of the disk that archiving leaves free, beside what the log holds back for itself."""
+
+RETRY_BEATS = 60
+"""After a failure it is tried again in so many beats."""
+
+
+class Jobs(Protocol):
+    """Who does the work: the bulk child."""
+
+    async def run(
+        self, job: str, *, progress: Callable[[int, int], object] | None = None, **values: object
+    ) -> dict[str, Any]:
+        """The result of a job.  Raises what the job raises, and Unavailable."""
+        ...
+
+
+class Archiving:
+    """The archive of one log.  Belongs to the loop, but for what says otherwise."""
+
+    def __init__(self, log: Log, settings: ArchiveSection, data: Path, bulk: Jobs, pool: Executor) -> None:
+        """`data`: the data folder.  What is wrong with the archive is told in `why`; then nothing is archived."""
+        self.folder = str((data / settings.folder).absolute())
+        self.why: str | None = None  # it does not work at the moment
+        self.archived = self.merged = 0  # segments and files since the start
+        self.failures = 0
+        self.stopping = False
+        self._log, self._settings, self._bulk, self._pool = log, settings, bulk, pool
+        self._disk: OsDisk
+        self._running: asyncio.Future[None] | None = None
+        self._wait = 0  # beats until the next try
+        self._failed = set[int]()  # first LSNs of segments that cannot be read
+        self._unmerged = frozenset[str]()  # files that could not be merged
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self.manifest = Manifest(log.origin)
+        try:
+            self._disk = archive_disk(self.folder)
+            self._open()
+        except (OSError, LogDamaged) as error:
+            self.why = f"the archive in {self.folder} cannot be used: {error}"
+            logger.error("%s; nothing is archived, and retention waits", self.why)
+        self.broken = self.why is not None  # until the next start
+
+    def _open(self) -> None:
+        found = read(self._disk)
+        if found is not None and found.origin != self._log.origin:
+            raise LogDamaged(
+                f"it belongs to the data folder with origin {found.origin}, and this one has {self._log.origin}; name "
+                "another folder in [log] archive"
+            )
+        self.manifest = found or self.manifest
+        for name in tidy(self._disk, found):
+            logger.info("the archive's unfinished file %s was removed", name)
+        self.manifest = self.manifest._replace(gone=())
+
+    # -- any thread
+
+    @property
+    def first_lsn(self) -> int | None:
+        """The first LSN that is archived; None: nothing is."""
+        return self.manifest.first or None
+
+    def has(self, segment: SegmentInfo) -> bool:
+        """Whether all of a segment is archived, and it may go as far as the archive is concerned."""
+        return not self.broken and self.manifest.has(segment.first, segment.last)
+
+    def shown(self) -> Shown | None:
+        """For readers; None when there is nothing to read.  LogDamaged when what is there cannot be used."""
+        if self.broken:
+            raise LogDamaged(self.why or "the archive cannot be used")
+        manifest = self.manifest
+        return Shown(self.folder, manifest.number, self._log.whole_from) if manifest.spans else None
+
+    def behind(self) -> int:
+        """Closed segments that are not archived yet."""
+        return sum(not self.manifest.has(one.first, one.last) for one in self._log.segments()[:-1])
+
+    def told(self) -> dict[str, object]:
+        """For people: what is archived."""
+        manifest = self.manifest
+        return {
+            "folder": self.folder, "spans": [list(span) for span in manifest.spans], "files": len(manifest.files),
+            "rows": manifest.rows, "bytes": manifest.size, "behind": self.behind(), "why": self.why,
+        }  # fmt: skip
+
+    # -- the loop
+
+    def beat(self) -> None:
+        """Once a second: begin what is due."""
+        if self.broken or self.stopping or (self._running is not None and not self._running.done()):
+            return
+        if self._wait:
+            self._wait -= 1
+            return
+        log = self._log
+        segments = log.segments()
+        seen = (len(segments), segments[-1].first, self.manifest.number)
+        if seen != self._seen:
+            self._seen = seen
+            self._running = asyncio.ensure_future(self._guarded())
+
+    def stop(self) -> None:
+        """Begin nothing more; what runs ends with the bulk child."""
+        self.stopping = True
+
+    async def rest(self) -> None:
+        """Wait until nothing runs."""
+        while self._running is not None and not self._running.done():
+            await asyncio.wait([self._running])
+
+    async def _guarded(self) -> None:
+        try:
+            while await self.step():
+                pass
+        except Unavailable as error:
+            if not self.stopping:
+                self._failure(error)
+        except (OSError, PenstockError) as error:
+            self._failure(error)
+
+    def _failure(self, error: Exception) -> None:
+        self.failures += 1
+        self._wait = RETRY_BEATS
+        self._seen = (0, 0, 0)
+        text = str(error)
+        if text != self.why:
+            logger.warning("the archive: %s; retention waits, and it is tried again in a minute", text)
+        self.why = text
+
+    def planned(self) -> list[Run]:
+        """What is to be archived, oldest first."""
+        return runs(self._log.segments(), self.manifest, self._failed)
+
+    async def run_now(self, *, dry_run: bool = False) -> dict[str, object]:
+        """The next step at once, for who asks again until nothing is `left`; with `dry_run`, what there is to do.
+
+        Raises LogDamaged, DiskFull, OSError, Unavailable.
+        """
+        if self.broken:
+            raise LogDamaged(self.why or "the archive cannot be used")
+        planned = self.planned()
+        told: dict[str, object] = {
+            "planned": [run.plain() for run in planned], "done": 0, "left": sum(run.segments for run in planned),
+        }  # fmt: skip
+        if not dry_run:
+            await self.rest()
+            if self.stopping:
+                raise Unavailable("the server stops")
+            before, ended = self.archived, asyncio.get_running_loop().create_future()
+            self._running = ended
+            try:
+                worked = await self.step()
+            finally:
+                ended.set_result(None)
+            left = sum(run.segments for run in self.planned())
+            told |= {"done": self.archived - before, "left": left, "worked": worked}
+        return {**told, **self.told()}
+
+    async def step(self) -> bool:
+        """Archive the oldest that is due, or merge files once; whether there was something to do."""
+        if self.stopping:
+            return False
+        due = self.planned()
+        if due:
+            await self._archive(due[0])
+        elif not await self._merge():
+            return False
+        self.why = None
+        return True
+
+    async def _archive(self, run: Run) -> None:
+        self._check_room(run.bytes)
+        values: dict[str, Any] = {
+            "folder": self.folder, "start": run.start, "end": run.end, "token": secrets.token_hex(4),
+            "compression": self._settings.compression, "topics": self._settings.topics,
+        }  # fmt: skip
+
+        async def ask() -> dict[str, Any]:
+            listed = await self._off(lambda: listing(self._log, run.start, run.end).plain())
+            return await self._bulk.run("archive", log=listed, **values)
+
+        try:
+            made = await asked_of(ask)
+        except LogDamaged as error:
+            if run.segments > 1:
+                await self._archive(run.first_alone())  # the others are not held up by one that is damaged
+                return
+            self._failed.add(run.start)
+            logger.error("the archive: %s; retention stays behind it", error)
+            return
+        parts = [Part(*one) for one in made["parts"]]
+        await self._commit(self.manifest.with_files(run.start, run.end, parts, self._log.vias.table()))
+        self.archived += run.segments
+        logger.info("LSNs %d to %d archived: %d files", run.start, run.end - 1, len(parts))
+
+    async def _merge(self) -> bool:
+        from penstock.log.archive.merging import plan
+
+        manifest = self.manifest
+        mergeable = manifest._replace(files=tuple(one for one in manifest.files if one.path not in self._unmerged))
+        old = await self._off(partial(plan, mergeable, self._settings.file_bytes))
+        if old is None:
+            return False
+        self._check_room(sum(part.bytes for part in old))
+        try:
+            made = await self._bulk.run(
+                "archive_merge", folder=self.folder, parts=[list(part) for part in old], token=secrets.token_hex(4),
+                compression=self._settings.compression,
+            )  # fmt: skip
+        except LogDamaged as error:
+            logger.error("the archive: %s", error)
+            self._unmerged |= {part.path for part in old}
+            return True
+        await self._commit(self.manifest.replaced(old, Part(*made["part"])))
+        self.merged += len(old)
+        return True
+
+    async def _commit(self, manifest: Manifest) -> None:
+        def work() -> None:
+            commit(self._disk, manifest)
+            self.manifest = manifest  # before files move: who lists it finds them under either name
+            tidy(self._disk, manifest)
+
+        await self._off(work)
+        self.manifest = manifest._replace(gone=())
+
+    def _check_room(self, size: int) -> None:
+        """DiskFull rather than take what the log may need."""
+        settings = self._log.settings
+        need = size + ROOM + settings.low_space + settings.reserve
+        free = self._disk.free()
+        if free < need:
+            raise DiskFull(f"the archive waits: {self.folder} has {free} bytes free, and {need} are asked for")
+
+    async def _off(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
