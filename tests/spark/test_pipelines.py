@@ -9,17 +9,20 @@ import pyarrow.dataset
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from penstock.config.load import load_mapping
 from penstock.errors import NotFound, SettingsError
 from penstock.spark.pipelines.definition import Definition
-from penstock.spark.pipelines.pipeline import Pipeline, Place
+from penstock.spark.pipelines.pipeline import Pipeline
+from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where
 from spark_lab import Lab, forget_last_commit, sentence
 
 
 def define(**given: Any) -> Definition:
-    base = {"from": {"queue": "flights", "vhost": "/", "columns": "json"}, "trigger": 0}
-    given["to"] = [{"vhost": "/", **one} for one in given["to"]]
-    return Definition.of({**base, **given})
+    """By the settings, as a file has them."""
+    base = {"from": {"queue": "flights"}, "trigger": "0s"}
+    settings = load_mapping({"pipeline": [{**base, **given}]})
+    return Definition.of(settings.pipeline[0].model_dump(mode="json", by_alias=True))
 
 
 def run(lab: Lab, definition: Definition, folder: Path) -> Any:
@@ -68,9 +71,18 @@ def test_topic_and_tables_of_one_query(lab: Lab, tmp_path: Path) -> None:
     assert sorted(row["id"] for row in table(tmp_path / "eu")) == wanted
     assert len(lab.ids("odd")) == 10
 
-    changed = define(name="split", sql="SELECT id FROM input", to=[{"topic": "eu"}])
-    with pytest.raises(SettingsError, match="pipeline split has changed since its checkpoint was made"):
-        run(lab, changed, tmp_path / "spark")
+    # What remembers nothing goes on from its checkpoint with another definition, but not with another queue or a sum.
+    lab.publish("flights", [200])
+    run(lab, define(name="split", sql="SELECT id FROM input", to=[{"topic": "eu"}]), tmp_path / "spark")
+    assert lab.ids("eu") == [*wanted, 200]
+    lab.declare("other")
+    lab.publish("other", [1])
+    for given, told in (
+        ({"from": {"queue": "other"}, "sql": "SELECT id FROM input"}, "it reads queue other now, and the checkpoint"),
+        ({"sql": "SELECT count(*) AS n FROM input"}, "it remembers something between batches now"),
+    ):
+        with pytest.raises(SettingsError, match=f"pipeline split has changed since its checkpoint was made: {told}"):
+            run(lab, define(name="split", to=[{"topic": "eu"}], **given), tmp_path / "spark")
 
 
 def test_a_complete_aggregate_replaces_its_snapshot(lab: Lab, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -16,17 +17,26 @@ import pytest
 from penstock.cli.supervisor import Supervisor, login
 from penstock.config.load import load_mapping
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
-from penstock.spark.pipelines.driver import FAILURES_MAX, Driver, Running
+from penstock.spark.pipelines.definition import Definition, Input
+from penstock.spark.pipelines.driver import Driver
+from penstock.spark.pipelines.running import FAILURES_MAX, Running
 
 
 class Scripted:
     """A pipeline whose starts do what the script says: raise an error, or give a query."""
 
-    def __init__(self, *script: Any) -> None:
+    def __init__(self, *script: Any, **given: Any) -> None:
         self.script = list(script)
-        self.definition = type("Definition", (), {"name": "scripted"})
+        self.definition = Definition("scripted", (Input("input", queue="q", mode="queue"),), (), **given)
+        self.changed = False
 
-    def start(self, spark: object) -> Any:
+    def note_code(self) -> None:
+        self.changed = False
+
+    def code_changed(self) -> bool:
+        return self.changed
+
+    def start(self, spark: object, *, once: bool = False) -> Any:
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
@@ -36,22 +46,33 @@ class Scripted:
 class Query:
     """A query that has finished these batches, and then ended with an error or not."""
 
-    def __init__(self, batches: int, error: str | None = None) -> None:
+    def __init__(self, batches: int, error: str | None = None, *, active: bool = True) -> None:
         offsets = {"endOffset": "{}", "latestOffset": None}
-        progress = {"batchId": batches - 1, "numInputRows": 10, "processedRowsPerSecond": 1.0, "durationMs": {}}
+        progress = {"batchId": batches - 1, "numInputRows": 10, "durationMs": {"triggerExecution": 7}}
         self.lastProgress = {**progress, "sources": [offsets]} if batches else None
-        self.isActive = error is None
+        self.isActive = active and error is None
+        self.stopped = False
         self.id = "q"
         self._error = error
 
     def exception(self) -> str | None:
         return self._error
 
+    def stop(self) -> None:
+        self.stopped, self.isActive = True, False
+
+    @property
+    def recentProgress(self) -> list[Any]:  # noqa: N802 - Spark's name
+        return [{**self.lastProgress, "batchId": number} for number in range(int(self.lastProgress["batchId"]) + 1)]
+
+
+LATER = itertools.count(2, 2)
+
 
 def looked(one: Running, times: int) -> Running:
     """After so many looks with all pauses over."""
     for _ in range(times):
-        one.look(None, one.next_try + 1.0)
+        one.look(None, one.next_try + next(LATER))
     return one
 
 
@@ -69,7 +90,8 @@ def test_a_finished_batch_forgives_failures() -> None:
     looked(one, 10)
     assert (one.failures, one.error) == (5, "stream 's' is now read by another")
     looked(one, 2)
-    assert (one.state, one.failures, one.batch, one.rows, one.error) == ("running", 0, 2, 10, None)
+    assert (one.state, one.failures, one.error) == ("running", 0, None)
+    assert (one.figures.batch, one.figures.rows, one.figures.batch_ms) == (2, 10, 7)
 
 
 def test_a_setting_that_cannot_work_is_not_tried_again() -> None:
@@ -77,8 +99,49 @@ def test_a_setting_that_cannot_work_is_not_tried_again() -> None:
     assert (one.state, one.starts, one.status()["error"]) == ("failed", 1, "changed")
 
 
+def test_a_failed_pipeline_starts_again_when_its_definition_or_its_code_changes() -> None:
+    broken = Scripted(SettingsError("no such column"), SettingsError("still none"), Query(1))
+    one = looked(Running(broken), 3)  # type: ignore[arg-type]
+    assert (one.state, one.starts) == ("failed", 1)
+    broken.changed = True
+    assert looked(one, 3).error == "still none"
+    other = Scripted(Query(2), Query(3))
+    one.replace(other)  # type: ignore[arg-type]
+    assert (looked(one, 2).state, one.starts, one.error) == ("running", 3, None)
+    query = one.query
+    other.changed = True
+    looked(one, 3)
+    assert (query.stopped, one.state, one.starts) == (True, "running", 4)
+
+
+def test_a_schedule_runs_at_its_times_and_after_failures_waits_for_the_next() -> None:
+    wall = 1_000_000_000.0  # 01:46:40 UTC
+    done, failing = Query(1, active=False), [NotFound("not yet")] * FAILURES_MAX
+    pipeline = Scripted(done, *failing, Query(2), schedule="0 2 * * * Z")
+    one = Running(pipeline, wall=lambda: wall)  # type: ignore[arg-type]
+    assert (one.state, one.status()["next_try"]) == ("scheduled", "2001-09-09T02:00:00Z")
+    begun = one.next_try
+    one.look(None, begun - 1)
+    assert one.starts == 0
+    one.look(None, begun)
+    assert one.state == "running"
+    one.look(None, begun + 1)
+    assert (one.state, one.figures.rows, one.next_try) == ("scheduled", 10, begun + 1 + 800)
+    for _ in range(FAILURES_MAX):
+        one.look(None, one.next_try)
+    assert (one.state, one.error, one.starts) == ("scheduled", "not yet", 1 + FAILURES_MAX)
+
+
+def test_a_single_run_ends() -> None:
+    good = Running(Scripted(Query(1, active=False), schedule="every 1h"), once=True)  # type: ignore[arg-type]
+    assert (looked(good, 3).state, good.is_over, good.starts) == ("done", True, 1)
+    bad = Running(Scripted(NotFound("no message yet")), once=True)  # type: ignore[arg-type]
+    assert (looked(bad, 3).state, bad.is_over, bad.failure and bad.failure.exit_status) == ("failed", True, 1)
+
+
 def test_one_driver_a_folder(tmp_path: Path) -> None:
-    job = {"url": "penstock://localhost", "folder": str(tmp_path), "pipelines": []}
+    pipeline = {"name": "p", "from": {"queue": "q"}, "to": [{"topic": "t"}], "sql": "SELECT 1"}
+    job = {"url": "penstock://localhost", "folder": str(tmp_path), "pipelines": [pipeline]}
     started, other = threading.Event(), Driver(job)
     first = Driver(job)
     first._run = lambda: (started.set(), first.stopping.wait(30))  # type: ignore[method-assign,assignment]
@@ -86,7 +149,7 @@ def test_one_driver_a_folder(tmp_path: Path) -> None:
     thread.start()
     try:
         assert started.wait(10)
-        with pytest.raises(DataFolderInUse, match="another process runs the pipelines of"):
+        with pytest.raises(DataFolderInUse, match=f"process {os.getpid()} runs pipeline p of"):
             other.run()
     finally:
         first.stopping.set()

@@ -142,6 +142,7 @@ def check(
 
     Example: penstock check penstock.toml
     """
+    from penstock.config.pipelines import ONLY
     from penstock.errors import ExpressionError, SettingsError
 
     settings = read_settings(config, {}, tell=not json)
@@ -163,8 +164,9 @@ def check(
         for key in EXPRESSIONS
     ]
     filters += [
-        ("default", f'[[pipeline]] "{pipeline.name}" from.filter', pipeline.source.filter, "")
+        ("default", f'[[pipeline]] "{pipeline.name}" from{"" if name == ONLY else f".{name}"}.filter', one.filter, "")
         for pipeline in settings.pipeline
+        for name, one in pipeline.source.items()
     ]
     for origin, place, text, key in filters:
         if text is None:

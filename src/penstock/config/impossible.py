@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from penstock.config.actions import wrong_actions
 from penstock.config.hints import known_name
+from penstock.config.pipelines import ONLY
 from penstock.config.places import Path_
 from penstock.config.settings import Settings
 from penstock.config.telling import Problem
@@ -43,7 +46,7 @@ def impossible(settings: Settings) -> list[Problem]:
         *((("entitlement", index), one.vhost) for index, one in enumerate(settings.entitlement)),
         *((("view", index), one.vhost) for index, one in enumerate(settings.view)),
         *((("conflated_topic", index), one.vhost) for index, one in enumerate(settings.conflated_topic)),
-        *((("pipeline", index, "from"), one.source.vhost) for index, one in enumerate(settings.pipeline)),
+        *_places_of_pipelines(settings),
     ]
     for section, vhosts in (
         ("permission", [one.vhost for one in settings.permission]),
@@ -76,4 +79,36 @@ def impossible(settings: Settings) -> list[Problem]:
         Problem((one.section, one.place, one.key), one.why)
         for one in wrong_views(settings.view, settings.conflated_topic, named["queue"])
     ]
+    problems += _views_of_pipelines(settings)
+    return problems
+
+
+def _places_of_pipelines(settings: Settings) -> Iterator[tuple[Path_, str]]:
+    """Everything of pipelines that is in a vhost, and in which."""
+    for index, one in enumerate(settings.pipeline):
+        for name, source in one.source.items():
+            yield ("pipeline", index, "from", *([] if name == ONLY else [name])), source.vhost
+        for place, to in enumerate(one.to):
+            yield ("pipeline", index, "to", place), to.vhost
+
+
+def _views_of_pipelines(settings: Settings) -> list[Problem]:
+    """Outputs that keep the last row of each key: their topics, and who else says what the key is."""
+    problems: list[Problem] = []
+    keys = {(one.vhost, one.exchange, one.name): one.key for one in settings.topic}
+    computed = {(one.vhost, one.name) for one in settings.view}
+    for index, pipeline in enumerate(settings.pipeline):
+        for place, to in enumerate(pipeline.to):
+            if to.view is None:
+                continue
+            path, topic = ("pipeline", index, "to", place), (to.vhost, to.exchange, to.view)
+            known = keys.get(topic)
+            if (to.vhost, to.view) in computed:
+                problems.append(Problem((*path, "view"), f"[[view]] {to.view!r} is computed by the server itself"))
+            elif not to.keys and not known:
+                problems.append(Problem((*path, "view"), "needs a key, here or in a [[topic]], as in key = ['id']"))
+            elif to.keys and known is not None and known != to.keys:
+                problems.append(Problem((*path, "key"), f"is {', '.join(to.keys)}, and elsewhere {', '.join(known)}"))
+            elif to.keys:
+                keys[topic] = to.keys
     return problems

@@ -185,6 +185,10 @@ def _as_written(path: Path_, data: object) -> Path_:
     for part in path:
         if isinstance(part, int) and isinstance(data, Mapping):
             continue
+        if isinstance(data, Mapping) and part == "from" and "inputs" in data:
+            part = "inputs"
+        if out[-1:] == ["from"] and isinstance(data, Mapping) and part not in data:
+            continue  # the one input of a pipeline has no name there
         out.append(part)
         if isinstance(data, Mapping):
             data = cast("Mapping[object, object]", data).get(part)

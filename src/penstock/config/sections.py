@@ -4,9 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from penstock.units import parse_duration, parse_size
+
+MIB = 1 << 20
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+
+
+def _duration(value: object) -> int:
+    return parse_duration(_with_unit(value, "s"))
+
+
+def _size(value: object) -> int:
+    return parse_size(_with_unit(value, "B"))
+
+
+def _with_unit(value: object, unit: str) -> str:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError(f"{value} needs a unit: write '{value}{unit}' if that is meant")
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text with a unit")
+    return value
+
+
+Duration: TypeAlias = Annotated[int, BeforeValidator(_duration), Field(json_schema_extra={"unit": "duration"})]
+Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(json_schema_extra={"unit": "size"})]
 
 
 class Section(BaseModel):

@@ -28,15 +28,13 @@ from pydantic import (
 from penstock.config.actions import ActionSection
 from penstock.config.entitlements import EntitlementSection, PermissionSection
 from penstock.config.message_types import NATIVE_TYPE, wrong_type
+from penstock.config.pipelines import Pipeline, Spark
 from penstock.config.ruling_sections import AddressSection, OperatorPolicySection, PolicySection
-from penstock.config.sections import Name, Section
+from penstock.config.sections import MIB, Duration, Name, Section, Size
 from penstock.config.views import ConflatedSection, ViewSection
 from penstock.records.actions import Action
 from penstock.records.settings import QueueSettings
 from penstock.records.sow import wrong
-from penstock.units import parse_duration, parse_size
-
-MIB = 1 << 20
 
 
 class Address(NamedTuple):
@@ -47,22 +45,6 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def _duration(value: object) -> int:
-    return parse_duration(_with_unit(value, "s"))
-
-
-def _size(value: object) -> int:
-    return parse_size(_with_unit(value, "B"))
-
-
-def _with_unit(value: object, unit: str) -> str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise ValueError(f"{value} needs a unit: write '{value}{unit}' if that is meant")
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text with a unit")
-    return value
 
 
 def _address(value: object) -> object:
@@ -80,8 +62,6 @@ def _address(value: object) -> object:
     return Address(bare, int(port))
 
 
-Duration: TypeAlias = Annotated[int, BeforeValidator(_duration), Field(json_schema_extra={"unit": "duration"})]
-Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(json_schema_extra={"unit": "size"})]
 Listen: TypeAlias = Annotated[Address | None, BeforeValidator(_address)]
 Number: TypeAlias = StrictInt | StrictFloat
 
@@ -336,108 +316,6 @@ class Queue(Section):
     given: frozenset[str] = Field(default=frozenset(), description="The keys that are written there.")
 
 
-class PipelineFrom(Section):
-    """`from` of a pipeline: one queue or one topic."""
-
-    queue: Name | None = Field(default=None, description="The queue to read.")
-    topic: Name | None = Field(default=None, description="Or the topic to read.")
-    exchange: str = Field(default="", description="The topic's exchange.")
-    vhost: Name = Field(default="/", description="Its vhost.")
-    mode: Literal["queue", "log"] | None = Field(
-        default=None, description="`queue` settles what it read, `log` consumes nothing.  Default: by what is read."
-    )
-    filter: str | None = Field(default=None, description="An expression that the server applies.")
-    columns: str = Field(default="json", description="Columns of the body: `json` to infer, or a Spark DDL schema.")
-    max_rows: StrictInt = Field(default=100_000, ge=1, description="Most rows of one batch.")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> PipelineFrom:
-        if (self.queue is None) == (self.topic is None):
-            raise ValueError("a pipeline reads from either a queue or a topic")
-        if self.mode == "queue" and self.queue is None:
-            raise ValueError("mode 'queue' needs a queue; a topic is read in mode 'log'")
-        if self.mode == "log" and self.queue is not None:
-            raise ValueError("mode 'log' reads a topic: name the topic that the queue views, or read in mode 'queue'")
-        if self.reads == "queue" and self.filter is not None:
-            raise ValueError("in mode 'queue' the queue's own filter decides: set `filter` on the queue")
-        if self.queue is not None and self.exchange:
-            raise ValueError("an exchange goes with a topic, not with a queue")
-        return self
-
-    @property
-    def reads(self) -> Literal["queue", "log"]:
-        """The mode in force."""
-        return self.mode or ("queue" if self.queue is not None else "log")
-
-
-class PipelineTo(Section):
-    """One of `to`: a topic, a queue, or a folder of Parquet files."""
-
-    topic: Name | None = Field(default=None, description="Publish the rows to this topic as JSON.")
-    queue: Name | None = Field(default=None, description="Publish the rows to this queue's topic.")
-    table: Name | None = Field(default=None, description="Write the rows as Parquet into this folder.")
-    exchange: str = Field(default="", description="The topic's exchange.")
-    vhost: Name = Field(default="/", description="The topic's or queue's vhost.")
-
-    @model_validator(mode="after")
-    def _one_target(self) -> PipelineTo:
-        if sum(name is not None for name in (self.topic, self.queue, self.table)) != 1:
-            raise ValueError("each output is exactly one of topic, queue and table")
-        return self
-
-
-class Expectation(Section):
-    """One of `expect`: what every input row must satisfy."""
-
-    that: Name = Field(description="A Spark SQL condition over the input columns.")
-    otherwise: Literal["dead-letter", "drop", "fail"] = Field(
-        default="dead-letter", description="What happens to other rows."
-    )
-    topic: Name | None = Field(default=None, description="Where dead letters go; needed with `dead-letter`.")
-
-    @model_validator(mode="after")
-    def _target(self) -> Expectation:
-        if (self.otherwise == "dead-letter") != (self.topic is not None):
-            raise ValueError("a topic goes with otherwise = 'dead-letter', and only with it")
-        return self
-
-
-class Pipeline(Section):
-    """`[[pipeline]]`"""
-
-    name: Name = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="Its name, also of its stream and its checkpoint folder."
-    )
-    source: PipelineFrom = Field(alias="from", description="What it reads.")
-    sql: Name | None = Field(default=None, description="A SELECT over `input`.")
-    python: Name | None = Field(
-        default=None, pattern=r"^[\w.]+:[\w.]+$", description="Or module:function, from DataFrame to DataFrame."
-    )
-    to: tuple[PipelineTo, ...] = Field(min_length=1, description="One output or several; a batch is visible in all.")
-    trigger: Duration = Field(default=5_000_000, ge=0, description="Time between batches; 0s as fast as it can.")
-    output_mode: Literal["append", "update", "complete"] | None = Field(
-        default=None, description="As Spark has it.  Default: complete for aggregates, append otherwise."
-    )
-    expect: tuple[Expectation, ...] = Field(default=(), description="Checks on input rows.")
-
-    @model_validator(mode="after")
-    def _one_transform(self) -> Pipeline:
-        if (self.sql is None) == (self.python is None):
-            raise ValueError("a pipeline has either sql or python")
-        return self
-
-
-class Spark(Section):
-    """`[spark]`"""
-
-    master: Name = Field(default="local[*]", description="Where pipelines run.")
-    checkpoints: str | None = Field(
-        default=None, description="Folder of Spark's checkpoints.  Default: `spark` in the data."
-    )
-    memory: Size = Field(default=1024 * MIB, ge=256 * MIB, description="Heap of a pipeline's driver.")
-    conf: dict[str, str] = Field(default_factory=dict[str, str], description="More settings of Spark.")
-
-
 class Settings(Section):
     """The whole file."""
 
@@ -468,6 +346,17 @@ class Settings(Section):
     def users(self) -> tuple[User, ...]:
         """Who may log in: the users of the file, or guest."""
         return self.user or (GUEST,)
+
+    @property
+    def topics(self) -> tuple[TopicSection, ...]:
+        """The declared topics, and those with a key that pipelines write and no `[[topic]]` names."""
+        named = {(one.vhost, one.exchange, one.name): one for one in self.topic}
+        for pipeline in self.pipeline:
+            for to in pipeline.to:
+                if to.view is not None and to.keys:
+                    made = TopicSection(name=to.view, exchange=to.exchange, vhost=to.vhost, key=to.keys)
+                    named.setdefault((to.vhost, to.exchange, to.view), made)
+        return tuple(named.values())
 
     @property
     def vhosts(self) -> tuple[str, ...]:

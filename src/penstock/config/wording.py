@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from penstock.config.hints import known_name
@@ -82,15 +83,21 @@ def in_our_words(details: ErrorDetails) -> Problem:
 def _keys_at(path: Path_) -> list[str]:
     """Keys that the table at `path` may have."""
     model: type[BaseModel] = Settings
+    keyed = False
     for name in path:
-        if isinstance(name, int):
+        if isinstance(name, int) or keyed:  # a place in a list, or a name that the file gave
+            keyed = False
             continue
         field = next((one for key, one in model.model_fields.items() if name in {key, one.alias}), None)
         inner = None if field is None else _model_in(field.annotation)
         if inner is None:
             return []
-        model = inner
+        model, keyed = inner, _origin(field) is dict
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _origin(field: FieldInfo | None) -> object:
+    return None if field is None else get_origin(field.annotation)
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:

@@ -105,7 +105,7 @@ def test_everything_that_may_be_said() -> None:
         ),
     )
     [pipeline] = settings.pipeline
-    assert pipeline.source.reads == "queue"
+    assert pipeline.source["input"].reads == "queue"
     assert [target.topic or target.table for target in pipeline.to] == ["revenue", "out/revenue"]
     assert "secret" not in repr(settings)
 

@@ -154,7 +154,7 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
                 arguments=dict(exchange.arguments),
                 passive=False,
             )
-    for index, topic in enumerate(settings.topic):
+    for index, topic in enumerate(settings.topics):
         with _placed(settings, "topic", index, topic.name):
             core.declare_topic(now(), topic.vhost, topic.exchange, topic.name, topic.declared())
     present_queues = {(queue.vhost, queue.name): queue for queue in core.queues()}

@@ -1,15 +1,18 @@
-"""A pipeline as the driver gets it: plain values from the settings, and the digest that ties a checkpoint to them."""
+"""A pipeline as the driver gets it: plain values from the settings."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import field
 from typing import Any, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from penstock.records.dataclass import dataclass
+
+ONLY = "input"
+"""The name of the input of a pipeline that has one and does not name it."""
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +23,97 @@ class Output:
     table: str | None
     exchange: str = ""
     vhost: str = "/"
+    partition_by: tuple[str, ...] = ()
+    view: bool = False  # the topic keeps the last row of each key
+    key: tuple[str, ...] = ()  # of the view: paths such as `/region`
 
     @property
     def text(self) -> str:
         """For people."""
-        return f"table {self.table}" if self.table is not None else f"topic {self.topic}"
+        if self.table is not None:
+            return f"table {self.table}"
+        name = f"{self.exchange}/{self.topic}" if self.exchange else self.topic
+        return f"{'view' if self.view else 'topic'} {name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What each input row must satisfy, and what becomes of the others."""
+    """What each input row should satisfy, and what becomes of the others."""
 
     that: str
-    otherwise: str  # dead-letter, drop, fail
+    otherwise: str  # keep, drop, fail, dead-letter
     topic: str | None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One thing that is read."""
+
+    name: str  # as SQL has it
+    queue: str | None = None
+    topic: str | None = None
+    view: str | None = None
+    table: str | None = None
+    log: bool = False
+    exchange: str = ""
+    vhost: str = "/"
+    mode: str = "log"  # queue, log, table
+    filter: str | None = None
+    columns: str = "json"  # `json`, or DDL
+    max_rows: int = 100_000
+    start: str | None = None
+    watermark: tuple[str, int] | None = None  # column, microseconds
+    dedup: tuple[str, ...] = ()
+    format: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    refresh_us: int | None = None
+    expect: tuple[Check, ...] = ()
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it brings new rows with every batch."""
+        return self.mode != "table"
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.log:
+            return "log"
+        kind = "queue" if self.queue else "topic" if self.topic else "view" if self.view else "table"
+        name = self.queue or self.topic or self.view or self.table
+        return f"{kind} {self.exchange}/{name}" if self.exchange else f"{kind} {name}"
+
+    @classmethod
+    def of(cls, name: str, source: Mapping[str, Any], expect: object = None) -> Input:
+        """From its JSON form; `expect`: that of the pipeline."""
+        queue, topic = source.get("queue"), source.get("topic")
+        mode = "table" if queue is None and topic is None else "log" if queue is None else "queue"
+        watermark = source.get("watermark")
+        return cls(
+            name,
+            queue,
+            topic,
+            source.get("view"),
+            source.get("table"),
+            bool(source.get("log")),
+            source.get("exchange") or "",
+            source.get("vhost") or "/",
+            mode if mode == "table" else source.get("mode") or mode,
+            source.get("filter"),
+            source.get("columns") or "json",
+            int(source.get("max_rows") or 100_000),
+            source.get("start"),
+            None if watermark is None else (str(watermark["column"]), int(watermark["delay"])),
+            tuple(source.get("dedup") or ()),
+            source.get("format"),
+            dict(source.get("options") or {}),
+            source.get("refresh"),
+            tuple(
+                Check(one["that"], one["otherwise"], one.get("topic"), one.get("name") or one["that"])
+                for one in cast("list[dict[str, Any]]", source.get("expect") or expect or ())
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,51 +121,73 @@ class Definition:
     """One pipeline.  Its name is also that of its stream and of its checkpoint folder."""
 
     name: str
-    queue: str | None
-    topic: str | None
-    exchange: str
-    vhost: str
-    mode: str  # queue, log
-    filter: str | None
-    columns: str  # `json`, or DDL
-    max_rows: int
-    sql: str | None
-    python: str | None
+    inputs: tuple[Input, ...]
     to: tuple[Output, ...]
-    trigger_us: int
-    output_mode: str | None
-    expect: tuple[Check, ...]
+    sql: str | None = None
+    python: str | None = None
+    trigger_us: int = 0
+    schedule: str | None = None
+    output_mode: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Definition:
         """From the JSON form of a `[[pipeline]]` (durations in microseconds)."""
         source = cast("Mapping[str, Any]", given["from"])
-        queue = source.get("queue")
+        if not all(isinstance(one, Mapping) for one in source.values()):
+            source = {ONLY: source}
+        streams = [name for name, one in source.items() if one.get("queue") or one.get("topic")]
+        expect = {streams[0]: given.get("expect")} if streams else {}
+        conf = dict(cast("Mapping[str, str]", given.get("conf") or {}))
+        if given.get("state") == "rocksdb":
+            conf.setdefault("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         return cls(
             given["name"],
-            queue,
-            source.get("topic"),
-            source.get("exchange") or "",
-            source.get("vhost") or "/",
-            source.get("mode") or ("queue" if queue is not None else "log"),
-            source.get("filter"),
-            source.get("columns") or "json",
-            int(source.get("max_rows") or 100_000),
-            given.get("sql"),
-            given.get("python"),
+            tuple(Input.of(name, one, expect.get(name)) for name, one in source.items()),
             tuple(
-                Output(one.get("topic") or one.get("queue"), one.get("table"), one.get("exchange") or "", one["vhost"])
+                Output(
+                    one.get("topic") or one.get("queue") or one.get("view"),
+                    one.get("table"),
+                    one.get("exchange") or "",
+                    one.get("vhost") or "/",
+                    tuple(one.get("partition_by") or ()),
+                    one.get("view") is not None,
+                    tuple("/" + key.removeprefix("/") for key in one.get("key") or ()),
+                )
                 for one in given["to"]
             ),
-            int(given["trigger"]),
+            given.get("sql"),
+            given.get("python"),
+            int(given.get("trigger") or 0),
+            given.get("schedule"),
             given.get("output_mode"),
-            tuple(Check(one["that"], one["otherwise"], one.get("topic")) for one in given.get("expect") or ()),
+            conf,
         )
 
-    def digest(self) -> str:
-        """Changes when rows would come out otherwise; how often and how much at once is nothing to a checkpoint."""
-        told = {name: value for name, value in asdict(self).items() if name not in ("max_rows", "trigger_us")}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    @property
+    def vhost(self) -> str:
+        """Of all inputs on the server."""
+        return next((one.vhost for one in self.inputs if one.table is None), "/")
+
+    @property
+    def streams(self) -> tuple[Input, ...]:
+        """The inputs that bring new rows, in order: also that of the sources in the checkpoint."""
+        return tuple(one for one in self.inputs if one.is_stream)
+
+    def stream_of(self, one: Input) -> str:
+        """The name under which the server knows how far an input is read."""
+        return self.name if one.name == ONLY and len(self.inputs) == 1 else f"{self.name}.{one.name}"
+
+    @property
+    def settled_stream(self) -> str | None:
+        """The one queue that a commit of the outputs settles; several are settled by the next batch."""
+        queues = [one for one in self.streams if one.mode == "queue"]
+        return self.stream_of(queues[0]) if len(queues) == 1 else None
+
+    @property
+    def refresh_us(self) -> int | None:
+        """How often the tables are read again."""
+        return min((one.refresh_us for one in self.inputs if one.refresh_us), default=None)
 
 
 def with_vhost(url: str, vhost: str) -> str:

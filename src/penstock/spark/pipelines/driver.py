@@ -1,15 +1,16 @@
-"""The process that runs all pipelines: `python -m penstock.spark.pipelines.driver JOB.json`.
+"""The process that runs pipelines: `python -m penstock.spark.pipelines.driver JOB.json`.
 
-    JOB.json   {"url", "user", "password", "patience", "folder", "master", "memory", "conf", "pipelines": [...]}
+    JOB.json   {"url", "user", "password", "patience", "folder", "master", "memory", "conf", "pipelines": [...],
+                "name", "path", "once"}
 
 One Spark session, one StreamingQuery a pipeline.  A query that fails starts again from its checkpoint after a pause
-that grows; what another try cannot mend, and ten failures without a batch between them, leave it failed.
-`<folder>/status.json` says how each is.  With `--with-parent` the process ends when its standard input does.
+that grows; what another try cannot mend, and ten failures without a batch between them, leave it failed until its
+definition or its code changes.  The job file is read again when it changes.  `<folder>/status.json` says how each is,
+and the server is told the same (`reporting`).  With `--with-parent` the process ends when its standard input does.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -19,114 +20,33 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import field
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.errors import DataFolderInUse, PenstockError, SettingsError
-from penstock.records.dataclass import dataclass
+from penstock.errors import PenstockError
 from penstock.spark.local import session
 from penstock.spark.pipelines.definition import Definition
-from penstock.spark.pipelines.pipeline import Pipeline, Place
+from penstock.spark.pipelines.locks import locked
+from penstock.spark.pipelines.pipeline import Pipeline
+from penstock.spark.pipelines.place import Place
+from penstock.spark.pipelines.reporting import Reporter
+from penstock.spark.pipelines.running import FAILURES_MAX as FAILURES_MAX
+from penstock.spark.pipelines.running import Running
+from penstock.spark.pipelines.telling import quieten
+from penstock.spark.pipelines.telling import short as short
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 
 logger = logging.getLogger("penstock.pipelines")
 
 BEAT_S = 0.25
 STATUS_S = 1.0
-PAUSE_S = (0.5, 30.0)
-FAILURES_MAX = 10
-"""Failures without a finished batch between them after which a pipeline is left alone."""
+STARTS_AT_ONCE = 4
+STOP_S = 8.0
+"""How long queries may take to stop; Spark takes them up where they were."""
 
-
-@dataclass
-class Running:
-    """One pipeline and how it is."""
-
-    pipeline: Pipeline
-    state: str = "waiting"  # waiting, running, failed
-    query: Any = None
-    failures: int = 0  # since the last finished batch
-    starts: int = 0
-    error: str | None = None
-    batch: int | None = None
-    rows: int = 0  # of finished batches, in this process
-    progress: dict[str, Any] = field(default_factory=dict[str, Any])
-    next_try: float = 0.0
-
-    def look(self, spark: Any, now: float) -> None:
-        """Start it, or see how it goes."""
-        if self.state == "failed":
-            return
-        if self.query is None:
-            if now >= self.next_try:
-                self._start(spark, now)
-            return
-        self._note_progress()
-        if not self.query.isActive:
-            failure = self.query.exception()
-            self.query = None
-            self._failed("the query ended by itself" if failure is None else short(str(failure)), now)
-
-    def _start(self, spark: Any, now: float) -> None:
-        self.starts += 1
-        try:
-            self.query = self.pipeline.start(spark)
-        except SettingsError as error:
-            self.state, self.error = "failed", str(error)
-            logger.error("%s", error)
-        except Exception as error:  # noqa: BLE001 - Spark raises what it likes, and one pipeline must not stop the others
-            self._failed(str(error) if isinstance(error, PenstockError) else short(str(error)), now)
-        else:
-            self.state = "running"
-
-    def _failed(self, error: str, now: float) -> None:
-        self.failures += 1
-        self.error = error
-        pause = min(PAUSE_S[0] * 2 ** (self.failures - 1), PAUSE_S[1])
-        self.next_try = now + pause
-        self.state = "failed" if self.failures >= FAILURES_MAX else "waiting"
-        logger.error("pipeline %s: %s", self.pipeline.definition.name, error)
-
-    def _note_progress(self) -> None:
-        last: Any = self.query.lastProgress
-        if last is None or (self.batch == last["batchId"] and not last["numInputRows"]):
-            return
-        if last["batchId"] != self.batch:
-            self.batch = int(last["batchId"])
-            self.rows += int(last["numInputRows"] or 0)
-            self.failures = 0
-            self.error = None
-        source = last["sources"][0]
-        self.progress = {
-            "input_rows": last["numInputRows"],
-            "rows_per_second": last["processedRowsPerSecond"],
-            "duration_ms": last["durationMs"].get("triggerExecution"),
-            "offset": source["endOffset"],
-            "latest": source["latestOffset"],
-        }
-
-    def status(self) -> dict[str, Any]:
-        """As the status file has it."""
-        return {
-            "state": self.state,
-            "batch": self.batch,
-            "rows": self.rows,
-            "failures": self.failures,
-            "starts": self.starts,
-            "error": self.error,
-            "query": str(self.query.id) if self.query is not None else None,
-            **self.progress,
-        }
-
-
-def short(text: str) -> str:
-    """The sentence that matters of a Spark error: our own last one, else the last line of the Python part."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("penstock.errors.")]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    return next((line for line in lines if not line.startswith(("at ", "File ", "Traceback"))), text)[:500]
+CONF = {"spark.scheduler.mode": "FAIR", "spark.sql.streaming.stopTimeout": "5s"}
 
 
 class Driver:
@@ -134,67 +54,131 @@ class Driver:
 
     pipeline_class: type[Pipeline] = Pipeline
 
-    def __init__(self, job: dict[str, Any]) -> None:
-        patience = float(job.get("patience") or DEFAULT_PATIENCE_S)
+    def __init__(self, job: dict[str, Any], job_file: Path | None = None) -> None:
+        """job_file: where `job` came from, if it is to be read again when it changes."""
         self.job = job
         self.folder = Path(job["folder"]).absolute()
+        self.name = str(job.get("name") or "driver")
         self.stopping = threading.Event()
+        self.once = bool(job.get("once"))
+        self.executor = ThreadPoolExecutor(STARTS_AT_ONCE, "penstock-start")
+        self.all = [self._running(one) for one in self._pipelines(job)]
+        self.reporter: Reporter | None = None
+        self._job_file = job_file
+        self._job_stamp = _stamp(job_file)
+        self._locks = ExitStack()
+
+    def _pipelines(self, job: dict[str, Any]) -> list[Pipeline]:
+        patience = float(job.get("patience") or DEFAULT_PATIENCE_S)
         place = Place(Where(job["url"], job.get("user"), job.get("password"), patience), self.folder)
         definitions = [Definition.of(one) for one in cast("list[dict[str, Any]]", job["pipelines"])]
-        self.all = [Running(self.pipeline_class(definition, place)) for definition in definitions]
+        return [self.pipeline_class(definition, place) for definition in definitions]
+
+    def _running(self, pipeline: Pipeline) -> Running:
+        return Running(pipeline, executor=self.executor, once=self.once)
 
     def run(self) -> None:
-        """Until `stopping` is set.  DataFolderInUse when another driver has these checkpoints."""
+        """Until `stopping` is set, or all is over where each runs once.
+
+        Raises DataFolderInUse when another driver has one of these checkpoints.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "driver.lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise DataFolderInUse(f"another process runs the pipelines of {self.folder}") from None
+        for path in reversed(cast("list[str]", self.job.get("path") or [])):
+            if path not in sys.path:
+                sys.path.insert(0, path)
+        with self._locks:
+            for one in self.all:
+                self._locks.enter_context(locked(self.folder, one.name))
             self._run()
 
     def _run(self) -> None:
-        scratch = self.folder / "scratch"
+        scratch = self.folder / ("scratch" if self.name == "driver" else f"scratch-{self.name}")
         shutil.rmtree(scratch, ignore_errors=True)  # a killed driver leaves its files
-        self.write_status("starting")
-        spark = session(self.job["master"], memory=self.job["memory"], folder=scratch, conf=self.job.get("conf"))
+        self.reporter = Reporter(self)
+        self.reporter.tell("starting")
+        conf = {**CONF, **cast("dict[str, str]", self.job.get("conf") or {})}
+        spark = session(self.job["master"], memory=self.job["memory"], folder=scratch, conf=conf)
+        self.reporter.start()
         try:
             told = 0.0
             while not self.stopping.is_set():
                 now = time.monotonic()
+                self._look_at_job()
                 for one in self.all:
                     one.look(spark, now)
                 if now - told >= STATUS_S:
-                    self.write_status("running")
+                    self.reporter.tell("running")
                     told = now
+                if self.once and all(one.is_over for one in self.all):
+                    break
                 self.stopping.wait(BEAT_S)
         finally:
-            for one in self.all:
-                if one.query is not None:
-                    one.query.stop()
-            self.write_status("stopped")
+            self._stop()
+            self.reporter.stop()
             spark.stop()
+            shutil.rmtree(scratch, ignore_errors=True)
 
-    def write_status(self, state: str) -> None:
-        """For `penstock pipeline status` and whoever else looks."""
-        told = {
-            "state": state,
-            "pid": os.getpid(),
-            "time": time.time(),
-            "pipelines": {one.pipeline.definition.name: one.status() for one in self.all},
-        }
-        aside = self.folder / "status.json.part"
-        aside.write_text(json.dumps(told))
-        os.replace(aside, self.folder / "status.json")
+    def _stop(self) -> None:
+        """All at once; what does not stop in time ends with the process."""
+        stops = ThreadPoolExecutor(max(1, len(self.all)), "penstock-stop")
+        _, late = wait([stops.submit(one.stop) for one in self.all], STOP_S)
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        stops.shutdown(wait=False)
+        if late:
+            logger.warning("%d pipelines did not stop within %g s and end with the process", len(late), STOP_S)
+
+    def _look_at_job(self) -> None:
+        """Take in a changed job file: pipelines that are new, gone, or otherwise."""
+        stamp = _stamp(self._job_file)
+        if self._job_file is None or stamp == self._job_stamp:
+            return
+        self._job_stamp = stamp
+        try:
+            self.take(json.loads(self._job_file.read_text()))
+        except (OSError, ValueError, KeyError, PenstockError) as error:
+            logger.error("the changed %s is not taken: %s", self._job_file, error)
+
+    def take(self, job: dict[str, Any]) -> None:
+        """Go on with these pipelines; what is as it was is left alone."""
+        present = {one.name: one for one in self.all}
+        wanted = {pipeline.definition.name: pipeline for pipeline in self._pipelines(job)}
+        moved = any(job.get(key) != self.job.get(key) for key in ("url", "user", "password", "patience"))
+        for name, pipeline in wanted.items():
+            if name not in present:
+                self._locks.enter_context(locked(self.folder, name))
+                logger.info("pipeline %s is new", name)
+                self.all.append(self._running(pipeline))
+            elif moved or pipeline.definition != present[name].pipeline.definition:
+                logger.info("pipeline %s has changed", name)
+                present[name].replace(pipeline)
+        for name in present.keys() - wanted.keys():
+            logger.info("pipeline %s is gone from the settings", name)
+            self.all.remove(present[name])
+            self.executor.submit(present[name].stop)
+        self.job = job
+
+    @property
+    def exit_status(self) -> int:
+        """0, or that of the first failure where each pipeline runs once."""
+        failed = [one for one in self.all if one.state == "failed"] if self.once else []
+        return next((one.failure.exit_status if one.failure else 1 for one in failed), 0)
+
+
+def _stamp(path: Path | None) -> tuple[int, int]:
+    try:
+        status = os.stat(path) if path is not None else None
+    except FileNotFoundError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_ino) if status is not None else (0, 0)
 
 
 def main(arguments: Sequence[str], driver_class: type[Driver] = Driver) -> int:
     """Run the job file; 0 when it was told to stop."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.ERROR)
+    quieten()
     with_parent = "--with-parent" in arguments
     [job_file] = [one for one in arguments if one != "--with-parent"]
-    driver = driver_class(json.loads(Path(job_file).read_text()))
+    driver = driver_class(json.loads(Path(job_file).read_text()), Path(job_file))
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: driver.stopping.set())
     if with_parent:
@@ -204,7 +188,7 @@ def main(arguments: Sequence[str], driver_class: type[Driver] = Driver) -> int:
     except PenstockError as error:
         logger.error("%s", error)
         return error.exit_status
-    return 0
+    return driver.exit_status
 
 
 def _watch(stopping: threading.Event) -> None:
@@ -215,4 +199,7 @@ def _watch(stopping: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)  # threads that wait for a server that is gone do not hold the process

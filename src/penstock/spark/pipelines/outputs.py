@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import PreconditionFailed
+from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
 from penstock.spark.remote import Where, remote
@@ -67,8 +67,13 @@ class Outputs:
         """InvalidArgument unless topics can take rows of these columns; PreconditionFailed for a folder in the way."""
         for target in self.targets:
             if target.table is None:
-                outgoing(schema, target.topic)
-            elif self.complete:
+                fields = outgoing(schema, target.topic).fields
+                refuse_keyless(fields, target)
+                continue
+            if not schema.fields:
+                raise InvalidArgument(f"{target.text}: there is no column to write")
+            refuse_partitions(schema.names, target)
+            if self.complete:
                 refuse_folder(Path(target.table).absolute())
 
     def __call__(self, frame: Any, batch: int) -> None:
@@ -94,7 +99,7 @@ class Outputs:
                     stages += self.staged(frame, query, batch, target)
                     ran = True
                 else:
-                    ran |= self.write_table(frame, Path(target.table).absolute(), f"{query[:8]}-{batch:09d}")
+                    ran |= self.write_table(frame, target, f"{query[:8]}-{batch:09d}")
             if not ran:
                 run(frame)
             self.commit(query, batch, stages)
@@ -113,16 +118,17 @@ class Outputs:
         settle = None if self.settle_stream is None or planned is None else (self.settle_stream, planned)
         commit(self.where, query, batch, stages, settle)
 
-    def write_table(self, frame: Any, folder: Path, name: str) -> bool:
+    def write_table(self, frame: Any, to: Output, name: str) -> bool:
         """A directory of Parquet files for this batch; False when an earlier try has put it there."""
+        folder = Path(str(to.table)).absolute()
         if self.complete:
             refuse_folder(folder)
             snapshots = folder.with_name(f"{folder.name}.snapshots")
-            wrote = write_folder(frame, snapshots, name)
+            wrote = write_folder(frame, snapshots, name, to.partition_by)
             point(folder, snapshots / name)
             forget(snapshots, keep=name)
             return wrote
-        return write_folder(frame, folder, f"penstock_batch={name}")
+        return write_folder(frame, folder, f"penstock_batch={name}", to.partition_by)
 
 
 def run(frame: Any) -> None:
@@ -130,7 +136,7 @@ def run(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def write_folder(frame: Any, parent: Path, name: str) -> bool:
+def write_folder(frame: Any, parent: Path, name: str, partition_by: Sequence[str] = ()) -> bool:
     """`parent/name` with the frame as Parquet, whole or not at all; False if it is there already."""
     final = parent / name
     if final.exists():
@@ -138,7 +144,7 @@ def write_folder(frame: Any, parent: Path, name: str) -> bool:
     parent.mkdir(parents=True, exist_ok=True)
     aside = parent / f".{name}.part"
     shutil.rmtree(aside, ignore_errors=True)
-    frame.write.mode("overwrite").parquet(f"file://{aside}")  # unquoted, as Hadoop reads it
+    frame.write.mode("overwrite").partitionBy(*partition_by).parquet(f"file://{aside}")  # unquoted, as Hadoop reads it
     for path in aside.rglob("*"):
         sync(path)
     sync(aside)
@@ -153,6 +159,25 @@ def refuse_folder(folder: Path) -> None:
         raise PreconditionFailed(
             f"table {folder} is a folder and should be a link to the newest snapshot: move it away"
         )
+
+
+def refuse_partitions(names: Sequence[str], target: Output) -> None:
+    """Folders are named by columns that are there, and files hold at least one more."""
+    for column in target.partition_by:
+        if column not in names:
+            raise InvalidArgument(
+                f"{target.text}: partition_by names {column!r}, and there are the columns {', '.join(names)}"
+            )
+    if target.partition_by and len(target.partition_by) >= len(names):
+        raise InvalidArgument(f"{target.text}: partition_by names every column, and none is left for the files")
+
+
+def refuse_keyless(fields: Sequence[str], target: Output) -> None:
+    """A view's rows have its key, as far as the columns show: a frame with its own bodies shows nothing."""
+    for path in target.key:
+        column = path.lstrip("/").partition("/")[0]
+        if fields and column not in fields:
+            raise InvalidArgument(f"{target.text}: its key {path} is none of the columns {', '.join(fields)}")
 
 
 def point(link: Path, folder: Path) -> None:

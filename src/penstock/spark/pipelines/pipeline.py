@@ -1,41 +1,41 @@
-"""One pipeline as one streaming query: source, checks, transform, outputs, and the papers beside its checkpoint.
+"""One pipeline as one streaming query: inputs, transform, outputs, and the papers beside its checkpoint.
 
-    <folder>/<name>/         Spark's checkpoint
-    <folder>/<name>.json     {"digest", "columns"}: what the checkpoint belongs to, and columns that were inferred
-
-A checkpoint knows nothing of options, SQL or code.  With a changed definition it would go on as if nothing had
-happened, so a pipeline whose definition no longer fits its checkpoint is refused.
+<folder>/<name>/         Spark's checkpoint
+<folder>/<name>.json     what it was made for (`papers`)
+<folder>/<name>.lock     held by the process that runs it
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.pipelines.checks import checked, refuse_twice
-from penstock.spark.pipelines.definition import Definition, with_vhost
+from penstock.spark.pipelines import code
+from penstock.spark.pipelines.checks import refuse_twice
+from penstock.spark.pipelines.definition import ONLY, Definition, with_vhost
+from penstock.spark.pipelines.inputs import Inputs
 from penstock.spark.pipelines.outputs import Outputs
-from penstock.spark.reading.options import read_options
+from penstock.spark.pipelines.papers import Papers, remembered
+from penstock.spark.pipelines.place import Place as Place
 from penstock.spark.remote import Where, remote
-from penstock.spark.source import examined
 
 logger = logging.getLogger("penstock.pipelines")
 
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where pipelines run: the server, and the folder of their checkpoints."""
+class Planned:
+    """A pipeline that Spark has understood."""
 
-    where: Where
-    folder: Path
+    frame: Any  # the result, a streaming DataFrame
+    mode: str
+    outputs: Outputs
+    papers: Papers
 
 
 class Pipeline:
@@ -50,99 +50,113 @@ class Pipeline:
         self._papers = place.folder / f"{definition.name}.json"
         url = with_vhost(place.where.url, definition.vhost)
         self.where = Where(url, place.where.user, place.where.password, place.where.patience)
+        self.inputs = Inputs(definition, self.where)
+        self._stamp: code.Stamp = ()
 
-    def start(self, spark: Any) -> Any:
-        """A running StreamingQuery.  SettingsError for what another try would not mend."""
+    def start(self, spark: Any, *, once: bool = False) -> Any:
+        """A running StreamingQuery; with `once` it ends when it has read what there is now.
+
+        Errors: SettingsError for what another try would not mend; NotFound while there is no message to infer from.
+        """
         definition = self.definition
-        columns = self._columns()
+        self.note_code()
+        old = self._old_papers()
+        planned = self.plan(spark, {} if old is None else old.columns)
+        self._refuse_misfit(old, planned.papers)
         self._tell_lost_checkpoint()
         for path in self.checkpoint.sweep():
             logger.warning("pipeline %s: removed the empty file %s, which a power cut leaves", definition.name, path)
-        session = spark.newSession()  # `input` is this pipeline's own
-        frame = session.readStream.format("penstock").options(**self._options(columns)).load()
-        frame = checked(frame, definition.expect, self.where, definition.name)
-        result = self._transformed(session, frame)
-        plan = str(result._jdf.queryExecution().analyzed().toString())
-        refuse_twice(plan, definition.expect, definition.name)
-        mode = definition.output_mode or default_mode(plan)
+        if old != planned.papers:
+            planned.papers.write(self._papers)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", definition.name)
+        writer = planned.frame.writeStream.queryName(definition.name).outputMode(planned.mode)
+        writer = writer.foreachBatch(planned.outputs).option("checkpointLocation", str(self.checkpoint.folder))
+        if once or definition.schedule is not None:
+            writer = writer.trigger(availableNow=True)
+        elif definition.trigger_us:
+            writer = writer.trigger(processingTime=f"{max(1, definition.trigger_us // 1000)} milliseconds")
+        return writer.start()
+
+    def plan(self, spark: Any, columns: Mapping[str, str | None], patience: float | None = None) -> Planned:
+        """Let Spark understand it, without running it.  Raises what is wrong with it.
+
+        columns: of inputs, as they were inferred before; `patience`: seconds to wait for a server that could tell them.
+        """
+        definition = self.definition
+        session = spark.newSession()  # names of inputs and settings are this pipeline's own
+        for name, value in definition.conf.items():
+            if name.startswith("spark.sql."):
+                session.conf.set(name, value)
+        known = {
+            one.name: columns[one.name] if one.columns == "json" and columns.get(one.name) else
+            self.inputs.columns(one, patience)
+            for one in definition.inputs
+        }  # fmt: skip
+        frame, digest = self._transformed(session, self.inputs.frames(session, known))
+        analyzed = frame._jdf.queryExecution().analyzed()
+        plan = str(analyzed.toString())
+        for one in definition.inputs:
+            refuse_twice(plan, one.expect, definition.name)
+        if not frame.isStreaming:
+            raise SettingsError(
+                f"pipeline {definition.name}: what it makes does not come from {_names(definition)}, so nothing new "
+                "would ever come"
+            )
+        mode = definition.output_mode or default_mode(plan, definition)
+        refuse_unsupported(spark, analyzed, mode, definition.name)
         outputs = self.outputs_class(
             self.where,
             definition.to,
             self.checkpoint,
-            settle_stream=definition.name if definition.mode == "queue" else None,
+            settle_stream=definition.settled_stream,
             complete=mode == "complete",
         )
-        outputs.check(result.schema)
-        writer = result.writeStream.queryName(definition.name).outputMode(mode).foreachBatch(outputs)
-        writer = writer.option("checkpointLocation", str(self.checkpoint.folder))
-        if definition.trigger_us:
-            writer = writer.trigger(processingTime=f"{max(1, definition.trigger_us // 1000)} milliseconds")
-        return writer.start()
+        outputs.check(frame.schema)
+        state = remembered(plan)
+        filters = tuple(f"filter {one.name} {one.filter}" for one in definition.streams if one.filter) if state else ()
+        store = str(session.conf.get(PROVIDER, "")).rpartition(".")[2] if state else ""
+        store = "" if store.startswith("HDFS") else store
+        papers = Papers(reads(definition), known, (*state, *filters), mode, store, digest)
+        return Planned(frame, mode, outputs, papers)
 
-    def _options(self, columns: str) -> dict[str, str]:
-        definition, where = self.definition, self.where
-        given = {
-            "url": where.url,
-            "user": where.user,
-            "password": where.password,
-            "patience": f"{where.patience:g}s",
-            "queue": definition.queue,
-            "topic": definition.topic,
-            "exchange": definition.exchange,
-            "mode": definition.mode,
-            "stream": definition.name,
-            "filter": definition.filter,
-            "maxRowsPerTrigger": str(definition.max_rows),
-            "schema": columns,
-        }
-        return {name: value for name, value in given.items() if value}
+    def note_code(self) -> None:
+        """Remember which of the user's files this run is made of."""
+        if self.definition.python is not None:
+            self._stamp = code.watched(self.definition.python)
 
-    def _columns(self) -> str:
-        """DDL of the body's columns: as given, as inferred once, or inferred now.
+    def code_changed(self) -> bool:
+        """Whether the user's files are not those of the last start any more."""
+        python = self.definition.python
+        return python is not None and code.watched(python) != self._stamp
 
-        Errors: SettingsError for a definition that does not fit the checkpoint; NotFound while there is no message to
-        infer from.
-        """
-        definition, digest = self.definition, self.definition.digest()
-        papers = self._read_papers()
-        if papers is not None and papers.get("digest") != digest and self.checkpoint.exists:
-            raise SettingsError(
-                f"pipeline {definition.name} has changed since its checkpoint was made: put the old definition back, "
-                f"give the new one another name, or delete {self.checkpoint.folder} to start it anew"
-            )
-        if papers is not None and papers.get("digest") == digest:
-            return str(papers["columns"])
-        columns = definition.columns
-        if columns == "json":
-            given = {
-                key: value for key, value in self._options("").items() if key not in ("schema", "maxRowsPerTrigger")
-            }
-            columns = examined(read_options(given))
-        self.place.folder.mkdir(parents=True, exist_ok=True)
-        aside = self._papers.with_suffix(".part")
-        aside.write_text(json.dumps({"digest": digest, "columns": columns}))
-        os.replace(aside, self._papers)
-        return columns
-
-    def _read_papers(self) -> dict[str, Any] | None:
+    def _old_papers(self) -> Papers | None:
         try:
-            found: Any = json.loads(self._papers.read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError:
+            found = Papers.read(self._papers)
+        except (ValueError, TypeError, KeyError) as error:
             if self.checkpoint.exists:
                 raise SettingsError(
-                    f"{self._papers} cannot be read, so the checkpoint may not fit: delete both to start anew"
+                    f"{self._papers} cannot be read ({error}), so the checkpoint may not fit: delete both to start anew"
                 ) from None
             return None
-        return cast("dict[str, Any]", found)
+        return found if self.checkpoint.exists or found is None else Papers((), found.columns)
+
+    def _refuse_misfit(self, old: Papers | None, new: Papers) -> None:
+        why = old.misfit(new) if old is not None and self.checkpoint.exists else None
+        if why is not None:
+            raise SettingsError(
+                f"pipeline {self.definition.name} has changed since its checkpoint was made: {why}; put the old "
+                f"definition back, give the new one another name, or delete {self.checkpoint.folder} to start it anew"
+            )
 
     def _tell_lost_checkpoint(self) -> None:
         """A stream that has moved on without the checkpoint: say which batch comes again."""
         if self.checkpoint.exists:
             return
+        mine = {self.definition.stream_of(one) for one in self.definition.streams if one.mode == "queue"}
+        if not mine:
+            return
         for stream in remote(self.where).act("streams")["streams"]:
-            if stream["stream"] == self.definition.name and stream["planned"] > stream["floor"]:
+            if stream["stream"] in mine and stream["planned"] > stream["floor"]:
                 logger.warning(
                     "pipeline %s starts without its checkpoint, and its stream is settled up to batch %d: batch %d was "
                     "planned before and is delivered again",
@@ -151,27 +165,53 @@ class Pipeline:
                     stream["planned"],
                 )
 
-    def _transformed(self, session: Any, frame: Any) -> Any:
+    def _transformed(self, session: Any, frames: Mapping[str, Any]) -> tuple[Any, str | None]:
+        """The result, and the hash of the user's code if there is any."""
         definition = self.definition
         if definition.sql is not None:
-            frame.createOrReplaceTempView("input")
-            return session.sql(definition.sql)
-        return load_function(str(definition.python), definition.name)(frame)
+            for name, frame in frames.items():
+                frame.createOrReplaceTempView(name)
+            return session.sql(definition.sql), None
+        loaded = code.load(str(definition.python), definition.name)
+        self.note_code()
+        result = loaded.function(frames[ONLY]) if list(frames) == [ONLY] else loaded.function(**frames)
+        if not hasattr(result, "writeStream"):
+            raise SettingsError(
+                f"pipeline {definition.name}: {definition.python} gives {type(result).__name__} and should give a "
+                "DataFrame"
+            )
+        return result, loaded.digest
 
 
-def default_mode(plan: str) -> str:
-    """`complete` for an aggregate without a watermark, `append` for everything else."""
-    aggregate = "Aggregate [" in plan
-    return "complete" if aggregate and "EventTimeWatermark" not in plan else "append"
+def reads(definition: Definition) -> tuple[str, ...]:
+    """The streams that a checkpoint has offsets of, in their order."""
+    return tuple(f"{one.text}" + (f" in vhost {one.vhost}" if one.vhost != "/" else "") for one in definition.streams)
 
 
-def load_function(text: str, pipeline: str) -> Callable[[Any], Any]:
-    """`module:function` of the settings.  SettingsError when it is not there."""
-    module, _, name = text.partition(":")
+def _names(definition: Definition) -> str:
+    return " and ".join(one.name for one in definition.streams)
+
+
+def default_mode(plan: str, definition: Definition) -> str:
+    """For an aggregate without a watermark `complete`, or `update` where all it has are views; else `append`.
+
+    With a watermark and views alone `update` too: a view shows a window while it grows.
+    """
+    if "~Aggregate [" not in plan and "~Distinct" not in plan:
+        return "append"
+    if all(to.view for to in definition.to):
+        return "update"
+    return "append" if "EventTimeWatermark" in plan else "complete" if "~Aggregate [" in plan else "update"
+
+
+def refuse_unsupported(spark: Any, analyzed: Any, mode: str, pipeline: str) -> None:
+    """SettingsError for what Spark cannot do on a stream, which it says only when a query starts."""
+    jvm: Any = spark._jvm
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise SettingsError(f"pipeline {pipeline}: python = {text!r} cannot be loaded: {error}") from error
-    return cast("Callable[[Any], Any]", found)
+        checker.checkForStreaming(analyzed, getattr(modes, mode.capitalize())())
+    except Exception as error:  # noqa: BLE001 - py4j's or pyspark's, by what Spark raises
+        from penstock.spark.pipelines.telling import short
+
+        raise SettingsError(f"pipeline {pipeline}: {short(str(error))}") from None

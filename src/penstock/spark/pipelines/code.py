@@ -1,0 +1,142 @@
+"""The user's own code: loaded by name, noticed when its files change, and sent to Spark's workers with each query.
+
+Code that lies beside the module is the user's, wherever the function reaches it.  It travels by value: workers need no
+copy of it, and never run an old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from penstock.errors import SettingsError
+from penstock.records.dataclass import dataclass
+
+Stamp = tuple[tuple[str, int, int], ...]
+"""Files with their times and sizes."""
+
+_LIBRARIES = tuple(str(Path(path).resolve()) for path in (*sysconfig.get_paths().values(), sys.prefix))
+
+_lock = threading.Lock()
+_loaded: dict[str, tuple[Stamp, tuple[str, ...]]] = {}
+"""By top module: its files when it was imported, and the names of its modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A function of the user's, and the hash of all code of theirs that it reaches."""
+
+    function: Callable[..., Any]
+    digest: str
+
+
+def load(text: str, pipeline: str) -> Code:
+    """`module:function` of the settings, from the files as they are now.  SettingsError when it is not there."""
+    module, _, name = text.partition(":")
+    with _lock:
+        forget_changed(module)
+        try:
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except Exception as error:  # the user's code may raise whatever it likes when it is imported
+            raise SettingsError(
+                f"pipeline {pipeline}: python = {text!r} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        if not callable(found):
+            raise SettingsError(f"pipeline {pipeline}: python = {text!r} is no function")
+        modules = list(own_modules(sys.modules[module]))
+        _loaded[module] = (stamp(modules), tuple(one.__name__ for one in modules))
+        digest = hashlib.sha256()
+        for one in modules:
+            _send_by_value(one)
+            digest.update(one.__name__.encode() + b"\0" + Path(str(one.__file__)).read_bytes() + b"\0")
+        return Code(cast("Callable[..., Any]", found), digest.hexdigest())
+
+
+def load_function(text: str, pipeline: str) -> Callable[..., Any]:
+    """The function alone."""
+    return load(text, pipeline).function
+
+
+def watched(text: str) -> Stamp:
+    """What changes when the code behind `module:function` does, be it loaded or not yet there."""
+    module = text.partition(":")[0]
+    known = _loaded.get(module)
+    if known is not None:
+        return tuple(_stamped(path) for path, _, _ in known[0])
+    parts = module.split(".")
+    folders = [Path(folder or ".") for folder in sys.path]
+    files = [folder.joinpath(*parts) for folder in folders]
+    return tuple(
+        told for file in files for path in (f"{file}.py", f"{file}/__init__.py") if (told := _stamped(path))[1] >= 0
+    )
+
+
+def forget_changed(module: str) -> None:
+    """Let the next import read the files anew, if they are not what was imported."""
+    known = _loaded.get(module)
+    if known is None or tuple(_stamped(path) for path, _, _ in known[0]) == known[0]:
+        return
+    for path, _, _ in known[0]:
+        # Compiled code is told apart by whole seconds and size, and an edit may keep both.
+        Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
+    for name in known[1]:
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    del _loaded[module]
+
+
+def own_modules(module: ModuleType) -> Iterator[ModuleType]:
+    """The module and what it reaches beside it, each once, in order of their names."""
+    file = Path(str(module.__file__)).resolve()
+    root = file.parents[module.__name__.count(".") + (file.name == "__init__.py")]
+    found = {module.__name__: module}
+    waiting = [module]
+    while waiting:
+        for value in list(vars(waiting.pop()).values()):
+            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            other = sys.modules.get(name) if isinstance(name, str) else None
+            if other is not None and other.__name__ not in found and _is_own(other, root):
+                found[other.__name__] = other
+                waiting.append(other)
+    return iter([found[name] for name in sorted(found)])
+
+
+def _is_own(module: ModuleType, root: Path) -> bool:
+    if module.__name__.partition(".")[0] in ("penstock", "pyspark", "__main__"):
+        return False
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return False
+    path = Path(file).resolve()
+    return path.is_relative_to(root) and not str(path).startswith(_LIBRARIES)
+
+
+def stamp(modules: list[ModuleType]) -> Stamp:
+    """Their files with time and size."""
+    return tuple(_stamped(str(one.__file__)) for one in modules)
+
+
+def _stamped(path: str) -> tuple[str, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (path, -1, -1)
+    return (path, status.st_mtime_ns, status.st_size)
+
+
+def _send_by_value(module: ModuleType) -> None:
+    from pyspark import cloudpickle as untyped
+
+    pickling: Any = untyped
+    pickling.register_pickle_by_value(module)

@@ -1,0 +1,138 @@
+"""What is known of a pipeline while it runs: rows, speed, lag, time of a batch, size of its state, rows that failed.
+
+Read from Spark's progress, batch by batch, so that none is missed where several end between two looks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any, cast
+
+from penstock.records.dataclass import dataclass
+from penstock.spark.pipelines.checks import OBSERVED
+from penstock.spark.pipelines.definition import Definition
+
+WINDOW_S = 10.0
+"""Rows a second are those of so long."""
+
+
+@dataclass
+class Figures:
+    """Of one pipeline, in this process."""
+
+    definition: Definition
+    batch: int | None = None  # the last one that is done
+    rows: int = 0  # of input, all batches
+    batches: int = 0
+    batch_rows: int = 0
+    batch_ms: int | None = None
+    batch_time: float | None = None  # when it was done, seconds since the epoch
+    state_rows: int = 0
+    state_bytes: int = 0
+    watermark: str | None = None
+    behind: dict[str, int] = field(default_factory=dict[str, int])  # topics: records of the log after the last batch
+    failed: dict[str, int] = field(default_factory=dict[str, int])  # by rule
+    checked: int = 0
+    recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+
+    def note(self, query: Any, now: float, wall: float) -> bool:
+        """Take in what has ended since the last look; whether a batch did."""
+        last: Any = query.lastProgress
+        if last is None:
+            return False
+        number = int(last["batchId"])
+        fresh: list[Any] = []
+        if self.batch is None or number > self.batch:
+            if self.batch is not None and number > self.batch + 1:
+                fresh = [one for one in query.recentProgress if self.batch < int(one["batchId"]) < number]
+            fresh.append(last)
+        done = [one for one in fresh if _is_done(one)]
+        for one in done:
+            self._batch(one, now, wall)
+        self._sources(last)
+        return bool(done)
+
+    def _batch(self, progress: Any, now: float, wall: float) -> None:
+        rows = int(progress["numInputRows"] or 0)
+        self.batch = int(progress["batchId"])
+        self.batches += 1
+        self.rows += rows
+        self.batch_rows = rows
+        duration = progress["durationMs"].get("triggerExecution")
+        self.batch_ms = None if duration is None else int(duration)
+        self.batch_time = wall
+        self.recent.append((now, rows))
+        operators = cast("Sequence[Any]", _get(progress, "stateOperators") or ())
+        self.state_rows = sum(int(_get(one, "numRowsTotal") or 0) for one in operators)
+        self.state_bytes = sum(int(_get(one, "memoryUsedBytes") or 0) for one in operators)
+        self.watermark = cast("Mapping[str, str]", _get(progress, "eventTime") or {}).get("watermark")
+        self._rules(_get(progress, "observedMetrics") or {})
+
+    def _rules(self, observed: Any) -> None:
+        for one in self.definition.streams:
+            counts = observed.get(f"{OBSERVED}{one.name}") if one.expect else None
+            if counts is None:
+                continue
+            self.checked += int(counts[0] or 0)
+            for place, check in enumerate(one.expect):
+                self.failed[check.name] = self.failed.get(check.name, 0) + int(counts[place + 1] or 0)
+
+    def _sources(self, progress: Any) -> None:
+        """How far behind the log each topic is: records of whatever kind, an upper end of its messages."""
+        for one, source in zip(self.definition.streams, progress["sources"], strict=False):
+            if one.mode != "log":
+                continue
+            end, latest = _lsn(source["endOffset"]), _lsn(source["latestOffset"])
+            if end is not None and latest is not None:
+                self.behind[one.name] = max(0, latest - end)
+
+    def rate(self, now: float) -> float:
+        """Rows a second, over the last seconds."""
+        while self.recent and self.recent[0][0] < now - WINDOW_S:
+            self.recent.popleft()
+        return round(sum(rows for _, rows in self.recent) / WINDOW_S, 1)
+
+    def told(self, now: float) -> dict[str, Any]:
+        """As a status has them."""
+        return {
+            "batch": self.batch,
+            "batches": self.batches,
+            "rows": self.rows,
+            "rows_per_second": self.rate(now),
+            "batch_rows": self.batch_rows,
+            "batch_ms": self.batch_ms,
+            "batch_time": self.batch_time,
+            "state_rows": self.state_rows,
+            "state_bytes": self.state_bytes,
+            "watermark": self.watermark,
+            "expect": {
+                "rows": self.checked,
+                "failed": {check.name: self.failed.get(check.name, 0) for one in self.definition.streams
+                           for check in one.expect},
+            },
+        }  # fmt: skip
+
+
+def _is_done(progress: Any) -> bool:
+    """Idle triggers report too, with the number of the batch that would come next."""
+    durations = progress["durationMs"]
+    return bool(progress["numInputRows"]) or "addBatch" in durations
+
+
+def _get(progress: Any, name: str) -> Any:
+    if isinstance(progress, Mapping):
+        return cast("Mapping[str, Any]", progress).get(name)
+    return getattr(progress, name, None)
+
+
+def _lsn(offset: Any) -> int | None:
+    """Of the offset of a topic, which Spark gives as text."""
+    try:
+        found: Any = json.loads(offset) if isinstance(offset, str) else offset
+    except ValueError:
+        return None
+    value: Any = cast("dict[str, Any]", found).get("lsn") if isinstance(found, dict) else None
+    return value if isinstance(value, int) else None

@@ -1,0 +1,98 @@
+"""What a pipeline reads, as frames: streams of queues and topics, and tables that are read when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.records.dataclass import dataclass
+from penstock.spark.pipelines.checks import checked
+from penstock.spark.pipelines.definition import Definition, Input
+from penstock.spark.reading.options import read_options
+from penstock.spark.remote import Where
+from penstock.spark.source import examined
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of one pipeline, on one server."""
+
+    definition: Definition
+    where: Where
+
+    def columns(self, one: Input, patience: float | None = None) -> str | None:
+        """DDL of the columns of its bodies: as given, or by its first messages.  None for files that tell their own.
+
+        Raises NotFound while there is no message to tell by, Unavailable when no server answers within the patience.
+        """
+        if one.columns != "json":
+            return one.columns
+        if one.table is not None or one.log:
+            return None
+        where = (
+            self.where if patience is None else Where(self.where.url, self.where.user, self.where.password, patience)
+        )
+        given = {name: value for name, value in self.options(one, None, where).items() if name != "maxRowsPerTrigger"}
+        return examined(read_options(given))
+
+    def options(self, one: Input, columns: str | None, where: Where | None = None) -> dict[str, str]:
+        """Options of `format("penstock")`."""
+        where = where or self.where
+        given = {
+            "url": where.url,
+            "user": where.user,
+            "password": where.password,
+            "patience": f"{where.patience:g}s",
+            "queue": one.queue,
+            "topic": one.topic,
+            "view": one.view,
+            "log": "true" if one.log else None,
+            "exchange": one.exchange,
+            "filter": one.filter,
+            "startingBookmark": one.start,
+            "schema": columns,
+        }
+        if one.is_stream:
+            given |= {
+                "mode": one.mode,
+                "stream": self.definition.stream_of(one),
+                "maxRowsPerTrigger": str(one.max_rows),
+            }
+        return {name: value for name, value in given.items() if value}
+
+    def frames(self, session: Any, columns: Mapping[str, str | None]) -> dict[str, Any]:
+        """A frame for each input, by name; `columns` as told before."""
+        return {one.name: self.frame(session, one, columns.get(one.name)) for one in self.definition.inputs}
+
+    def frame(self, session: Any, one: Input, columns: str | None) -> Any:
+        """Its rows: checked, with their watermark, each once where that is asked for."""
+        if not one.is_stream:
+            return self._table(session, one, columns)
+        frame = session.readStream.format("penstock").options(**self.options(one, columns)).load()
+        frame = checked(frame, one.expect, self.where, self.definition.name, one.name)
+        if one.watermark is not None:
+            column, delay_us = one.watermark
+            frame = frame.withWatermark(column, f"{delay_us} microseconds")
+        return frame.dropDuplicatesWithinWatermark(list(one.dedup)) if one.dedup else frame
+
+    def _table(self, session: Any, one: Input, columns: str | None) -> Any:
+        if one.table is None:
+            return session.read.format("penstock").options(**self.options(one, columns)).load()
+        reader = session.read.format(file_format(one)).options(**one.options)
+        if columns is not None:
+            reader = reader.schema(columns)
+        return reader.load(location(one.table))
+
+
+def file_format(one: Input) -> str:
+    """As it is given, or as the name ends."""
+    if one.format is not None:
+        return one.format
+    name = str(one.table).lower().removesuffix(".gz")
+    return next((kind for kind in ("csv", "json") if name.endswith(f".{kind}")), "parquet")
+
+
+def location(table: str) -> str:
+    """A folder as Spark takes it: one of this machine unless it says otherwise."""
+    return table if "://" in table else f"file://{Path(table).absolute()}"

@@ -1,0 +1,255 @@
+"""One pipeline and how it is: started, watched, started again after a pause, given up, or waiting for its time.
+
+waiting    will be started, at once or after a pause       starting   Spark is planning it
+running    its query runs                                  scheduled  waits for its next time
+done       a single run has ended                          failed     left alone until it changes
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.errors import PenstockError, SettingsError
+from penstock.records.cron import parse_cron
+from penstock.spark.pipelines.figures import Figures
+from penstock.spark.pipelines.pipeline import Pipeline
+from penstock.spark.pipelines.telling import short
+
+logger = logging.getLogger("penstock.pipelines")
+
+PAUSE_S = (0.5, 30.0)
+FAILURES_MAX = 10
+"""Failures without a finished batch between them after which a pipeline is left alone."""
+
+LOOK_AT_CODE_S = 1.0
+
+
+class Running:
+    """One pipeline and how it is.  `now` is seconds that only grow, `wall` seconds since the epoch."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        executor: Executor | None = None,
+        once: bool = False,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """executor: where starts and stops are carried out, so that a slow one holds up nobody else."""
+        self.pipeline = pipeline
+        self.query: Any = None
+        self.failures = 0  # since the last finished batch
+        self.failures_total = 0
+        self.starts = 0
+        self.error: str | None = None
+        self.failure: PenstockError | None = None  # of ours, which knows its exit status
+        self.next_try = 0.0
+        self.figures = Figures(pipeline.definition)
+        self._executor = executor
+        self._once = once
+        self._wall = wall
+        self._starting: Future[Any] | None = None
+        self._stopping: Future[None] | None = None
+        self._wanted: Pipeline | None = None
+        self._looked_at_code = 0.0
+        self._started = 0.0
+        self._state = "waiting"
+        self.since = wall()
+        if pipeline.definition.schedule is not None and not once:
+            self._wait_for_time(0.0)
+
+    @property
+    def state(self) -> str:
+        """As the table above has it."""
+        return self._state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        if state != self._state:
+            self._state, self.since = state, self._wall()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen by itself."""
+        return self.state in ("failed", "done") and self._wanted is None and self._stopping is None
+
+    def look(self, spark: Any, now: float) -> None:
+        """Start it, or see how it goes."""
+        if self._stopping is not None:
+            if not self._stopping.done():
+                return
+            self._stopping = None
+        if self._starting is not None:
+            if not self._starting.done():
+                return
+            starting, self._starting = self._starting, None
+            self._has_started(starting.result, now)
+        if self._wanted is not None:
+            self._exchange(now)
+            return
+        if now - self._looked_at_code >= LOOK_AT_CODE_S and self.starts:
+            self._looked_at_code = now
+            if self.pipeline.code_changed():
+                logger.info("pipeline %s: its Python code has changed", self.name)
+                self.pipeline.note_code()
+                self.replace(self.pipeline)
+                return
+        if self.query is not None:
+            self._watch(now)
+        elif self.state in ("waiting", "scheduled") and now >= self.next_try:
+            self._start(spark, now)
+
+    @property
+    def name(self) -> str:
+        """The pipeline's."""
+        return self.pipeline.definition.name
+
+    def replace(self, pipeline: Pipeline) -> None:
+        """Go on with this definition, or with this code, from the checkpoint; a failed one is tried again."""
+        self._wanted = pipeline
+
+    def stop(self) -> None:
+        """End the query; what it was doing is done again by the next one."""
+        query, self.query = self.query, None
+        if query is None:
+            return
+        try:
+            query.stop()
+        except Exception as error:  # noqa: BLE001 - a query that does not stop goes with its process
+            logger.warning("pipeline %s: %s", self.name, short(str(error)))
+
+    def _exchange(self, now: float) -> None:
+        if self.query is not None:
+            if self._executor is not None:
+                self._stopping = self._executor.submit(self.stop)
+                return
+            self.stop()
+        assert self._wanted is not None
+        self.pipeline, self._wanted = self._wanted, None
+        if self.pipeline.definition is not self.figures.definition:
+            self.figures.definition = self.pipeline.definition
+        self.failures, self.error, self.failure, self.next_try = 0, None, None, 0.0
+        self.state = "waiting"
+        if self.pipeline.definition.schedule is not None and not self._once:
+            self._wait_for_time(now)
+
+    def _start(self, spark: Any, now: float) -> None:
+        self.starts += 1
+        self._looked_at_code = now
+        self.state = "starting"
+
+        def start() -> Any:
+            return self.pipeline.start(spark, once=self._once)
+
+        if self._executor is None:
+            self._has_started(start, now)
+        else:
+            self._starting = self._executor.submit(start)
+
+    def _has_started(self, result: Callable[[], Any], now: float) -> None:
+        try:
+            self.query = result()
+        except SettingsError as error:
+            self._give_up(error)
+        except Exception as error:  # noqa: BLE001 - Spark raises what it likes, and one pipeline must not stop the others
+            if type(error).__name__ in ("AnalysisException", "ParseException"):
+                self._give_up(SettingsError(f"pipeline {self.name}: {short(str(error))}"))
+            elif isinstance(error, PenstockError):
+                self._failed(str(error), now, error)
+            else:
+                self._failed(short(str(error)), now)
+        else:
+            self.state, self._started = "running", now
+
+    def _give_up(self, error: PenstockError) -> None:
+        """What another try would not mend."""
+        self.state, self.error, self.failure = "failed", str(error), error
+        self.failures_total += 1
+        logger.error("%s", error)
+
+    def _watch(self, now: float) -> None:
+        if self.figures.note(self.query, now, self._wall()):
+            self.failures, self.error, self.failure = 0, None, None
+        if not self.query.isActive:
+            failure = self.query.exception()
+            self.figures.note(self.query, now, self._wall())
+            self.query = None
+            definition = self.pipeline.definition
+            if failure is not None:
+                self._failed(short(str(failure)), now)
+            elif self._once:
+                self.state = "done"
+            elif definition.schedule is not None:
+                self.failures, self.error = 0, None
+                self._wait_for_time(now)
+            else:
+                self._failed("the query ended by itself", now)
+            return
+        refresh = self.pipeline.definition.refresh_us
+        if refresh is not None and now - self._started >= refresh / 1e6 and not _is_busy(self.query):
+            self.replace(self.pipeline)
+
+    def _failed(self, error: str, now: float, failure: PenstockError | None = None) -> None:
+        self.failures += 1
+        self.failures_total += 1
+        self.error, self.failure = error, failure
+        logger.error("pipeline %s: %s", self.name, error)
+        scheduled = self.pipeline.definition.schedule is not None
+        if self._once:
+            self.state = "failed"
+        elif self.failures < FAILURES_MAX:
+            self.next_try = now + min(PAUSE_S[0] * 2 ** (self.failures - 1), PAUSE_S[1])
+            self.state = "waiting"
+        elif scheduled:
+            self.failures = 0
+            self._wait_for_time(now)
+        else:
+            self.state = "failed"
+
+    def _wait_for_time(self, now: float) -> None:
+        wall = self._wall()
+        at = parse_cron(str(self.pipeline.definition.schedule)).after(int(wall * 1e6), None) / 1e6
+        self.next_try = (now or time.monotonic()) + at - wall
+        self.state = "scheduled"
+
+    def status(self, now: float | None = None) -> dict[str, Any]:
+        """As the status file, the server and a person have it."""
+        now = time.monotonic() if now is None else now
+        definition = self.pipeline.definition
+        waits = self.state in ("waiting", "scheduled") and self.next_try > now
+        return {
+            "state": self.state,
+            "since": told_time(self.since),
+            "next_try": told_time(self._wall() + self.next_try - now) if waits else None,
+            "error": self.error,
+            "failures": self.failures,
+            "failures_total": self.failures_total,
+            "starts": self.starts,
+            "query": str(self.query.id) if self.query is not None else None,
+            "reads": [one.text for one in definition.inputs],
+            "writes": [one.text for one in definition.to],
+            "when": when(self.pipeline),
+            **self.figures.told(now),
+        }
+
+
+def _is_busy(query: Any) -> bool:
+    return bool(query.status["isTriggerActive"])
+
+
+def when(pipeline: Pipeline) -> str:
+    """How often it runs, for people."""
+    definition = pipeline.definition
+    if definition.schedule is not None:
+        return definition.schedule
+    return f"every {definition.trigger_us / 1e6:g}s" if definition.trigger_us else "always"
+
+
+def told_time(wall: float) -> str:
+    """ISO 8601, UTC, to the second."""
+    return datetime.fromtimestamp(round(wall), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
