@@ -100,10 +100,25 @@ class History:
         return schema, self._records(command, end)
 
     def _records(self, command: LogRange, end: int) -> Batches:
-        for batch in joined(self._log.batches(command.from_lsn, end, command.columns)):
+        rows = self._log.batches(command.from_lsn, end, command.columns)
+        if command.kinds is not None:
+            rows = self._of_kinds(command, end)
+        for batch in joined(rows):
             if self.gone():
                 return
             yield batch.replace_schema_metadata(None)
+
+    def _of_kinds(self, command: LogRange, end: int) -> Batches:
+        """Records of some kinds alone."""
+        asked = command.columns
+        hidden = asked is not None and "kind" not in asked
+        for batch in self._log.batches(command.from_lsn, end, (*asked, "kind") if asked and hidden else asked):
+            if self.gone():
+                return
+            mask = np.isin(batch.column("kind").to_numpy(), command.kinds or ())
+            if mask.any():
+                found = batch if mask.all() else batch.filter(pa.array(mask))
+                yield found.drop_columns(["kind"]) if hidden else found
 
     # -- replay
 

@@ -21,9 +21,10 @@ class SinkCommands(Parts):
         batch: int,
         outputs: Sequence[Publishes],
         settle: tuple[str, int, int] | None = None,
+        lineage: Mapping[str, object] | None = None,
     ) -> Committed:
         """Make the outputs of a query's batch visible, once.  See `Sinks.commit`."""
-        return self._sinks.commit(self._at(now), query, batch, outputs, settle)
+        return self._sinks.commit(self._at(now), query, batch, outputs, settle, lineage)
 
     def sink_decide(
         self,
@@ -32,9 +33,10 @@ class SinkCommands(Parts):
         batch: int,
         parts: Sequence[DecidedPart],
         settle: tuple[str, int, int] | None = None,
+        lineage: Mapping[str, object] | None = None,
     ) -> Committed:
         """Commit a batch whose rows follow in chunks.  See `Sinks.decide`."""
-        return self._sinks.decide(self._at(now), query, batch, parts, settle)
+        return self._sinks.decide(self._at(now), query, batch, parts, settle, lineage)
 
     def sink_copy(self, now: Now, query: str, rows: int, outputs: Sequence[Publishes]) -> Committed:
         """The next chunk of a decided batch.  See `Sinks.copy`."""

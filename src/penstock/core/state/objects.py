@@ -165,7 +165,7 @@ class Objects:
                 self._defer(kind, values[0], load(header), values[1:])
             case Kind.ACTED:
                 self._acted.fold(name, load(header), np.frombuffer(body, dtype="<i8").tolist())
-            case Kind.MARK | Kind.BASE | Kind.TRANSACTION:
+            case Kind.MARK | Kind.BASE | Kind.TRANSACTION | Kind.LINEAGE:
                 pass  # the state that a base repeats has been folded or was given; the others change none
             case _:
                 self._shape(kind, lsn, name, load(header), body)

@@ -9,7 +9,9 @@ follow in chunks, each with a record of how far it brings them.  What is decided
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
@@ -20,9 +22,14 @@ from penstock.core.streams.streams import Streams
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Publishes
+from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import Kind
 from penstock.records.schema import GROUP_BYTES_MAX
+
+
+Output: TypeAlias = "tuple[str, str, str, int, int, int]"
+"""What a commit gave to one topic: vhost, exchange, key, first LSN, last LSN, rows.  A group's LSNs are its own, so the
+messages of that topic in this range are these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,7 @@ class Committed:
     lsn: int
     stored: int = 0  # rows that some queue or topic took
     outputs: tuple[Published, ...] = ()
+    told: tuple[Output, ...] = ()  # where the rows went, if lineage was asked for and they went in this group
 
 
 class Sinks:
@@ -52,10 +60,12 @@ class Sinks:
         batch: int,
         outputs: Sequence[Publishes],
         settle: tuple[str, int, int] | None = None,
+        lineage: Mapping[str, object] | None = None,
     ) -> Committed:
         """Publish the outputs of a batch, once.
 
         settle: (stream, epoch, batch) of the input, settled in the same group.
+        lineage: what the batch was made of, written down beside what became of it.
         Errors: PreconditionFailed when a later batch of this query was committed, or an earlier one is decided and not
         yet copied; Fenced and others as `Streams.settle`.  Nothing is written then.
         """
@@ -70,10 +80,14 @@ class Sinks:
         self._outbox.record(Kind.SINK_COMMIT, query, {"batch": batch, "rows": rows})
         self.batches[query] = batch
         published = self._publish(now, outputs)
+        told: list[Output] = []
+        if lineage is not None:
+            told = outputs_of(outputs, published)
+            self._outbox.record(Kind.LINEAGE, query, {"batch": batch, "of": lineage, "outputs": told})
         if settle is not None:
             self._streams.settle(now, *settle)
         self._outbox.end()
-        return Committed(False, self._outbox.last_lsn, sum(one.stored for one in published), published)
+        return Committed(False, self._outbox.last_lsn, sum(one.stored for one in published), published, tuple(told))
 
     def decide(
         self,
@@ -82,6 +96,7 @@ class Sinks:
         batch: int,
         parts: Sequence[DecidedPart],
         settle: tuple[str, int, int] | None = None,
+        lineage: Mapping[str, object] | None = None,
     ) -> Committed:
         """Commit a batch by naming its parts, which have rows; `copy` brings these, in this order.
 
@@ -98,6 +113,8 @@ class Sinks:
         self._outbox.record(Kind.DECIDED, query, state.header())
         self.batches[query] = batch
         self.decided[query] = state
+        if lineage is not None:
+            self._outbox.record(Kind.LINEAGE, query, {"batch": batch, "of": lineage})
         if settle is not None:
             self._streams.settle(now, *settle)
         self._outbox.end()
@@ -116,6 +133,9 @@ class Sinks:
         self._outbox.begin()
         self._outbox.record(Kind.CHUNK, query, header)
         published = self._publish(now, outputs)
+        if any(one.stored for one in published):
+            told = {"batch": state.batch, "chunk": state.chunks, "outputs": outputs_of(outputs, published)}
+            self._outbox.record(Kind.LINEAGE, query, told)
         self._outbox.end()
         if state.complete:
             del self.decided[query]
@@ -142,3 +162,31 @@ class Sinks:
         if settle is not None:
             self._streams.check(*settle)
         return False
+
+
+def outputs_of(batches: Sequence[Publishes], published: Sequence[Published]) -> list[Output]:
+    """Where the rows of a commit went, by topic, in order of their first LSN."""
+    found: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+    for batch, became in zip((one for one in batches if len(one)), published, strict=True):
+        for topic, first, last, rows in _ranges(batch, became):
+            name = topic.vhost, topic.exchange, topic.name
+            low, _, before = found.get(name, (first, 0, 0))
+            found[name] = (low, last, before + rows)
+    return [(*name, *where) for name, where in sorted(found.items(), key=lambda item: item[1])]
+
+
+def _ranges(batch: Publishes, became: Published) -> Iterator[tuple[Topic, int, int, int]]:
+    """Topic, first LSN, last LSN, rows."""
+    if not became.stored:
+        return
+    lsns = became.positions
+    if isinstance(batch.topics, Topic):
+        yield batch.topics, lsns[0], lsns[-1], len(lsns)
+        return
+    lost = became.lost()
+    stored: Iterable[Topic] = (topic for row, topic in enumerate(batch.topics) if row not in lost)
+    by_topic: dict[int, tuple[Topic, int, int, int]] = {}
+    for topic, lsn in zip(stored, lsns, strict=True):
+        before = by_topic.get(id(topic))
+        by_topic[id(topic)] = (topic, lsn, lsn, 1) if before is None else (topic, before[1], lsn, before[3] + 1)
+    yield from by_topic.values()

@@ -13,7 +13,7 @@
                 {"subscribe": {"topic", "exchange", "vhost", "filter", "sow", "delta", "no_empties", "oof", "order_by",
                                "top_n", "skip_n", "columns", "conflation", "conflation_key", "projection", "grouping",
                                "select", "fully_durable", "timestamp"}}
-                {"log": {"from", "to", "columns"}}
+                {"log": {"from", "to", "columns", "kinds"}}
                 {"plan": {"stream", "batch", "part", "parts", "columns"}}
 
 Owns names, types and ranges.  Refuses to know what a queue or a topic is.  Every error is an InvalidArgument that names
@@ -27,6 +27,7 @@ from typing import TypeAlias
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+from penstock.records.kinds import Kind
 from penstock.wire.flight import options
 from penstock.wire.flight.fields import LSN_MAX, Fields, nearest, read_json, write_json
 
@@ -179,6 +180,7 @@ class LogRange:
     from_lsn: int = 1
     to_lsn: int = LSN_MAX
     columns: tuple[str, ...] | None = None
+    kinds: tuple[int, ...] | None = None  # numbers of `records.kinds`; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +327,14 @@ def _subscribe(f: Fields) -> Subscribe:
     )
 
 
+def _kinds(f: Fields) -> tuple[int, ...] | None:
+    """Names of kinds of record, as numbers."""
+    names = f.names("kinds", [kind.name.lower() for kind in Kind])
+    return None if names is None else tuple(int(Kind[name.upper()]) for name in names)
+
+
 def _log_range(f: Fields) -> LogRange:
-    command = LogRange(f.count("from", 1), f.count("to", LSN_MAX), f.names("columns", LOG_COLUMNS))
+    command = LogRange(f.count("from", 1), f.count("to", LSN_MAX), f.names("columns", LOG_COLUMNS), _kinds(f))
     if command.from_lsn > command.to_lsn:
         raise InvalidArgument(f"log: from {command.from_lsn} is above to {command.to_lsn}")
     return command

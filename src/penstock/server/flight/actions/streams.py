@@ -193,6 +193,7 @@ class StreamActions:
 
     def _sink_commit(self, caller: Caller, f: Fields) -> Reply:
         query, batch, stages = f.name("query"), f.number("batch"), f.texts("stages")
+        lineage = f.table("lineage") or None
         inner = f.inner("settle")
         settle: Settlement | None = None
         if inner is not None:
@@ -205,14 +206,19 @@ class StreamActions:
         found = self.stages.find(query, batch, stages) if highest is None or batch > highest else []
         parts = parts_of(found)
         if parts and sum(info.bytes for _, info in found) > self.copier.limits.group_bytes:
-            committed = self._decide(caller, query, batch, parts, settle)
+            committed = self._decide(caller, query, batch, parts, settle, lineage)
         else:
             uploads = self.stages.uploads(found)
-            committed = self._handover.submit(partial(self._commit, query, batch, uploads, settle, [])).wait(None)
+            committed = self._handover.submit(partial(self._commit, query, batch, uploads, settle, lineage, [])).wait(None)
         if committed.already:
             self._catch_up(caller, query, batch)
         self.stages.drop_batch(query, batch)
-        return {"already": committed.already, "stored": committed.stored, "lsn": committed.lsn}
+        return {
+            "already": committed.already,
+            "stored": committed.stored,
+            "lsn": committed.lsn,
+            "outputs": [list(one) for one in committed.told],
+        }
 
     def _catch_up(self, caller: Caller, query: str, batch: int) -> None:
         """Wait until no batch of the query up to this one is decided and not copied."""
@@ -225,7 +231,13 @@ class StreamActions:
             self.copier.finish(query, decided).wait(caller.gone)
 
     def _decide(
-        self, caller: Caller, query: str, batch: int, parts: list[DecidedPart], settle: Settlement | None
+        self,
+        caller: Caller,
+        query: str,
+        batch: int,
+        parts: list[DecidedPart],
+        settle: Settlement | None,
+        lineage: Mapping[str, object] | None,
     ) -> Committed:
         """A batch too large for one group: decided, then copied; answered when its last row is durable."""
         names = [part.stage for part in parts]
@@ -238,7 +250,7 @@ class StreamActions:
             for vhost, exchange in {(part.vhost, part.exchange) for part in parts}:
                 core.topic(vhost, exchange, "")
             settled = None if settle is None else (settle[0], settle[1](), settle[2])
-            committed = core.sink_decide(self.engine.now(), query, batch, parts, settled)
+            committed = core.sink_decide(self.engine.now(), query, batch, parts, settled, lineage)
             self._handover.when_durable(committed.lsn, answer, committed)
 
         self.stages.hold(names)
@@ -260,6 +272,7 @@ class StreamActions:
         batch: int,
         uploads: list[tuple[StageInfo, Upload]],
         settle: Settlement | None,
+        lineage: Mapping[str, object] | None,
         before: list[Publishes],
         answer: Answer[Committed],
     ) -> None:
@@ -271,7 +284,7 @@ class StreamActions:
         publishes = stage_publishes(self.engine, uploads)
         for rows, judged in zip(publishes, before, strict=bool(before)):
             rows.judged = judged.judged
-        again = partial(self._handover.again, partial(self._commit, query, batch, uploads, settle, publishes), answer)
+        again = partial(self._handover.again, partial(self._commit, query, batch, uploads, settle, lineage, publishes), answer)
         if not self.engine.judges.ready(publishes, again):
             return
         committed = core.sink_commit(
@@ -280,6 +293,7 @@ class StreamActions:
             batch,
             publishes,
             settle=None if settle is None else (settle[0], settle[1](), settle[2]),
+            lineage=lineage,
         )
         self._handover.when_durable(committed.lsn, answer, committed)
 
