@@ -25,6 +25,7 @@ def whole() -> typer.Typer:
     from penstock.cli import (
         backups,
         converting,
+        lineage,
         logs,
         messages,
         policies,
@@ -43,6 +44,9 @@ def whole() -> typer.Typer:
     app.add_typer(queues.app, name="queue")
     app.add_typer(single.app, name="message")
     app.add_typer(logs.app, name="log")
+    pipeline = typer.Typer(no_args_is_help=True, help="Pipelines on Spark.")
+    lineage.add_to(pipeline)
+    app.add_typer(pipeline, name="pipeline")
     logs.add_audit_to(app)
     app.command()(version)
     app.callback()(_root)

@@ -115,9 +115,9 @@ class Kind(IntEnum):
     STREAM_START = 72  # name: stream; header {"start", "said", "time"}: log mode begins at this LSN, which `said` names
     STREAM_READ = 73  # name: stream; header {"time"}: somebody reads it still.  Lazy
 
-    LINEAGE = 78  # name: query id; header {"batch", "of", "outputs"?, "chunk"?}: the SINK_COMMIT, DECIDED or CHUNK of the same
-    #   group was made of what `of` says ({"pipeline"?, "inputs"?, "tables"?, ...}, as the sink was told), and its messages
-    #   are [[vhost, exchange, topic, first LSN, last LSN, rows], ...].  The fold passes it by
+    LINEAGE = 78  # name: query id; header {"batch", "of"?, "outputs"?, "chunk"?}: the SINK_COMMIT, DECIDED or CHUNK of
+    #   the same group was made of what `of` says ({"pipeline"?, "inputs"?, "tables"?, ...}, as the sink was told), and
+    #   its messages are [[vhost, exchange, topic, first LSN, last LSN, rows], ...].  The fold passes it by
 
     KEYED = 68  # body: queue id + (LSN, key) pairs, a key being 64 bits that are not 0; in one group with the rows:
     #   the keys by which the queue knows which message a newer one replaces

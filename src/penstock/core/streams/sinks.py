@@ -10,7 +10,6 @@ follow in chunks, each with a record of how far it brings them.  What is decided
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
@@ -25,7 +24,6 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import Kind
 from penstock.records.schema import GROUP_BYTES_MAX
-
 
 Output: TypeAlias = "tuple[str, str, str, int, int, int]"
 """What a commit gave to one topic: vhost, exchange, key, first LSN, last LSN, rows.  A group's LSNs are its own, so the

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
+from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.remote import Where, remote
 from penstock.spark.writing.outgoing import Outgoing, outgoing
 from penstock.spark.writing.sink import commit, stage
@@ -44,6 +46,15 @@ class Stager:
         yield pa.record_batch({"stage": pa.array(stages, pa.string())})
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A batch that is done: what its commit told, and what the server answered."""
+
+    batch: int
+    lineage: Mapping[str, object]
+    answer: Mapping[str, Any]
+
+
 class Outputs:
     """What a query does with each of its batches: give it to `foreachBatch`."""
 
@@ -55,13 +66,19 @@ class Outputs:
         *,
         settle_stream: str | None,
         complete: bool,
+        lineage: Lineage | None = None,
     ) -> None:
-        """`settle_stream`: the stream in queue mode that the query reads; its batch is settled by the commit."""
+        """`settle_stream`: the stream in queue mode that the query reads; its batch is settled by the commit.
+
+        lineage: what the batches are made of, as their commits tell it.
+        """
         self.where = where
         self.targets = tuple(targets)
         self.checkpoint = checkpoint
         self.settle_stream = settle_stream
         self.complete = complete
+        self.lineage = lineage
+        self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
 
     def check(self, schema: Any) -> None:
         """InvalidArgument unless topics can take rows of these columns; PreconditionFailed for a folder in the way."""
@@ -99,7 +116,7 @@ class Outputs:
                     stages += self.staged(frame, query, batch, target)
                     ran = True
                 else:
-                    ran |= self.write_table(frame, target, f"{query[:8]}-{batch:09d}")
+                    ran |= self.write_table(frame, target, name_of(query, batch))
             if not ran:
                 run(frame)
             self.commit(query, batch, stages)
@@ -116,7 +133,22 @@ class Outputs:
         """The one step that makes the batch done."""
         planned = None if self.settle_stream is None else self.checkpoint.planned_batch(batch)
         settle = None if self.settle_stream is None or planned is None else (self.settle_stream, planned)
-        commit(self.where, query, batch, stages, settle)
+        told = None
+        if self.lineage is not None:
+            told = self.lineage.told(self.checkpoint, batch, [self.table_of(t, query, batch) for t in self.tables])
+        answer = commit(self.where, query, batch, stages, settle, told)
+        if told is not None:
+            self.committed = [*self.committed[-99:], Committed(batch, told, answer)]
+
+    @property
+    def tables(self) -> list[str]:
+        """The folders among the targets."""
+        return [str(Path(target.table).absolute()) for target in self.targets if target.table is not None]
+
+    def table_of(self, folder: str, query: str, batch: int) -> str:
+        """The folder that has the rows of one batch."""
+        name = name_of(query, batch)
+        return f"{folder}.snapshots/{name}" if self.complete else f"{folder}/penstock_batch={name}"
 
     def write_table(self, frame: Any, to: Output, name: str) -> bool:
         """A directory of Parquet files for this batch; False when an earlier try has put it there."""
@@ -129,6 +161,11 @@ class Outputs:
             forget(snapshots, keep=name)
             return wrote
         return write_folder(frame, folder, f"penstock_batch={name}", to.partition_by)
+
+
+def name_of(query: str, batch: int) -> str:
+    """A batch in the names of folders."""
+    return f"{query[:8]}-{batch:09d}"
 
 
 def run(frame: Any) -> None:

@@ -18,6 +18,7 @@ from penstock.spark.pipelines import code
 from penstock.spark.pipelines.checks import refuse_twice
 from penstock.spark.pipelines.definition import ONLY, Definition, with_vhost
 from penstock.spark.pipelines.inputs import Inputs
+from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Outputs
 from penstock.spark.pipelines.papers import Papers, remembered
 from penstock.spark.pipelines.place import Place as Place
@@ -110,6 +111,7 @@ class Pipeline:
             self.checkpoint,
             settle_stream=definition.settled_stream,
             complete=mode == "complete",
+            lineage=lineage_of(definition),
         )
         outputs.check(frame.schema)
         state = remembered(plan)
@@ -181,6 +183,20 @@ class Pipeline:
                 "DataFrame"
             )
         return result, loaded.digest
+
+
+def lineage_of(definition: Definition) -> Lineage:
+    """What a pipeline reads, for the lineage of its batches."""
+    return Lineage(
+        definition.name,
+        tuple(
+            Source(
+                definition.stream_of(one), one.mode, str(one.queue or one.topic), one.exchange, one.vhost, one.filter
+            )
+            for one in definition.streams
+        ),
+        tuple(one.text for one in definition.inputs if not one.is_stream),
+    )
 
 
 def reads(definition: Definition) -> tuple[str, ...]:

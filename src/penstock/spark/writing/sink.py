@@ -7,7 +7,7 @@ rows are there once; a try that lost leaves stages that nobody names, which the 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -73,11 +73,21 @@ def staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 
 def commit(
-    where: Where, query: str, batch: int, stages: Sequence[str], settle: tuple[str, int] | None = None
+    where: Where,
+    query: str,
+    batch: int,
+    stages: Sequence[str],
+    settle: tuple[str, int] | None = None,
+    lineage: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """Make the stages visible, once; `settle`: (stream, batch) of the input, settled in the same step."""
+    """Make the stages visible, once; `settle`: (stream, batch) of the input, settled in the same step.
+
+    lineage: what the batch was made of, for the log.
+    """
     inner = None if settle is None else {"stream": settle[0], "batch": settle[1]}
-    return remote(where).act("sink_commit", query=query, batch=batch, stages=list(stages), settle=inner)
+    return remote(where).act(
+        "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner, lineage=lineage
+    )
 
 
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here

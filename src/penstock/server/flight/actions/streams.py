@@ -209,7 +209,9 @@ class StreamActions:
             committed = self._decide(caller, query, batch, parts, settle, lineage)
         else:
             uploads = self.stages.uploads(found)
-            committed = self._handover.submit(partial(self._commit, query, batch, uploads, settle, lineage, [])).wait(None)
+            committed = self._handover.submit(partial(self._commit, query, batch, uploads, settle, lineage, [])).wait(
+                None
+            )
         if committed.already:
             self._catch_up(caller, query, batch)
         self.stages.drop_batch(query, batch)
@@ -284,7 +286,9 @@ class StreamActions:
         publishes = stage_publishes(self.engine, uploads)
         for rows, judged in zip(publishes, before, strict=bool(before)):
             rows.judged = judged.judged
-        again = partial(self._handover.again, partial(self._commit, query, batch, uploads, settle, lineage, publishes), answer)
+        again = partial(
+            self._handover.again, partial(self._commit, query, batch, uploads, settle, lineage, publishes), answer
+        )
         if not self.engine.judges.ready(publishes, again):
             return
         committed = core.sink_commit(
