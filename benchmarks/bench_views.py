@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 import orjson
 from harness import emit, parse, parser, usage
 
-from penstock.core.views.definition import Definition
 from penstock.core.views.view import Elements, View, body_of
+from penstock.expr.gathering.definition import Definition
 
 GROUPS = 100
 ENTER = 1000

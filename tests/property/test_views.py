@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.core.views import contributions
-from penstock.core.views.definition import Definition
 from penstock.core.views.view import Elements, View, body_of
+from penstock.expr.gathering.definition import Definition
 from penstock.server.views import builder, worker
 from penstock.testing import Broker
 from property.view_model import GROUPING, SELECT, rows, shown

@@ -7,9 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.core.views.definition import Definition
-from penstock.core.views.view import Elements, View, body_of, key_text
+from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import ExpressionError
+from penstock.expr.gathering.definition import Definition
+from penstock.expr.gathering.rows import key_text
 
 NAN = float("nan")
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.views.definition import Definition
-from penstock.core.views.joins import Join, parse_joins, qualified
+from penstock.core.views.joins import Join
 from penstock.core.views.side import Side, bring
 from penstock.core.views.view import Elements, View
 from penstock.errors import ExpressionError
+from penstock.expr.gathering.definition import Definition
+from penstock.expr.gathering.joined import parse_joins, qualified
 from penstock.expr.values import text
 
 JOINS = ("[a]./x = [b]./y", "[b]./z = [c]./z", "[a]./w = [c]./w")

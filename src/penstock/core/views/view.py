@@ -17,19 +17,15 @@ from heapq import heapify, heappop, heappush
 from itertools import repeat
 from typing import Any, TypeAlias, cast
 
-import orjson
-
-from penstock.core.views.aggregates import STORES, Store
 from penstock.core.views.contributions import AVAILABLE, AWAY, GONE, INACTIVE, Block, Contributions, Values
-from penstock.core.views.definition import Definition, Plan, plan
 from penstock.expr.fields import Table
-from penstock.expr.values import NAN, Value, to_bytes
+from penstock.expr.gathering.aggregates import STORES, Store
+from penstock.expr.gathering.definition import Definition, Plan, plan
+from penstock.expr.gathering.rows import PLAIN, GroupKey, Row, body, key_of, row_of, shown
+from penstock.expr.values import Value
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
-
-GroupKey: TypeAlias = tuple[Value, ...]
-Row: TypeAlias = tuple[Value, ...]
 
 Rank: TypeAlias = tuple[int, ...]
 """How new a combination of rows is: what is higher is newer.  It depends on the rows and on nothing else."""
@@ -234,9 +230,9 @@ class View:
         numbers = self._numbers
         out: list[int] = []
         for key in keys:
-            found = numbers.get(key) if _PLAIN.issuperset(map(type, key)) else None
+            found = numbers.get(key) if PLAIN.issuperset(map(type, key)) else None
             if found is None:
-                key = tuple(map(_key, key))
+                key = tuple(map(key_of, key))
                 found = numbers.get(key)
                 if found is None:
                     found = self._new(key)
@@ -301,7 +297,7 @@ class View:
             self._dirty[number] = None
 
     def _row(self, group: _Group) -> Row:
-        gathered: Table = {f"g{place}": _shown(value) for place, value in enumerate(group.key)}
+        gathered: Table = {f"g{place}": shown(value) for place, value in enumerate(group.key)}
         for read in self.plan.reads:
             gathered[read.name] = STORES[read.aggregate][1](group.stores[read.store], read.extra)
         if self.plan.last:
@@ -316,37 +312,7 @@ class View:
             while heap and (oldest := self._find(heap[0])) is None:
                 heappop(heap)
             gathered[name] = None if oldest is None else oldest[0].columns[column][oldest[1]]
-        out: list[Value] = []
-        for shown in self.plan.columns:
-            if shown.name is not None:
-                out.append(gathered[shown.name])
-            else:
-                assert shown.run is not None
-                out += shown.run([b""], [gathered], (EMPTY,), (None,), (0,), (None,), None, None, None)
-        return tuple(out)
-
-
-_PLAIN = frozenset((str, int))
-"""Values that are their own key."""
-
-_TRUTH = {True: ("true",), False: ("false",)}
-_NOT_A_NUMBER = ("nan",)
-
-
-def _key(value: Value) -> Value:
-    """What tells groups apart: 1 and 1.0 are one group, 1 and TRUE are two; NULL and NaN have groups of their own."""
-    if isinstance(value, bool):
-        return _TRUTH[value]
-    if isinstance(value, float):
-        return _NOT_A_NUMBER if value != value else int(value) if value.is_integer() and abs(value) < 1 << 53 else value
-    return value or (0 if value == 0 else None)
-
-
-def _shown(key: Value) -> Value:
-    """The value of a group key."""
-    if isinstance(key, tuple):
-        return NAN if key == _NOT_A_NUMBER else key == _TRUTH[True]
-    return key
+        return row_of(self.plan, gathered)
 
 
 def _by_group(block: Block, rows: Sequence[int]) -> Iterable[tuple[int, Sequence[int]]]:
@@ -372,29 +338,5 @@ def _alike(a: Value, b: Value) -> bool:
 
 
 def body_of(view: View, row: Row) -> bytes:
-    """A row as a JSON object.  NaN and infinities are null, as JSON has none; bytes that are no UTF-8 are replaced."""
-    table: dict[str, object] = {}
-    for column, value in zip(view.plan.columns, row, strict=True):
-        here = table
-        for step in column.path[:-1]:
-            here = cast("dict[str, object]", here.setdefault(step, {}))
-        here[column.path[-1]] = value
-    try:
-        return orjson.dumps(table)
-    except (TypeError, orjson.JSONEncodeError):
-        return orjson.dumps(_clean(table))
-
-
-def _clean(value: object) -> object:
-    if isinstance(value, dict):
-        return {cast("str", _clean(key)): _clean(one) for key, one in cast("dict[object, object]", value).items()}
-    return to_bytes(value).decode("utf-8", "replace") if isinstance(value, str) else value
-
-
-def key_text(key: GroupKey) -> str:
-    """What tells a row from the others of its view, as text: the values grouped by, as a JSON array."""
-    values = [_shown(value) for value in key]
-    try:
-        return orjson.dumps(values).decode()
-    except (TypeError, orjson.JSONEncodeError):
-        return orjson.dumps([_clean(value) for value in values]).decode()
+    """A row as a JSON object."""
+    return body(view.plan, row)

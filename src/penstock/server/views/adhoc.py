@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from penstock.core.views.definition import Definition
 from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import InvalidArgument
 from penstock.expr.fields import parsed
+from penstock.expr.gathering.definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.views.definition import Definition, plan
 from penstock.errors import ExpressionError, SettingsError
+from penstock.expr.gathering.definition import Definition, plan
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings

@@ -6,15 +6,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.views.view import Changed, View, body_of, key_text
+from penstock.core.views.view import Changed, View, body_of
+from penstock.expr.gathering.rows import key_text
 from penstock.server.views.shown import Told
 
 if TYPE_CHECKING:
-    from penstock.core.views.definition import Definition
     from penstock.core.views.feed import Moved, Noted
     from penstock.core.views.joins import Join
     from penstock.core.views.side import Side
-    from penstock.core.views.view import GroupKey
+    from penstock.expr.gathering.definition import Definition
+    from penstock.expr.gathering.rows import GroupKey
 
 
 class Live:

@@ -21,7 +21,7 @@ from penstock.server.views.rowfeed import RowFeed
 from penstock.server.views.worker import Worker
 
 if TYPE_CHECKING:
-    from penstock.core.views.definition import Definition
+    from penstock.expr.gathering.definition import Definition
     from penstock.ports import Clock
     from penstock.records.entries import Entry
     from penstock.server.engine import Engine

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.sow.ordering import parse_order
 from penstock.core.views.conflation import DEFAULT_US, LEAST_US, Conflation
-from penstock.core.views.definition import Definition
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.filter import Filter, Value
+from penstock.expr.gathering.definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 from penstock.server.sow.page_work import Event, Kind

@@ -18,8 +18,8 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.sow.ordering import order_of
-from penstock.core.views.definition import Definition
 from penstock.errors import AccessRefused, LogBroken, NotFound
+from penstock.expr.gathering.definition import Definition
 from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
 from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.core.views.view import body_of, key_text
+from penstock.core.views.view import body_of
 from penstock.errors import AccessRefused, LogBroken
+from penstock.expr.gathering.rows import key_text
 from penstock.history.history import Batches, History
 from penstock.server.filters.judging import breathe
 from penstock.server.sow.query import Counts

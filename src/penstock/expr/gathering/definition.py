@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal
 
-from penstock.core.views.aggregates import STORES
-from penstock.core.views.joins import Joined, parse_joins, qualified
 from penstock.errors import ExpressionError
 from penstock.expr import compile_filter
 from penstock.expr.filter import Filter
+from penstock.expr.gathering.aggregates import STORES
+from penstock.expr.gathering.joined import Joined, parse_joins, qualified
 from penstock.expr.program import RunParsed
 from penstock.expr.projection import LAST, Gather, compiled, parse_grouping, parse_projection, split
 from penstock.expr.tree import Field, Node

@@ -1,0 +1,1 @@
+"""What views gather: their definitions, the aggregates, and how a row looks; by whoever computes them."""
