@@ -72,6 +72,8 @@ class StreamAudit:
             if number("epoch") <= stream.epoch:
                 wrong(f"epoch {number('epoch')} follows epoch {stream.epoch}")
             stream.epoch = number("epoch")
+            if header.get("anew"):
+                stream.planned = stream.floor = 0
         elif stream is None:
             wrong("it was never opened")
         elif kind is Kind.STREAM_RELEASE:

@@ -57,7 +57,7 @@ def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:
     for stream in state.streams.values():
         if stream.released:
             continue
-        for plan in stream.plans.values():
+        for plan in (*stream.plans.values(), stream.counted):
             pairs = ints(plan).reshape(-1, 2)
             touching = pairs[(pairs[:, 0] < b) & (pairs[:, 1] > a)]
             if len(touching):

@@ -299,7 +299,8 @@ class Objects:
         if self._ids.get((queue.state.vhost, queue.state.name)) == number:
             del self._ids[queue.state.vhost, queue.state.name]
             self._topology.queue_gone(queue.state.vhost, queue.state.name)
-        for name in [name for name, stream in self._streams.items() if stream.queue == number]:
+        mine = [name for name, one in self._streams.items() if one.queue == number and one.mode == "queue"]
+        for name in mine:
             del self._streams[name]
 
 

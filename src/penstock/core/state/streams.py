@@ -8,12 +8,18 @@ whoever opens it again goes on where it was, and holds again.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import cast
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 Asked = dict[str, object]
 """What a stream in log mode reads: vhost, exchange, topic or pattern, filter; what is None is left out."""
@@ -38,13 +44,14 @@ class StreamState:
     released: int = 0  # microseconds since the epoch: it let go of everything; 0: it holds what it may
     abandoned: bool = False  # because nobody read it
     dropped: bool = False  # there is no such stream any more
+    counted: array[int] = field(default_factory=lambda: array("q"))  # mode changes: flat pairs its reader has counted
 
     @property
     def holds_from(self) -> int | None:
         """The first LSN that its reader may come back to; None: it holds nothing of the log."""
         if self.released:
             return None
-        lows = [pairs[0] for pairs in self.plans.values() if pairs]
+        lows = [pairs[0] for pairs in (*self.plans.values(), self.counted) if pairs]
         if not lows and self.start is not None:
             return self.start
         return min(lows, default=None)
@@ -65,7 +72,8 @@ class StreamState:
 
     def forget_old(self) -> None:
         """Keep the unsettled batches and the last two planned: Spark may ask for those again after a power cut."""
-        oldest = self.planned - 1 if self.mode == "log" else min(self.floor + 1, self.planned - 1)
+        last_two = self.planned - (3 if self.mode == "changes" else 1)
+        oldest = last_two if self.mode == "log" else min(self.floor + 1, last_two)
         for batch in [b for b in self.plans if b < oldest]:
             del self.plans[batch]
         self.before = [one for one in self.before if one[0] >= oldest]
@@ -90,10 +98,14 @@ class StreamState:
                     self.asked = asked
                 self.abandon_after = numbers.get("abandon_after", self.abandon_after)
                 self.released, self.abandoned = 0, False
+                if header.get("anew"):
+                    self._count_anew()
             case Kind.PLAN:
                 self.planned = numbers["batch"]
                 pairs = self.plans[self.planned] = array("q")
                 pairs.frombytes(body[8:])
+                if self.mode == "changes":
+                    self._count(pairs, numbers)
                 self.forget_old()
                 self.released, self.abandoned = 0, False
             case Kind.PLAN_SETTLE:
@@ -107,8 +119,27 @@ class StreamState:
                 self.released = numbers.get("released", 0)
                 if self.mode == "queue":
                     self.release()
+                elif self.mode == "changes":
+                    self._count_anew()
             case _:  # STREAM_READ
                 self.released, self.abandoned = 0, False
+
+    def _count_anew(self) -> None:
+        """Nothing has been counted."""
+        self.floor = self.planned = 0
+        self.plans.clear()
+        self.counted = array("q")
+
+    def _count(self, pairs: array[int], numbers: Mapping[str, int]) -> None:
+        """What went is counted no more, what came is."""
+        self.queue = numbers["queue"]
+        before, these = (np.frombuffer(one, dtype=np.int64).reshape(-1, 2) for one in (self.counted, pairs))
+        if numbers["change"] < 0:
+            self.floor = self.planned - 1  # whoever asks for more has read all before
+            after = combined(before, these, lambda a, b: a & ~b)
+        else:
+            after = combined(before, these, lambda a, b: a | b)
+        self.counted = array("q", after.tobytes())
 
     def copy(self) -> StreamState:
         """One that changes by itself; the pairs of a batch never change."""
@@ -119,7 +150,7 @@ class StreamState:
         more = {
             "asked": self.asked, "before": [[last, asked] for last, asked in self.before], "said": self.said,
             "abandon_after": self.abandon_after, "read": self.read, "released": self.released,
-            "abandoned": self.abandoned,
+            "abandoned": self.abandoned, "counted": self.counted.tolist(),
         }  # fmt: skip
         return {
             "queue": self.queue, "epoch": self.epoch, "mode": self.mode, "floor": self.floor, "planned": self.planned,
@@ -139,5 +170,16 @@ class StreamState:
             {batch: array("q", pairs) for batch, pairs in plans}, dict(cast("Asked", data.get("asked", {}))),
             [(last, asked) for last, asked in before], numbers.get("start"), str(data.get("said", "")),
             numbers.get("abandon_after", 0), numbers.get("read", 0), numbers.get("released", 0),
-            bool(data.get("abandoned")),
+            bool(data.get("abandoned")), counted=array("q", cast("list[int]", data.get("counted", []))),
         )  # fmt: skip
+
+
+def combined(one: Ints, other: Ints, keep: Callable[[Bools, Bools], Bools]) -> Ints:
+    """The LSNs that `keep` says, of two sets of ascending disjoint pairs [a, b), shape (n, 2); as such pairs."""
+    edges = np.unique(np.concatenate((one.reshape(-1), other.reshape(-1))))
+    if not len(edges):
+        return edges.reshape(-1, 2)
+    inside = [np.searchsorted(pairs.reshape(-1), edges[:-1], side="right") & 1 == 1 for pairs in (one, other)]
+    kept = np.concatenate(([False], keep(inside[0], inside[1]), [False]))
+    turns = edges[np.flatnonzero(kept[1:] != kept[:-1])]
+    return turns.reshape(-1, 2)

@@ -17,6 +17,7 @@ from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
 from penstock.core.state.streams import Asked, StreamState
+from penstock.core.streams.changes import Changes
 from penstock.core.streams.keeping import Keeping
 from penstock.core.streams.ranges import Ranges, refuse_other_topic
 from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
@@ -66,6 +67,7 @@ class Streams:
         self._dropped: dict[str, int] = {}  # last epochs of streams that are no more; of this process alone
         self.keeping = Keeping(outbox, self)
         self.ranges = Ranges(outbox, self)
+        self.changes = Changes(outbox, self)
 
     def reads(self, queue: int) -> bool:
         """Whether some stream reads the queue of this id."""
@@ -81,25 +83,30 @@ class Streams:
         *,
         asked: Asked | None = None,
         abandon_after: int | None = None,
+        anew: bool = False,
     ) -> Opened:
         """A reader starts: a new epoch, older ones are refused from now on.  `queue` is None in log mode.
 
         asked: in log mode what is read, as far as it was said.
         abandon_after: microseconds, 0 for never; None: as it is.
+        anew: in mode changes nothing is counted yet.
         Errors: PreconditionFailed when the stream reads another queue, another topic or in another mode.
         """
         if not name:
             raise InvalidArgument("a stream needs a name")
-        if mode not in ("queue", "log") or (mode == "queue") is not (queue is not None):
+        if mode not in ("queue", "log", "changes") or (
+            mode != "changes" and (mode == "queue") is not (queue is not None)
+        ):
             raise InvalidArgument(f"stream '{name}': mode '{mode}' is 'queue' with a queue or 'log' without one")
-        if queue is not None and queue.settings.non_destructive:
+        if mode == "queue" and queue is not None and queue.settings.non_destructive:
             raise PreconditionFailed(
                 f"stream '{name}': queue '{queue.name}' is not destructive, so nothing of it can be settled: read its "
                 "topic in mode 'log'"
             )
         number = queue.id if queue is not None else 0
         state = self.states.get(name)
-        if state is not None and (state.queue != number or state.mode != mode):
+        other = state is not None and (state.mode != mode or (mode != "changes" and state.queue != number))
+        if state is not None and other:
             present = self._queue_of(state.queue)
             what = f"queue '{present.name}' in vhost '{present.vhost}'" if present is not None else "the log"
             raise PreconditionFailed(f"stream '{name}' reads {what}; release and drop it, or use another name")
@@ -112,6 +119,8 @@ class Streams:
         header: dict[str, object] = {
             "queue": number, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
         }  # fmt: skip
+        if anew:
+            header["anew"] = True
         if asked:
             header["asked"] = asked
         if abandon_after is not None:

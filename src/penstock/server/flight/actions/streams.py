@@ -11,12 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.core.state.decided import DecidedPart
+from penstock.core.state.durable import Ints
+from penstock.core.streams.changes import available, difference
 from penstock.core.streams.sinks import Committed
 from penstock.errors import LogBroken, LogDamaged, NotFound, Refused
 from penstock.records.entries import Publishes
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
+from penstock.server.flight.reading.contents import Part, snapshot
 from penstock.server.flight.sinks.stage_files import StageInfo
 from penstock.server.flight.sinks.stages import parts_of, stage_publishes
 from penstock.wire.flight.codec import Upload
@@ -53,6 +56,10 @@ class StreamActions:
             "stream_open": (self._stream_open, "stream, queue, mode, instance: a new epoch of a durable reader"),
             "plan": (self._plan, "stream, epoch, start, max_rows, wait: settle up to start, grant the next batch"),
             "plan_range": (self._plan_range, "stream, epoch, start, max_rows: log mode: the end of the next range"),
+            "plan_changes": (
+                self._plan_changes,
+                "stream, epoch, start, queue, vhost, max_rows: what went and what came since the batch `start`",
+            ),
             "settle": (self._settle, "stream, epoch, batch: settle up to that batch"),
             "stream_release": (self._stream_release, "stream: give back what is planned and not settled"),
             "streams": (self._streams, "every durable reader"),
@@ -89,12 +96,13 @@ class StreamActions:
     def _stream_open(self, caller: Caller, f: Fields) -> Reply:
         stream, vhost, queue = f.name("stream"), self._vhost(f), f.optional_text("queue")
         mode, instance = f.text("mode", "log" if queue is None else "queue"), f.text("instance")
+        anew = f.flag("anew")
         f.finish()
 
         def work() -> Reply:
             core = self.engine.core
             source = core.queue(vhost, queue) if queue is not None else None
-            opened = core.streams.open(self.engine.now(), stream, source, instance, mode)
+            opened = core.streams.open(self.engine.now(), stream, source, instance, mode, anew=anew)
             return {"stream": stream, "epoch": opened.epoch, "floor": opened.floor, "planned": opened.planned}
 
         return self._do(caller, work)
@@ -142,6 +150,31 @@ class StreamActions:
             return {"stream": stream, "start": start, "end": last}
 
         return self._do(caller, work)
+
+    def _plan_changes(self, caller: Caller, f: Fields) -> Reply:
+        """What is available is looked at on the loop, compared here, and written down on the loop."""
+        stream, vhost, name = f.name("stream"), self._vhost(f), f.name("queue")
+        epoch = self._epoch(f, stream)
+        start, most = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
+        f.finish()
+        core = self.engine.core
+
+        def look() -> tuple[int | None, int, Ints, list[Part]]:
+            planned = core.streams.changes.planned(stream, epoch(), start)
+            try:
+                queue = core.queue(vhost, name)
+            except NotFound:
+                return planned, 0, core.streams.changes.counted(stream), []
+            parts = [] if planned is not None else snapshot(queue, ("ready", "held"), None)
+            return planned, queue.id, core.streams.changes.counted(stream), parts
+
+        planned, queue, counted, parts = self._do(caller, look, durable=False)
+        if planned is None:
+            found = difference(counted, available(part.chunk for part in parts), most)
+            planned = self._do(
+                caller, lambda: core.streams.changes.plan(self.engine.now(), stream, epoch(), start, queue, found)
+            )
+        return {"stream": stream, "batch": planned}
 
     def _settle(self, caller: Caller, f: Fields) -> Reply:
         stream = f.name("stream")
