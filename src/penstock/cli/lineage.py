@@ -11,7 +11,7 @@ from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, wr
 from penstock.cli.serving import ConfigFile, read_settings
 
 if TYPE_CHECKING:
-    from penstock.config.settings import PipelineFrom, PipelineTo, Settings
+    from penstock.config.settings import Settings
     from penstock.spark.pipelines.lineage import Batch, Input, Output
 
 RANGES_SHOWN = 3
@@ -88,24 +88,20 @@ def graph(
 
 def edges_of(settings: Settings) -> list[tuple[str, list[str], list[str]]]:
     """Of each pipeline its name, what it reads and what it writes."""
+    from penstock.spark.pipelines.definition import Definition
+
     out: list[tuple[str, list[str], list[str]]] = []
-    for one in settings.pipeline:
-        source = one.source
-        reads = [_place("queue" if source.queue is not None else "topic", source.queue or source.topic, source)]
-        writes = [
-            f"table {to.table}"
-            if to.table is not None
-            else _place("queue" if to.queue is not None else "topic", to.queue or to.topic, to)
-            for to in one.to
-        ]
-        letters = dict.fromkeys(f"topic {check.topic}" for check in one.expect if check.topic is not None)
-        out.append((one.name, reads, [*writes, *letters]))
+    for section in settings.pipeline:
+        one = Definition.of(section.model_dump(mode="json", by_alias=True))
+        letters = [f"topic {check.topic}" for given in one.inputs for check in given.expect if check.topic is not None]
+        reads = [_within(given.text, given.vhost) for given in one.inputs]
+        writes = [_within(to.text, to.vhost) for to in one.to]
+        out.append((one.name, reads, [*writes, *dict.fromkeys(letters)]))
     return out
 
 
-def _place(kind: str, name: str | None, where: PipelineFrom | PipelineTo) -> str:
-    text = f"{kind} {where.exchange}/{name}" if where.exchange else f"{kind} {name}"
-    return text if where.vhost == "/" else f"{text} in vhost {where.vhost}"
+def _within(text: str, vhost: str) -> str:
+    return text if vhost == "/" else f"{text} in vhost {vhost}"
 
 
 def _quoted(text: str) -> str:

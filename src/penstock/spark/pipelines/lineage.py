@@ -65,7 +65,7 @@ class Lineage:
         PreconditionFailed when the checkpoint does not have the batch's offsets.
         """
         ends = checkpoint.offsets(batch)
-        starts = checkpoint.offsets(batch - 1) if batch else [{} for _ in ends]
+        starts = checkpoint.offsets(batch - 1) if batch else [dict[str, Any]() for _ in ends]
         inputs = [one.told(start, end) for one, start, end in zip(self.sources, starts, ends, strict=False)]
         out: dict[str, object] = {"pipeline": self.pipeline, "inputs": inputs}
         more = {"tables": list(written), "read": list(self.tables), "backfill": self.backfill}
