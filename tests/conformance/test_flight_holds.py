@@ -21,10 +21,10 @@ def test_a_hold_keeps_the_log_for_ten_minutes_after_it_was_asked_for_last(tmp_pa
         client.declare("q")
         assert house.run(house.engine.held) > 2
         said = client.action("hold", with_vhost=False, read="r1", start=2)
-        assert said == {"seconds": 600}
+        assert said == {"seconds": 600, "kept": False, "first": 1, "floor": 0}
         assert house.run(house.engine.held) == 2
         house.clock.ahead += HOLD_US - 60_000_000
-        client.action("hold", with_vhost=False, read="r1", start=9)
+        assert client.action("hold", with_vhost=False, read="r1", start=9)["kept"]
         house.clock.ahead += 120_000_000
         assert house.run(house.engine.held) == 2
         client.action("hold", with_vhost=False, read="r1", release=True)

@@ -70,7 +70,7 @@ def test_columns_by_schema(lab: Lab) -> None:
 
 
 def test_bodies_become_columns(lab: Lab) -> None:
-    lab.declare("typed")
+    lab.declare("typed", "named")
     lab.publish("typed", range(100))
     lab.client.publish("typed", b"no json")
     lab.client.publish("typed", b'{"id": "seven"}')
@@ -83,6 +83,9 @@ def test_bodies_become_columns(lab: Lab) -> None:
     inferred = lab.read(topic="typed", parse="json")
     assert dict(inferred.dtypes)["total"] == "double"
     assert inferred.select("region").distinct().count() == 3  # with null
+    lab.client.publish("named", {"topic": "mine", "lsn": 7})
+    own = lab.read(topic="named", parse="json").select("topic", "lsn").first()
+    assert tuple(own) == ("mine", 7)  # of the body, though a message has such columns too
     assert lab.read("id bigint, lsn bigint", topic="typed", parse="json").where("id IS NULL").count() == 1 + 1
 
 
@@ -98,9 +101,10 @@ def test_the_log_itself(lab: Lab) -> None:
     ("options", "told"),
     [
         ({"topci": "x"}, "unknown option 'topci'; did you mean topic?"),
-        ({}, "say what to read: option topic, queue, or log = true"),
+        ({}, "say what to read: option topic, queue, view, or log = true"),
         ({"topic": "a", "queue": "b"}, "options topic and queue exclude each other"),
-        ({"view": "v"}, "views are not in this version"),
+        ({"view": "v"}, "no declared topic 'v'"),
+        ({"topic": "a", "direct": "maybe"}, "option direct is 'maybe'; there are auto, true, false"),
         ({"topic": "a", "minPartitions": "0"}, "option minPartitions is '0', not a whole number of at least 1"),
         ({"queue": "nowhere"}, "no queue 'nowhere'"),
         ({"topic": "a", "filter": "/x = "}, "should follow"),

@@ -43,7 +43,7 @@ def test_a_column_of_the_body_hides_one_of_the_message() -> None:
     options = read_options({"topic": "a", "schema": "time string, id bigint"})
     assert declared(options, options.ddl) == (
         "lsn bigint, bookmark string, topic string, headers map<string,string>, attempt int, body binary, "
-        "time string, id bigint, parse_error string"
+        "time string COMMENT 'field of the body', id bigint, parse_error string"
     )
     schema = StructType([StructField("time", StringType()), StructField("lsn", LongType())])
     assert layout(options, schema, options.ddl).parsed == ("time",)

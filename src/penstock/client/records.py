@@ -129,6 +129,7 @@ class Records(Administration):
         key_domain: str | None = None,
         expiration: Duration | None = None,
         index: Literal["memory", "file"] | None = None,
+        schema: str | None = None,
     ) -> None:
         """Keep what is published to a topic also when no queue takes it; with a key also the last message of each.
 
@@ -136,6 +137,7 @@ class Records(Administration):
         key_domain   topics that share it have the same `sow_key` for equal values of their key fields
         expiration   how long after its publish a record goes, unless the message says otherwise
         index        where the index of the records is: in memory, or paged to a file of the server
+        schema       columns of its JSON bodies, "id bigint, total double", for readers; nothing is refused
         Without any of these a topic that is there stays as it is.  Another key begins without records.
         """
         if isinstance(key, str):
@@ -151,6 +153,8 @@ class Records(Administration):
             settings["expiration"] = format_duration(span(expiration, "expiration"))
         if index is not None:
             settings["index"] = index
+        if schema is not None:
+            settings["schema"] = schema
         self.action("declare_topic", topic=topic, exchange=exchange, settings=settings or None)
 
     def delete_topic(self, topic: str, exchange: str = "") -> None:

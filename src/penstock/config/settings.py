@@ -245,6 +245,11 @@ class TopicSection(Section):
     index: Literal["memory", "file"] | None = Field(
         default=None, description="Where the index of its records is: in memory, or paged to a file that saves memory."
     )
+    body_schema: str | None = Field(
+        default=None,
+        alias="schema",
+        description='The columns of its JSON bodies, "id bigint, total double": what readers such as Spark are told.',
+    )
 
     @field_validator("message_type")
     @classmethod
@@ -273,6 +278,8 @@ class TopicSection(Section):
             values["expiration"] = self.expiration
         if self.index is not None:
             values["index"] = self.index
+        if self.body_schema is not None:
+            values["schema"] = self.body_schema
         return values
 
 

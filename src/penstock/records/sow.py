@@ -1,9 +1,11 @@
-"""What makes a declared topic a SOW topic: the names of its settings, and what they may hold."""
+"""What makes a declared topic a SOW topic, and what else is said of a topic: its settings, and what they may hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import cast
+
+from penstock.records.ddl import parse_ddl
 
 KEY, KEY_FROM, EXPIRATION, INDEX = "key", "key_from", "expiration", "index"
 """Fields of the key, a list of paths; "publisher" where it is given; microseconds until a record expires; where the
@@ -12,6 +14,9 @@ index is, one of `INDEXES`.
 
 KEY_DOMAIN = "key_domain"
 """A name: topics that share it have the same number for equal values.  Without it the topic's own name."""
+
+SCHEMA = "schema"
+"""The columns of its JSON bodies, as Spark writes a schema: told to readers, and not asked of publishers."""
 
 INDEXES = ("memory", "file")
 """In memory, or paged to a file; without it in memory."""
@@ -63,6 +68,14 @@ def wrong(settings: Mapping[str, object]) -> str | None:
             return "a key_domain is of keys that come from the fields of `key`"
     if source not in (None, "publisher"):
         return f"key_from is 'publisher' or nothing, not {source!r}"
+    schema = settings.get(SCHEMA)
+    if schema is not None:
+        if not isinstance(schema, str):
+            return f"schema is text such as 'id bigint, total double', not {str(schema)[:60]!r}"
+        try:
+            parse_ddl(schema)
+        except ValueError as error:
+            return f"schema: {error}"
     index = settings.get(INDEX)
     if index is not None:
         if not is_sow(settings):

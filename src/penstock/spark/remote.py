@@ -69,10 +69,13 @@ class Remote:
         """The answer of an action; fields that are None are left out."""
         return self._again(lambda: self._connected().act(name, fields))
 
-    def rows(self, operation: str, **fields: object) -> Iterator[pa.RecordBatch]:
-        """The batches of a DoGet whose rows are the same each time; a broken stream is taken up where it broke."""
+    def rows(self, operation: str, skip: int = 0, /, **fields: object) -> Iterator[pa.RecordBatch]:
+        """The batches of a DoGet whose rows are the same each time; a broken stream is taken up where it broke.
+
+        skip: so many rows are left out at the beginning.
+        """
         ticket = command(operation, fields)
-        given = 0
+        given = skip
         tries = Tries(self.patience)
         while True:
             try:
@@ -84,6 +87,21 @@ class Remote:
             except Unavailable as error:
                 self._drop()
                 tries.pause(error)
+
+    def gathered(self, operation: str, most: int = 1 << 62, /, **fields: object) -> list[pa.RecordBatch] | None:
+        """All batches of a DoGet, of one moment: a broken stream is begun anew.  None when they have more bytes."""
+        ticket = command(operation, fields)
+
+        def gather() -> list[pa.RecordBatch] | None:
+            found, size = list[pa.RecordBatch](), 0
+            for batch in self._stream(ticket, 0):
+                found.append(batch)
+                size += batch.nbytes
+                if size > most:
+                    return None
+            return found
+
+        return self._again(gather)
 
     def _stream(self, ticket: bytes, skip: int) -> Iterator[pa.RecordBatch]:
         reader = self._connected().get(ticket)

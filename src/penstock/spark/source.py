@@ -6,18 +6,20 @@ query on the same DataFrame.  A filter goes in by option, is run by the server, 
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.spark.reading.options import ReadOptions, read_options
+from penstock.spark.reading.options import PATTERN_LETTERS, ReadOptions, read_options
 from penstock.spark.remote import BATCH_PATIENCE_S
 from penstock.spark.writing.options import write_options
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from penstock.spark.reading.batch import SnapshotReader
     from penstock.spark.reading.columns import Layout
     from penstock.spark.reading.stream import StreamReader
@@ -48,7 +50,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
             options = replace(options, mode="queue")
         ddl = options.ddl
         if options.parse and ddl is None:
-            ddl = examined(options)
+            ddl = registered(options) or examined(options)
         return declared(options, ddl)
 
     def _layout(self, options: ReadOptions, schema: Any) -> Layout:
@@ -58,7 +60,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
             from penstock.expr import compile_filter
 
             compile_filter(options.filter)  # a mistake is told now and once, not by every task
-        return layout(options, schema, options.ddl)
+        return layout(options, schema, registered(options) if options.registered else options.ddl)
 
     def reader(self, schema: Any) -> SnapshotReader:
         """A batch read."""
@@ -81,6 +83,11 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         options = read_options(self._given)
         if options.log:
             raise InvalidArgument("log = true is for batch reads; a stream reads a topic or a queue")
+        if options.view is not None:
+            raise InvalidArgument(
+                f"view {options.view!r}: views are for batch reads; a queue whose underlying_topic is the view's name "
+                "gets each row that changes, and can be streamed"
+            )
         if options.stream is None:
             raise InvalidArgument(
                 "option stream is missing: a stream needs a name that lasts, under which the server knows how far it is"
@@ -109,6 +116,36 @@ class DefaultSource(PenstockSource):
     """The name under which Spark looks for a source in `pyspark_penstock`."""
 
 
+def registered(options: ReadOptions) -> str | None:
+    """The declared schema of the topic that is read; of a queue, the one of the topic that it shows.
+
+    None where none is declared and none was asked for; NotFound where `schema = registered` asked for one.
+    """
+    from penstock.spark.remote import remote
+
+    server = remote(options.where)
+    topic, exchange = options.view or options.topic, options.exchange
+    why = f"{options.what} shows many topics"
+    if options.queue is not None:
+        settings = server.act("stats", queue=options.queue, vhost=server.vhost)["settings"]
+        topic = str(settings.get("underlying_topic", {}).get("value") or options.queue)
+        exchange = str(settings.get("exchange", {}).get("value") or "")
+    if topic is not None and (options.view is not None or PATTERN_LETTERS.isdisjoint(topic)):
+        why = f"topic {topic!r} has no declared schema"
+        try:
+            found = server.act("topic", topic=topic, exchange=exchange or None, vhost=server.vhost).get("schema")
+            if found is not None:
+                return str(found)
+        except NotFound:
+            pass  # most topics are not declared
+    if not options.registered:
+        return None
+    raise NotFound(
+        f"option schema is registered, and {why}: declare one (schema of [[topic]]), or name the columns with option "
+        "schema"
+    )
+
+
 def examined(options: ReadOptions) -> str:
     """DDL of the body's columns, from the first messages there are.  NotFound when they say nothing."""
     from penstock.spark.arrow import values
@@ -117,11 +154,19 @@ def examined(options: ReadOptions) -> str:
 
     server = remote(options.where)
     if options.queue is not None:
-        rows = server.rows("queue", name=options.queue, vhost=server.vhost, limit=EXAMPLES, columns=["body"])
+        rows: Iterable[pa.RecordBatch] = server.rows(
+            "queue", name=options.queue, vhost=server.vhost, limit=EXAMPLES, columns=["body"]
+        )
+    elif options.view is not None:
+        rows = server.rows(
+            "sow", topic=options.view, exchange=options.exchange or None, vhost=server.vhost, top_n=EXAMPLES,
+            columns=["body"],
+        )  # fmt: skip
     else:
         rows = server.rows("replay", vhost=server.vhost, limit=EXAMPLES, columns=["body"], **options.replay())
     ddl = infer(body for batch in rows for body in values(batch, "body"))
     if ddl is None:
-        what = f"queue {options.queue!r}" if options.queue is not None else f"topic {options.topic!r}"
-        raise NotFound(f"{what} has no message yet whose JSON could tell its columns: name them with option schema")
+        raise NotFound(
+            f"{options.what} has no message yet whose JSON could tell its columns: name them with option schema"
+        )
     return ddl

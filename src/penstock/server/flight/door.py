@@ -29,6 +29,7 @@ from penstock.server.bulk.upkeep import Upkeep
 from penstock.server.flight.actions.acks import AckActions
 from penstock.server.flight.actions.details import DetailsAction
 from penstock.server.flight.actions.hold import HoldAction
+from penstock.server.flight.actions.locate import LocateAction
 from penstock.server.flight.actions.messages import MessageActions
 from penstock.server.flight.actions.policies import PolicyActions
 from penstock.server.flight.actions.replays import ReplayActions
@@ -143,6 +144,7 @@ class FlightDoor:
         engine.readers.append(self.calls.floor)
         self.holds = Holds(engine.clock)
         self.actions.table |= HoldAction(self.handover, self.holds).table
+        self.actions.table |= LocateAction(self.handover, disk, self.actions.check_vhost).table
         self.actions.table |= DetailsAction(self.handover).table
         engine.readers.append(self.holds.floor)
 

@@ -38,9 +38,9 @@ REPLAYS = frozenset({"replay_pause", "replay_resume", "publisher"})
 
 FREE = REPLAYS | frozenset(
     {"health", "position", "hold", "sink", "stage_drop", "list", "stats", "details", "topics", "ack", "ack_filter"}
-    | {"policies", "policy_set", "policy_delete"}
+    | {"policies", "policy_set", "policy_delete", "locate"}
 )
-"""Actions that show nothing of messages; those that show queues, and those that set policies, ask for themselves."""
+"""Actions that show nothing of messages; those about queues, files and policies ask for themselves."""
 
 Body = Mapping[str, Any]
 

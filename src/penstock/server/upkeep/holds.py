@@ -24,12 +24,16 @@ class Holds:
         self._clock = clock
         self._by_name = dict[str, tuple[int, int]]()  # name -> (LSN, mono microseconds when it ends)
 
-    def put(self, name: str, lsn: int) -> None:
-        """Hold everything from `lsn` on; of several LSNs under one name the lowest counts.  Unavailable: too many."""
+    def put(self, name: str, lsn: int) -> bool:
+        """Hold everything from `lsn` on; of several LSNs under one name the lowest counts.
+
+        Whether there was a hold of this name, that is, nothing has gone since.  Unavailable: there are too many.
+        """
         before = self._living().get(name)
         if before is None and len(self._by_name) >= HOLDS_MAX:
             raise Unavailable(f"{HOLDS_MAX} reads hold the log already; try again later")
         self._by_name[name] = (lsn if before is None else min(lsn, before[0]), self._clock.mono() + HOLD_US)
+        return before is not None and before[0] <= lsn
 
     def drop(self, name: str) -> None:
         """The read is over."""

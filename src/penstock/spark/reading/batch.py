@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import numpy as np
@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.spark.arrow import values
-from penstock.spark.reading.fetching import ContentPart, LogPart, ReplayPart, fetch, span
+from penstock.spark.reading.fetching import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart, fetch, span
 from penstock.spark.remote import Remote, remote
 
 if TYPE_CHECKING:
@@ -28,8 +28,12 @@ PART_LSNS = 100_000
 """About how many LSNs a part of a dense range has, as far as there are processors."""
 
 
+VIEW_BYTES = 64 * 2**20
+"""Bytes of rows of a view or of records that are fixed by taking them along; of records beyond that their places."""
+
+
 class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
-    """A topic, a queue's content, or the log itself, as it is now."""
+    """A topic, a queue's content, a view, or the log itself, as it is now."""
 
     def __init__(self, options: ReadOptions, layout: Layout) -> None:
         self.options = options
@@ -39,39 +43,104 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         """Fix what is read: Spark asks once for each `load()`."""
         options = self.options
         server = remote(options.where)
-        if options.bad_records_topic is not None:
-            raise InvalidArgument("option badRecordsTopic is for streams; a batch read shows bad bodies in parse_error")
         if options.log:
-            where = server.act("position")
-            start = max(options.starting_lsn or 0, int(where["first"]))
-            end = min(options.ending_lsn or 2**53, int(where["durable"]) + 1)
-            held = hold(server, start)
-            ranges = _split(start, max(start, end), options, lambda: _log(server, start, end))
-            return [LogPart(a, b, held) for a, b in ranges]
+            return self._log(server)
         if options.topic is not None:
-            origin, start, end = self._topic_range(server)
-            held = hold(server, start)
-            lsns = server.rows(
-                "replay", vhost=server.vhost, bookmark=span(origin, start, end), columns=["lsn"], **options.replay()
-            )
-            ranges = _split(start, end, options, lambda: lsns)
-            return [ReplayPart(origin, a, b, i, held) for i, (a, b) in enumerate(ranges)]
+            return self._topic(server)
+        if options.view is not None:
+            return self._view(server, options.view)
         return self._queue_content(server)
+
+    def _log(self, server: Remote) -> list[InputPartition]:
+        options = self.options
+        where = server.act("position")
+        first, asked = int(where["first"]), options.starting_lsn or 0
+        if 1 < asked < first and options.fail_on_data_loss:
+            raise PreconditionFailed(
+                f"startingLsn is {asked}, and retention has removed what lies before LSN {first}; start later, or set "
+                "failOnDataLoss to false"
+            )
+        start = max(asked, first)
+        end = min(options.ending_lsn or 2**53, int(where["durable"]) + 1)
+        held = hold(server, start)
+        ranges = _split(start, max(start, end), options, lambda: _log(server, start, end))
+        return [LogPart(a, b, held, i) for i, (a, b) in enumerate(ranges)]
+
+    def _topic(self, server: Remote) -> list[InputPartition]:
+        options = self.options
+        origin, start, end = self._topic_range(server)
+        held = hold(server, start)
+        lsns = server.rows(
+            "replay", vhost=server.vhost, bookmark=span(origin, start, end), columns=["lsn"], **options.replay()
+        )
+        ranges = _split(start, end, options, lambda: lsns)
+        return [ReplayPart(origin, a, b, i, held) for i, (a, b) in enumerate(ranges)]
 
     def _topic_range(self, server: Remote) -> tuple[int, int, int]:
         options = self.options
         where = server.act("position", bookmark=options.starting or "EPOCH")
         start, end = int(where["start"]), int(where["end"])
-        if options.starting is None and options.fail_on_data_loss is False:
-            start = max(start, int(where["first"]))
         if start < int(where["first"]) and options.fail_on_data_loss:
             raise PreconditionFailed(
                 f"startingBookmark is LSN {start}, and retention has removed what lies before LSN {where['first']}; "
                 "start later, or set failOnDataLoss to false"
             )
+        start = max(start, int(where["first"]))
         if options.ending is not None:
             end = min(end, int(server.act("position", bookmark=options.ending)["start"]))
         return int(where["origin"]), start, max(start, end)
+
+    # -- views
+
+    def _view(self, server: Remote, view: str) -> list[InputPartition]:
+        """Its rows go along with the parts, so that they are of one moment; many records of a topic by their places."""
+        options = self.options
+        told = server.act("topic", topic=view, exchange=options.exchange or None, vhost=server.vhost)
+        keyed = told["kind"] == "topic"
+        if keyed and not (told["key"] or told["key_from"]):
+            raise InvalidArgument(
+                f"topic {view!r} has no key, so there are no records of it: read its messages with option topic"
+            )
+        where = server.act("position")
+        held = hold(server, int(where["first"]))
+        batches = self._sow(server, view, list(self.layout.fetched), VIEW_BYTES)
+        if batches is None and keyed:
+            return self._records(server, view, int(where["origin"]), held)
+        if batches is None:
+            raise PreconditionFailed(
+                f"view {view!r} has more than {VIEW_BYTES >> 20} MiB of rows, which is what a read of a view may have: "
+                "choose some with option filter, or columns with .schema(...)"
+            )
+        rows = sum(batch.num_rows for batch in batches)
+        if not rows:
+            return []
+        parts = options.min_partitions or max(1, min(_cores(), rows // PART_LSNS))
+        table: Any = pa.Table.from_batches(batches)
+        cuts = [rows * i // parts for i in range(parts + 1)]
+        return [RowsPart(_packed(table.slice(a, b - a)), held, i) for i, (a, b) in enumerate(pairwise(cuts)) if a < b]
+
+    def _sow(self, server: Remote, view: str, columns: list[str], most: int) -> list[pa.RecordBatch] | None:
+        options = self.options
+        return server.gathered(
+            "sow", most, topic=view, exchange=options.exchange or None, vhost=server.vhost, filter=options.filter,
+            columns=columns,
+        )  # fmt: skip
+
+    def _records(self, server: Remote, topic: str, origin: int, held: str) -> list[InputPartition]:
+        options = self.options
+        gathered: Any = pa.Table.from_batches(self._sow(server, topic, ["lsn", "sow_key"], 1 << 62) or [])
+        table: Any = gathered.sort_by("lsn").combine_chunks()
+        rows = table.num_rows
+        lsns, keys = table.column("lsn").to_numpy(), table.column("sow_key").combine_chunks()
+        wanted = options.min_partitions or max(_cores(), rows // PART_LSNS)
+        cuts = [rows * i // wanted for i in range(wanted + 1)]
+        return [
+            RecordPart(origin, options.exchange, lsns[a:b].tobytes(), pa.concat_arrays([keys.slice(a, b - a)]), held, i)
+            for i, (a, b) in enumerate(pairwise(cuts))
+            if a < b
+        ]
+
+    # -- queues
 
     def _queue_content(self, server: Remote) -> list[InputPartition]:
         """Positions of what the queue holds: messages that are settled before they are read are read all the same."""
@@ -80,15 +149,13 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         origin = int(where["origin"])
         planning = hold(server, int(where["first"]))
         columns = ["lsn", "exchange", "attempt", "state"]
-        batches = list(
-            server.rows(
-                "queue",
-                name=options.queue,
-                vhost=server.vhost,
-                states=list(options.states),
-                filter=options.filter,
-                columns=columns,
-            )
+        batches = server.gathered(
+            "queue",
+            name=options.queue,
+            vhost=server.vhost,
+            states=list(options.states),
+            filter=options.filter,
+            columns=columns,
         )
         if not batches:
             server.act("hold", read=planning, release=True)
@@ -103,12 +170,21 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         for exchange in dict.fromkeys(run[0] for run in runs):
             mine = [run[1:] for run in runs if run[0] == exchange]
             total = sum(b - a for a, b, _, _ in mine)
-            parts += [ContentPart(origin, exchange, piece, held) for piece in _cut(mine, -(-total // wanted))]
+            for piece in _cut(mine, -(-total // wanted)):
+                parts.append(ContentPart(origin, exchange, piece, held, len(parts)))
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""
         return fetch(self.options, self.layout, partition)
+
+
+def _packed(table: Any) -> bytes:
+    """A table as an Arrow stream."""
+    sink: Any = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table, max_chunksize=10_000)
+    return cast("bytes", sink.getvalue().to_pybytes())
 
 
 def hold(server: Remote, start: int) -> str:

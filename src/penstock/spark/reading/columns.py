@@ -33,6 +33,15 @@ MORE = {"exchange": "string", "priority": "smallint", "properties": "binary"}
 CONTENT = {"state": "string"}
 """And those of a queue's present content."""
 
+RECORD = {
+    "sow_key": "string",
+    **{name: kind for name, kind in MESSAGE.items() if name != "attempt"},
+}
+"""Columns of a view, a conflated topic or a topic with a key; rows of views are no messages and have no LSN."""
+
+OF_THE_BODY = "field of the body"
+"""The comment of a column that has the name of a message's column and is the body's."""
+
 LOG = {
     "lsn": "bigint",
     "kind": "tinyint",
@@ -77,7 +86,7 @@ def declared(options: ReadOptions, ddl: str | None) -> str:
     """All columns of a read as DDL; `ddl` are the body's own, given or found."""
     if options.log:
         return ", ".join(f"{name} {kind}" for name, kind in LOG.items())
-    base = dict(MESSAGE)
+    base = dict(RECORD if options.view is not None else MESSAGE)
     if options.queue is not None and options.mode != "queue":
         base |= CONTENT
     if ddl is None:
@@ -85,10 +94,29 @@ def declared(options: ReadOptions, ddl: str | None) -> str:
     own = names_in(ddl)
     hidden = {name.lower() for name in own}
     columns = [f"{name} {kind}" for name, kind in base.items() if name not in hidden]
-    columns.append(ddl.strip())
+    taken = {*known(options), ERROR}
+    pieces = [piece.strip() for piece in _pieces(ddl)]
+    columns += [_marked(piece) if name in taken else piece for name, piece in zip(own, pieces, strict=True)]
     if options.bad_records_topic is None and ERROR not in hidden:
         columns.append(f"{ERROR} string")
     return ", ".join(columns)
+
+
+def known(options: ReadOptions) -> dict[str, str]:
+    """All columns that do not come from bodies, with Spark's types."""
+    if options.log:
+        return dict(LOG)
+    if options.view is not None:
+        return {**RECORD, **MORE}
+    if options.queue is not None and options.mode != "queue":
+        return {**MESSAGE, **MORE, **CONTENT}
+    return {**MESSAGE, **MORE}
+
+
+def _marked(piece: str) -> str:
+    """A column with a comment that says whose it is: Spark hands it back with the schema."""
+    commented = re.search(r"\bcomment\s+['\"]", piece, re.IGNORECASE) is not None
+    return piece if commented else f"{piece} COMMENT '{OF_THE_BODY}'"
 
 
 _OPENING, _CLOSING = "<([", ">)]"
@@ -132,29 +160,27 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    known = dict(LOG) if options.log else {**MESSAGE, **MORE}
-    if options.queue is not None and options.mode != "queue":
-        known |= CONTENT
+    all_known = known(options)
     own = set[str]() if ddl is None else set(names_in(ddl))
     fetched: list[str] = []
     parsed: list[str] = []
     error = False
     for field in schema.fields:
         name, kind = field.name, field.dataType.simpleString()
-        marked = name in own
-        if not marked and name in known and (kind == known[name] or not options.parse):
-            if kind != known[name]:
-                raise InvalidArgument(f"column {name!r} is {known[name]}, not {kind}")
+        marked = name in own or (options.parse and field.metadata.get("comment") == OF_THE_BODY)
+        if not marked and name in all_known and (kind == all_known[name] or not options.parse):
+            if kind != all_known[name]:
+                raise InvalidArgument(f"column {name!r} is {all_known[name]}, not {kind}")
             fetched.append(name)
         elif options.parse and name == ERROR and not marked:
             error = True
         elif options.parse:
             parsed.append(name)
         else:
-            raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(known)}")
+            raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(all_known)}")
     if (parsed or error) and "body" not in fetched:
         fetched.append("body")
     if not fetched:
-        fetched.append("lsn")
+        fetched.append("sow_key" if options.view is not None else "lsn")
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     return Layout(arrow, tuple(fetched), tuple(parsed), error, options.bad_records_topic is not None)

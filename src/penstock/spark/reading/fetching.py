@@ -1,30 +1,31 @@
 """What an executor does for one partition: fetch its rows, parse bodies, put bad ones aside.
 
-A part is a plain value that Spark pickles to the task that reads it.  Reading a part twice gives the same rows.
+A part is a plain value that Spark pickles to the task that reads it.  Reading a part twice gives the same rows, whether
+they come from the server or from the log's own files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from penstock.errors import NotFound
+from penstock.errors import LogDamaged, NotFound, PreconditionFailed
 from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import batch_of, by_name, column, values
+from penstock.spark.reading import direct
 from penstock.spark.reading.columns import ERROR, Layout
 from penstock.spark.reading.options import ReadOptions
 from penstock.spark.reading.parsing import BodyParser
 from penstock.spark.remote import Remote, remote
 
-compute: Any = pyarrow.compute
+Lsns = npt.NDArray[np.int64]
 
 PART_ROWS = 50_000
 """About how many rows a partition of a stream's batch has."""
@@ -43,6 +44,7 @@ class LogPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     start: int
     end: int
     held: str = ""  # name of the hold on the log that lasts as long as parts are read
+    part: int = 0
 
 
 @dataclass
@@ -75,11 +77,58 @@ class ContentPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped h
     runs: list[tuple[int, int, int, str]] = field(default_factory=list[tuple[int, int, int, str]])
     """(first LSN, one past the last, attempt, state)"""
     held: str = ""
+    part: int = 0
 
     @property
     def start(self) -> int:
         """The first LSN."""
         return self.runs[0][0]
+
+    def lsns(self) -> Lsns:
+        """Of its messages, ascending."""
+        return np.concatenate([np.arange(run[0], run[1], dtype=np.int64) for run in self.runs])
+
+    def extra(self) -> dict[str, pa.Array[Any]]:
+        """Columns that the log does not have, a row for each LSN."""
+        sizes = [run[1] - run[0] for run in self.runs]
+        attempts = np.repeat(np.array([run[2] for run in self.runs], np.int32), sizes)
+        states = np.repeat(np.arange(len(sizes)), sizes)
+        names: Any = pa.array([run[3] for run in self.runs], pa.string())
+        return {"attempt": cast("pa.Array[Any]", pa.array(attempts)), "state": names.take(pa.array(states))}
+
+
+@dataclass
+class RecordPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """Records of a topic with a key as they were when the read was planned."""
+
+    origin: int
+    exchange: str
+    packed: bytes  # LSNs, ascending
+    keys: pa.Array[Any]
+    held: str = ""
+    part: int = 0
+
+    @property
+    def start(self) -> int:
+        """The first LSN."""
+        return int(self.lsns()[0])
+
+    def lsns(self) -> Lsns:
+        """Of its records, ascending."""
+        return np.frombuffer(self.packed, np.int64)
+
+    def extra(self) -> dict[str, pa.Array[Any]]:
+        """Columns that the log does not have, a row for each LSN."""
+        return {"sow_key": self.keys}
+
+
+@dataclass
+class RowsPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """Rows of a view, as they were when the read was planned."""
+
+    packed: bytes  # an Arrow stream
+    held: str = ""
+    part: int = 0
 
 
 def parts_for(rows: int, least: int | None) -> int:
@@ -91,8 +140,8 @@ def parts_for(rows: int, least: int | None) -> int:
 def fetch(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
     """The rows of a part, as Spark wants them."""
     server = remote(options.where)
-    if isinstance(part, LogPart | ReplayPart | ContentPart) and part.held:
-        server.act("hold", read=part.held, start=part.start)
+    if isinstance(part, LogPart | ReplayPart | ContentPart | RecordPart) and part.held:
+        keep(server, options, part.held, part.start)
     rows = _rows(server, options, layout, part)
     if not layout.parsed and not layout.error:
         for batch in rows:
@@ -113,18 +162,34 @@ def fetch(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.Rec
         yield fitted
 
 
+def keep(server: Remote, options: ReadOptions, held: str, start: int) -> None:
+    """Have the log kept from `start` on.  PreconditionFailed when something of it may have gone meanwhile."""
+    told = server.act("hold", read=held, start=start)
+    if options.fail_on_data_loss and not told["kept"] and start < max(int(told["first"]), int(told["floor"])):
+        raise PreconditionFailed(
+            f"{options.what}: a part of this read begins at LSN {start}, the server has kept it no longer since the "
+            f"read was planned, and retention has come to LSN {max(int(told['first']), int(told['floor']))}; plan it "
+            "anew with a new load(), or set failOnDataLoss to false"
+        )
+
+
 def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
     columns = list(layout.fetched)
     match part:
         case LogPart():
-            yield from server.rows("log", **{"from": part.start, "to": part.end}, columns=columns)
+            a, b = part.start, part.end
+            yield from either(
+                options,
+                lambda: direct.records(server, a, b, columns),
+                lambda skip: server.rows("log", skip, **{"from": a, "to": b}, columns=columns),
+            )
         case ReplayPart():
-            yield from server.rows(
-                "replay",
-                vhost=server.vhost,
-                bookmark=span(part.origin, part.start, part.end),
-                columns=columns,
-                **options.replay(),
+            where = span(part.origin, part.start, part.end)
+            chosen, a, b = options.replay(), part.start, part.end
+            yield from either(
+                options,
+                lambda: direct.messages(server, chosen, a, b, columns),
+                lambda skip: server.rows("replay", skip, vhost=server.vhost, bookmark=where, columns=columns, **chosen),
             )
         case PlanPart():
             try:
@@ -134,10 +199,35 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
             except NotFound:
                 if options.fail_on_data_loss:
                     raise
-        case ContentPart():
+        case ContentPart() | RecordPart():
             yield from _content(server, options, layout, part)
+        case RowsPart():
+            with pa.ipc.open_stream(pa.py_buffer(part.packed)) as stream:
+                yield from stream
         case _:
             raise TypeError(f"not a part of this source: {part!r}")
+
+
+def either(
+    options: ReadOptions,
+    files: Callable[[], Iterator[pa.RecordBatch]],
+    asked: Callable[[int], Iterator[pa.RecordBatch]],
+) -> Iterator[pa.RecordBatch]:
+    """Rows from the log's files where option `direct` and this machine allow it, else from the server.
+
+    asked: the same rows from the server without the first so many.
+    """
+    given = 0
+    if options.direct != "false":
+        try:
+            for batch in files():
+                yield batch
+                given += batch.num_rows
+            return
+        except (direct.NotHere, LogDamaged) as why:
+            if options.direct == "true":
+                raise direct.refuse(why) from why
+    yield from asked(given)
 
 
 def span(origin: int, start: int, end: int) -> str:
@@ -145,54 +235,67 @@ def span(origin: int, start: int, end: int) -> str:
     return f"[{origin}|{start}|:{origin}|{end}|)"
 
 
-def _content(server: Remote, options: ReadOptions, layout: Layout, part: ContentPart) -> Iterator[pa.RecordBatch]:
-    """Rows of the runs, from a replay of the range they lie in: the queue itself may hold others by now."""
-    starts = np.array([run[0] for run in part.runs], np.int64)
-    ends = np.array([run[1] for run in part.runs], np.int64)
-    given = [name for name in layout.fetched if name not in ("attempt", "state")]
+def _content(
+    server: Remote, options: ReadOptions, layout: Layout, part: ContentPart | RecordPart
+) -> Iterator[pa.RecordBatch]:
+    """Rows at the LSNs of the part, from the log: the queue, or the index of the records, may have others by now."""
+    lsns, extra = part.lsns(), part.extra()
+    given = [name for name in layout.fetched if name not in extra]
     asked = given if "lsn" in given else [*given, "lsn"]
+    chosen: dict[str, object] = {"topic": options.view} if isinstance(part, RecordPart) else {"pattern": ".*"}
+    named: dict[str, object] = chosen if isinstance(part, RecordPart) else {"queue": options.queue}
+    rows = either(
+        options,
+        lambda: direct.at(server, named, part.exchange, lsns, asked),
+        lambda skip: _at(server, chosen, part, lsns, asked, skip),
+    )
     found = 0
-    for batch in server.rows(
-        "replay",
-        vhost=server.vhost,
-        exchange=part.exchange,
-        pattern=".*",
-        bookmark=span(part.origin, part.runs[0][0], part.runs[-1][1]),
-        columns=asked,
-    ):
-        lsns = cast("npt.NDArray[np.int64]", column(batch, "lsn").to_numpy())
-        place = np.searchsorted(starts, lsns, side="right") - 1
-        hit = (place >= 0) & (lsns < ends[np.maximum(place, 0)])
-        if not hit.any():
-            continue
-        mine = batch.filter(pa.array(hit))
-        runs = [part.runs[i] for i in cast("list[int]", place[hit].tolist())]
-        found += mine.num_rows
-        columns = by_name(mine)
-        columns["attempt"] = pa.array([run[2] for run in runs], pa.int32())
-        columns["state"] = pa.array([run[3] for run in runs], pa.string())
+    for batch in rows:
+        places: Any = pa.array(np.searchsorted(lsns, cast("Lsns", column(batch, "lsn").to_numpy())))
+        found += batch.num_rows
+        columns = by_name(batch)
+        for name, whole in extra.items():
+            if name in layout.fetched:
+                columns[name] = cast("Any", whole).take(places)
         yield batch_of([columns[name] for name in layout.fetched], layout.fetched)
-    wanted = int((ends - starts).sum())
-    if found < wanted and options.fail_on_data_loss:
+    if found < len(lsns) and options.fail_on_data_loss:
         raise NotFound(
-            f"queue {options.queue!r}: the log holds {found} of the {wanted} messages that were there when the read "
-            "was planned; retention has passed the others"
+            f"{options.what}: the log gives {found} of the {len(lsns)} messages that were there when the read was "
+            "planned; retention has passed the others, or this user may not read their topics"
         )
 
 
+def _at(
+    server: Remote, chosen: dict[str, object], part: ContentPart | RecordPart, lsns: Lsns, columns: list[str], skip: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows at these LSNs of a replay of the range they lie in, without the first so many of them."""
+    where = span(part.origin, int(lsns[0]), int(lsns[-1]) + 1)
+    for batch in server.rows(
+        "replay", vhost=server.vhost, exchange=part.exchange, bookmark=where, columns=columns, **chosen
+    ):
+        there = cast("Lsns", column(batch, "lsn").to_numpy())
+        hit = np.isin(there, lsns, assume_unique=True)
+        mine = batch if hit.all() else batch.filter(pa.array(hit))
+        if skip >= mine.num_rows:
+            skip -= mine.num_rows
+            continue
+        yield mine.slice(skip)
+        skip = 0
+
+
 class Aside:
-    """Bad bodies of one part of one batch of a query, published once however often the part is read."""
+    """Bad bodies of one part of one batch of a query, or of one `load()`, published once however often it is read."""
 
     def __init__(self, server: Remote, options: ReadOptions, part: object) -> None:
-        self._server = server
         self._topic = options.bad_records_topic
         if isinstance(part, PlanPart):
-            name = f"{part.stream}/{part.part}/{part.parts}"
-        elif isinstance(part, ReplayPart):
-            name = f"{options.stream}/{part.part}"
+            self._publisher = Publisher(server, f"bad/{part.stream}/{part.part}/{part.parts}")
+        elif isinstance(part, ReplayPart) and options.stream is not None:
+            self._publisher = Publisher(server, f"bad/{options.stream}/{part.part}")
+        elif isinstance(part, LogPart | ReplayPart | ContentPart | RecordPart | RowsPart) and part.held:
+            self._publisher = Publisher(server, f"spark/read/{part.held}/{part.part}", 1)
         else:
-            raise TypeError("only streams put bad bodies aside")
-        self._publisher = Publisher(server, f"bad/{name}")
+            raise TypeError(f"no part whose bad bodies could be told apart: {part!r}")
 
     def put(self, bodies: Sequence[bytes | None], errors: Sequence[str | None]) -> None:
         """Publish the bodies whose error is not None."""
@@ -201,15 +304,22 @@ class Aside:
 
 
 class Publisher:
-    """Messages from a task of a streaming query, stored once: the same task of the same batch numbers them alike."""
+    """Messages from a task, stored once: whoever repeats it gives them the same numbers."""
 
-    def __init__(self, server: Remote, name: str) -> None:
+    def __init__(self, server: Remote, name: str, first: int | None = None) -> None:
+        """`name`: of the publisher, the same each time the task runs.
+
+        first: the number of its first message; None: this is a task of a streaming query, whose number says it.
+        """
+        self._server = server
+        if first is not None:
+            self._name, self._next = name, first
+            return
         context: Any = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
         batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
         if query is None or batch is None:
             raise TypeError("only a task of a streaming query may publish")
-        self._server = server
         self._name = f"spark/{query}/{name}"
         self._next = (int(batch) << SEQUENCE_BITS) + 1
 

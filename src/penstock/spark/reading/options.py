@@ -14,10 +14,16 @@ PATTERN_LETTERS = frozenset("^$*+?()[]{}|\\")
 
 STATES = ("ready", "leased", "delayed")
 
+DIRECT = ("auto", "true", "false")
+"""Whether tasks read the log's own files: where they can, always, never."""
+
+REGISTERED = "registered"
+"""What option schema is where the topic's declared schema is meant."""
+
 READ = (
     *COMMON, "states", "log", "startingLsn", "endingLsn", "mode", "stream", "startingBookmark", "endingBookmark",
     "startingOffsets", "endingOffsets", "startingTimestamp", "filter", "maxRowsPerTrigger", "maxBytesPerTrigger",
-    "minPartitions", "schema", "parse", "badRecordsTopic", "failOnDataLoss",
+    "minPartitions", "schema", "parse", "badRecordsTopic", "failOnDataLoss", "view", "direct",
 )  # fmt: skip
 
 
@@ -46,6 +52,9 @@ class ReadOptions:
     bad_records_topic: str | None = None
     fail_on_data_loss: bool = True
     given: tuple[str, ...] = ()  # names of those that were given
+    view: str | None = None  # a view, a conflated topic, or a topic with a key
+    direct: str = "auto"
+    registered: bool = False  # the topic's declared schema is asked for
 
     @property
     def is_pattern(self) -> bool:
@@ -57,37 +66,55 @@ class ReadOptions:
         name = "pattern" if self.is_pattern else "topic"
         return {name: self.topic, "exchange": self.exchange, "filter": self.filter}
 
+    @property
+    def what(self) -> str:
+        """What is read, for a person."""
+        for kind, name in (("queue", self.queue), ("view", self.view), ("topic", self.topic)):
+            if name is not None:
+                return f"{kind} {name!r}"
+        return "the log"
+
 
 def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> ReadOptions:
     """Options of a read; `patience_s` where they do not say.  Raises InvalidArgument."""
     take = Taker(given, READ)
     topic, queue, path, log = take.text("topic"), take.text("queue"), take.text("path"), take.flag("log")
-    mode, ddl, parse = take.text("mode"), take.text("schema"), take.text("parse")
-    if path is not None and (topic or queue or log):
+    mode, ddl, parse, view = take.text("mode"), take.text("schema"), take.text("parse"), take.text("view")
+    if path is not None and (topic or queue or log or view):
         raise InvalidArgument("load(name) is short for option topic or queue: give one of them")
     if path is not None:
         topic, queue = (None, path) if mode == "queue" else (path, None)
-    named = [name for name, value in (("topic", topic), ("queue", queue), ("log", log)) if value]
+    named = [name for name, value in (("topic", topic), ("queue", queue), ("view", view), ("log", log)) if value]
     if len(named) != 1:
         what = " and ".join(named)
         raise InvalidArgument(
             f"options {what} exclude each other: read one of them"
             if named
-            else "say what to read: option topic, queue, or log = true"
+            else "say what to read: option topic, queue, view, or log = true"
         )
     if mode not in (None, "log", "queue"):
         raise InvalidArgument(f"option mode is {mode!r}, not log or queue")
     if parse not in (None, "json"):
         raise InvalidArgument(f"option parse is {parse!r}, and json is what can be parsed")
+    direct = (take.text("direct") or "auto").lower()
+    if direct not in DIRECT:
+        raise InvalidArgument(f"option direct is {direct!r}; there are {', '.join(DIRECT)}")
+    if log and (ddl is not None or parse is not None):
+        raise InvalidArgument("options schema and parse are for bodies of messages; the log has columns of its own")
+    registered = ddl is not None and ddl.strip().lower() == REGISTERED
+    if registered:
+        ddl = None
     states = tuple(name.strip() for name in (take.text("states") or "ready").split(","))
     for state in states:
         if state not in STATES:
             raise InvalidArgument(f"option states has {state!r}; there are {', '.join(STATES)}")
     bad = take.text("badRecordsTopic")
-    if bad is not None and ddl is None and parse is None:
+    if bad is not None and ddl is None and parse is None and not registered:
         raise InvalidArgument("option badRecordsTopic needs a schema that bodies can fail to have: give option schema")
     starting = take.either("startingBookmark", "startingOffsets", "startingTimestamp")
     ending = take.either("endingBookmark", "endingOffsets")
+    if view is not None and (starting is not None or ending is not None):
+        raise InvalidArgument(f"view {view!r} has no past: startingBookmark and endingBookmark go with a topic")
     if not log and (take.count("startingLsn") is not None or take.count("endingLsn") is not None):
         raise InvalidArgument("options startingLsn and endingLsn go with log = true; use startingBookmark for a topic")
     return ReadOptions(
@@ -108,8 +135,11 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
         take.size("maxBytesPerTrigger"),
         take.count("minPartitions", 1),
         ddl,
-        ddl is not None or parse is not None,
+        ddl is not None or registered or parse is not None,
         bad,
         take.flag("failOnDataLoss", True),
         tuple(name for name in READ if take.text(name) is not None),
+        view,
+        direct,
+        registered,
     )

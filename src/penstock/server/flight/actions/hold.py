@@ -33,7 +33,8 @@ class HoldAction:
             if release:
                 self._holds.drop(name)
                 return {"seconds": 0}
-            self._holds.put(name, start)
-            return {"seconds": HOLD_US // 1_000_000}
+            kept = self._holds.put(name, start)
+            log = self._handover.engine.log
+            return {"seconds": HOLD_US // 1_000_000, "kept": kept, "first": log.first_lsn, "floor": log.base_floor}
 
         return self._handover.call(work, caller.gone, durable=False)

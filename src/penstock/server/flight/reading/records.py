@@ -22,7 +22,7 @@ from penstock.errors import AccessRefused, LogBroken, NotFound
 from penstock.expr.gathering.definition import Definition
 from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
-from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM
+from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM, SCHEMA
 from penstock.server.filters.asking import asked_by
 from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller
@@ -187,7 +187,7 @@ class TopicActions:
         facts: dict[str, object] = {
             "topic": name[2], "kind": "topic", "exchange": name[1], "vhost": name[0], "key": settings.get(KEY),
             "key_from": settings.get(KEY_FROM), "key_domain": settings.get(KEY_DOMAIN), "expiration": None,
-            "index": settings.get(INDEX),
+            "index": settings.get(INDEX), "schema": settings.get(SCHEMA),
         }  # fmt: skip
         if isinstance(life := settings.get(EXPIRATION), int):
             facts["expiration"] = format_duration(life)
@@ -258,6 +258,8 @@ def _settings(f: Fields) -> dict[str, object]:
         settings[EXPIRATION] = life
     if index := f.optional_text("index"):
         settings[INDEX] = index
+    if schema := f.optional_text("schema", TEXT_LIMIT):
+        settings[SCHEMA] = schema
     f.finish()
     return settings
 

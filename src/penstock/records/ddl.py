@@ -1,0 +1,146 @@
+"""The columns of JSON bodies as text, as Spark writes a schema: `id bigint, lines array<struct<sku: string, n: int>>`.
+
+Owns which types there are and how they nest.  What becomes of a body under a schema is the reader's to say.
+
+    schema  name [:] type, ...                       type  a simple name | decimal(p, s) | array<type>
+    name    letters, digits, _ and more, or `any`          | map<string, type> | struct<schema>
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+SIMPLE = (
+    "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp",
+    "timestamp_ntz",
+)  # fmt: skip
+ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
+
+Columns: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Names and types, in order; a type is spelled as Spark spells it."""
+
+COLUMNS_MOST = 1_000
+DEPTH_MOST = 16
+TEXT_MOST = 64 * 1024
+
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`,:<>()]+)|([,:<>()]))")
+
+
+def parse_ddl(text: str) -> Columns:
+    """Names and types.  ValueError with a sentence for what is no schema."""
+    if len(text) > TEXT_MOST:
+        raise ValueError(f"a schema has {len(text)} letters; {TEXT_MOST} are allowed")
+    reader = _Reader(text)
+    columns = reader.columns("", 0)
+    reader.end()
+    return columns
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def _look(self) -> tuple[str, bool, int]:
+        """The next token, whether it is a name in back quotes, and where it ends.  Nothing at the end."""
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            if self._text[self._at :].strip():
+                raise ValueError(f"{self._text[self._at :].strip()[:40]!r} is no part of a schema")
+            return "", False, len(self._text)
+        return (match[1] or match[2] or match[3]).replace("``", "`"), match[1] is not None, match.end()
+
+    def _take(self) -> tuple[str, bool]:
+        token, quoted, self._at = self._look()
+        return token, quoted
+
+    def _needs(self, wanted: str, where: str) -> None:
+        token, quoted = self._take()
+        if token != wanted or quoted:
+            raise ValueError(f"{wanted!r} should follow {where}, not {token or 'the end'!r}")
+
+    def end(self) -> None:
+        token, _ = self._take()
+        if token:
+            hint = "; columns may be null and have no comment" if token.upper() in ("NOT", "COMMENT") else ""
+            raise ValueError(f"{token[:40]!r} follows a column where a comma should{hint}")
+
+    def columns(self, inside: str, depth: int) -> Columns:
+        """Columns up to a `>` or the end."""
+        found = dict[str, str]()
+        while True:
+            name, quoted = self._take()
+            if not name or (name in ",:<>()" and not quoted):
+                raise ValueError(f"a column's name should stand where {name or 'the end'!r} does{inside}")
+            if name in found:
+                raise ValueError(f"column {name[:60]!r} is there twice{inside}")
+            if self._look()[0] == ":":
+                self._take()
+            found[name] = self._type(name, depth)
+            if len(found) > COLUMNS_MOST:
+                raise ValueError(f"a schema has at most {COLUMNS_MOST} columns")
+            if self._look()[:2] != (",", False):
+                return tuple(found.items())
+            self._take()
+
+    def _type(self, column: str, depth: int) -> str:
+        if depth > DEPTH_MOST:
+            raise ValueError(f"types lie more than {DEPTH_MOST} deep in each other")
+        token, quoted = self._take()
+        kind = ALIASES.get(token.lower(), token.lower())
+        where = f"{kind} of column {column[:60]!r}"
+        if kind in SIMPLE and not quoted:
+            return kind
+        if kind in ("decimal", "numeric"):
+            return self._decimal()
+        if kind == "array":
+            self._needs("<", where)
+            inner = self._type(column, depth + 1)
+            self._needs(">", where)
+            return f"array<{inner}>"
+        if kind == "map":
+            self._needs("<", where)
+            key = self._type(column, depth + 1)
+            if key != "string":
+                raise ValueError(f"the keys of a JSON object are string, and those of column {column[:60]!r} {key}")
+            self._needs(",", where)
+            value = self._type(column, depth + 1)
+            self._needs(">", where)
+            return f"map<string,{value}>"
+        if kind == "struct":
+            self._needs("<", where)
+            fields = self.columns(f" in column {column[:60]!r}", depth + 1)
+            self._needs(">", where)
+            return f"struct<{','.join(f'{quoted_name(name)}:{one}' for name, one in fields)}>"
+        shown = token[:40] or "the end"
+        raise ValueError(
+            f"column {column[:60]!r} has the type {shown!r}; there are {', '.join(SIMPLE)}, decimal, array, map and "
+            "struct"
+        )
+
+    def _decimal(self) -> str:
+        if self._look()[0] != "(":
+            return "decimal(10,0)"
+        self._take()
+        numbers = [self._take()[0]]
+        if self._look()[0] == ",":
+            self._take()
+            numbers.append(self._take()[0])
+        self._needs(")", "decimal's numbers")
+        if not all(one.isdigit() and one.isascii() for one in numbers):
+            raise ValueError(f"decimal({', '.join(numbers)}) has no whole numbers")
+        precision, scale = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0
+        if not (1 <= precision <= 38 and 0 <= scale <= precision):
+            raise ValueError(f"decimal({precision}, {scale}): at most 38 digits, of which the scale is a part")
+        return f"decimal({precision},{scale})"
+
+
+def quoted_name(name: str) -> str:
+    """A name as a schema may always have it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def format_ddl(columns: Columns) -> str:
+    """The text of columns."""
+    return ", ".join(f"{quoted_name(name)} {kind}" for name, kind in columns)

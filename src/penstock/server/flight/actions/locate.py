@@ -1,0 +1,94 @@
+"""The action `locate`: where the files of the log are, for a reader who sees the same disk.
+
+Who reads files passes by the door, so the server says beforehand whether he may: only who may read all of the topics,
+or of the queue, is told the folder.  Others are told why not, and read through Flight, where each row is judged.  What
+the operating system lets him open is its own business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import LogBroken, NotFound
+from penstock.history.view import listing
+from penstock.server.filters.asking import asked_by
+from penstock.server.flight.calls import Caller
+from penstock.wire.flight.fields import LSN_MAX, Fields
+from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT
+
+if TYPE_CHECKING:
+    from penstock.ports import Disk
+    from penstock.server.flight.handover import Handover
+
+Reply = Mapping[str, object]
+
+
+class LocateAction:
+    """This action, as a row of the table of all actions."""
+
+    def __init__(self, handover: Handover, disk: Disk, check_vhost: Callable[[str], None]) -> None:
+        """`disk`: the data folder; one in memory has no place to tell of."""
+        self._handover = handover
+        self._engine = handover.engine
+        folder: object = getattr(disk, "folder", None)
+        self._folder = folder.absolute() if isinstance(folder, Path) else None
+        self._check_vhost = check_vhost
+        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
+            "locate": (self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log"),
+        }
+
+    def _locate(self, caller: Caller, f: Fields) -> Reply:
+        topic, pattern, queue = f.optional_text("topic"), f.optional_text("pattern"), f.optional_text("queue")
+        exchange, vhost, whole = f.text("exchange"), f.text("vhost", DEFAULT_VHOST), f.flag("log")
+        start, end, filter = f.count("from"), f.count("to", LSN_MAX), f.optional_text("filter", TEXT_LIMIT)
+        f.finish()
+        self._check_vhost(vhost)
+        if sum((topic is not None, pattern is not None, queue is not None, whole)) != 1:
+            raise f.bad("what is read", None, "one of topic, pattern, queue and log = true")
+        if whole:
+            caller.administer("records of all kinds")
+        why = self._why_not(caller, vhost, exchange, topic, pattern, queue)
+        if why is None and start < self._engine.log.first_lsn:
+            why = f"the log's files begin at LSN {self._engine.log.first_lsn}, and the range at {start}"
+        if why is not None:
+            return {"folder": None, "why": why}
+        if filter is not None:
+            instance = self._handover.call(lambda: self._engine.core.instance, caller.gone, durable=False)
+            filter = asked_by(filter, client=caller.peer, user=caller.user, instance=instance)
+        listed = listing(self._engine.log, start, end)
+        if not whole:  # the names of others' exchanges are not his to know
+            mine = {via: pair for via, pair in listed.vias.items() if pair[0] == vhost}
+            listed = listed._replace(vias=mine)
+        return {"folder": str(self._folder), "why": None, "filter": filter, "log": listed.plain()}
+
+    def _why_not(
+        self, caller: Caller, vhost: str, exchange: str, topic: str | None, pattern: str | None, queue: str | None
+    ) -> str | None:
+        """Why this user, or anybody, is not to read files.  AccessRefused for who may read nothing of it."""
+        if self._engine.broken is not None:
+            raise LogBroken(f"the log is broken: {self._engine.broken}")
+        if queue is not None:
+            name = queue
+            found = self._handover.call(
+                lambda: self._engine.core.find_queue(vhost, name) is not None, caller.gone, durable=False
+            )
+            if not found:
+                raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
+        if self._folder is None:
+            return "the server has its log in memory"
+        rights = caller.rights
+        if rights is None:
+            return None
+        if queue is not None:
+            partly = rights.read_queue(vhost, queue) is not None
+        elif topic is not None:
+            partly = rights.read_topic(vhost, exchange, topic) is not None
+        elif pattern is not None:
+            entries = rights.topic_rights(vhost, exchange)
+            whole = next((at for at, (name, _) in enumerate(entries) if name is None), None)
+            partly = whole is None or any(right is not True for _, right in entries[: whole + 1])
+        else:
+            partly = False
+        return f"user '{caller.user}' may read a part of it" if partly else None
