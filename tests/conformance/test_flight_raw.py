@@ -192,6 +192,21 @@ def test_queues_are_flights(raw: Raw) -> None:
         raw.client.get_flight_info(flight.FlightDescriptor.for_path("queue", "none"), raw.options)
 
 
+def test_a_topic_tells_the_schema_of_its_bodies(raw: Raw) -> None:
+    settings = b'{"topic": "orders", "settings": {"schema": "id bigint, total double"}}'
+    list(raw.client.do_action(flight.Action("declare_topic", settings), raw.options))
+    path = flight.FlightDescriptor.for_path("topic", "orders")
+    told = raw.client.get_schema(path, raw.options).schema
+    assert told.metadata == {b"penstock.schema": b"id bigint, total double"}
+    info = raw.client.get_flight_info(path, raw.options)
+    assert raw.client.do_get(info.endpoints[0].ticket, raw.options).read_all().schema == told
+    wrong = b'{"topic": "orders", "settings": {"schema": "id number"}}'
+    with pytest.raises(flight.FlightServerError, match="schema: column 'id' has the type 'number'"):
+        list(raw.client.do_action(flight.Action("declare_topic", wrong), raw.options))
+    with pytest.raises(flight.FlightServerError, match="no declared topic 'none'"):
+        raw.client.get_flight_info(flight.FlightDescriptor.for_path("topic", "none"), raw.options)
+
+
 @pytest.mark.parametrize(
     "header", [None, b"Basic !!!", b"Basic Z3Vlc3Q=", b"Bearer nothing", b"Digest x", b"Basic Z3Vlc3Q6eA=="]
 )

@@ -23,6 +23,7 @@ DOCUMENTS = (
     "docs/replay.md",
     "docs/settling.md",
     "docs/sow.md",
+    "docs/spark.md",
     "docs/views.md",
 )
 

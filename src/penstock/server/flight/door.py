@@ -43,6 +43,7 @@ from penstock.server.flight.handover import Handover
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.reading.contents import content, planned, snapshot
 from penstock.server.flight.reading.following import Following
+from penstock.server.flight.reading.infos import parted, queue_info, topic_info
 from penstock.server.flight.reading.outlet import Piece
 from penstock.server.flight.reading.records import TopicActions, hold, records, with_stats
 from penstock.server.flight.reading.viewing import Viewing
@@ -55,7 +56,7 @@ from penstock.server.sow.query import Counts
 from penstock.server.sow.selecting import selected
 from penstock.server.upkeep.holds import Holds
 from penstock.wire.flight.fields import NAME_LIMIT
-from penstock.wire.flight.schemas import CONTENT_DEFAULT, EVENTS, EVENTS_DEFAULT, MESSAGES, Bounds, select
+from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, Bounds, select
 from penstock.wire.flight.tickets import (
     DEFAULT_VHOST,
     Get,
@@ -67,7 +68,6 @@ from penstock.wire.flight.tickets import (
     Sow,
     Subscribe,
     Transact,
-    command,
     parse_exchange,
     parse_get,
     parse_put,
@@ -353,7 +353,11 @@ class FlightDoor:
         return [*(queue_info(queue) for queue in shown(caller, queues)), *views]
 
     def info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-        """GetFlightInfo: of a queue by path ["queue", name] or [vhost, "queue", name], or of any DoGet command."""
+        """GetFlightInfo: of a queue by path ["queue", name] or [vhost, "queue", name], or of any DoGet command.
+
+        A declared topic by ["topic", name] or [vhost, "topic", name], name as `E/K` or `K`: its messages; what is
+        declared of their bodies is the schema's metadata `penstock.schema`.
+        """
         self._refuse_when_closing()
         caller = self.calls.caller(context)
         if descriptor.command:
@@ -364,10 +368,14 @@ class FlightDoor:
         path = [part.decode(errors="replace") for part in descriptor.path or []]
         if len(path) == 2:
             path = [DEFAULT_VHOST, *path]
-        if len(path) != 3 or path[1] != "queue":
-            raise InvalidArgument('the path of a flight is ["queue", name] or [vhost, "queue", name]')
+        if len(path) != 3 or path[1] not in ("queue", "topic"):
+            raise InvalidArgument('the path of a flight is ["queue", name], ["topic", name] or [vhost, "queue", name]')
         vhost, name = path[0], path[2]
         self.actions.check_vhost(vhost)
+        if path[1] == "topic":
+            exchange, key = parted(self.engine.core.topology.topics, vhost, name)
+            asked = orjson.dumps({"topic": key, "exchange": exchange, "vhost": vhost})
+            return topic_info(self.actions.run(caller, "topic", asked), vhost, exchange, key)
         self.gate.act(caller, "stats", {"queue": name, "vhost": vhost})
         counts = self.handover.call(
             lambda: self.actions.counts(self.engine.core.queue(vhost, name)), caller.gone, durable=False
@@ -382,21 +390,6 @@ class FlightDoor:
     def _refuse_when_closing(self) -> None:
         if self.closing:
             raise Unavailable("the server stops")
-
-
-def queue_info(counts: dict[str, object]) -> flight.FlightInfo:
-    """A queue as a flight: its ready messages."""
-    name, vhost = str(counts["queue"]), str(counts["vhost"])
-    ticket = flight.Ticket(command("queue", name=name, vhost=vhost))
-    descriptor = flight.FlightDescriptor.for_path(vhost, "queue", name)
-    ready = counts["ready"]
-    return flight.FlightInfo(
-        select(MESSAGES, CONTENT_DEFAULT),
-        descriptor,
-        [flight.FlightEndpoint(ticket, [])],
-        ready if isinstance(ready, int) else -1,
-        -1,
-    )
 
 
 def _command(descriptor: flight.FlightDescriptor) -> bytes:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from penstock.errors import LogDamaged, NotFound, PreconditionFailed
+from penstock.errors import AccessRefused, LogDamaged, NotFound, PreconditionFailed
 from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import batch_of, by_name, column, values
 from penstock.spark.reading import direct
@@ -288,6 +288,7 @@ class Aside:
 
     def __init__(self, server: Remote, options: ReadOptions, part: object) -> None:
         self._topic = options.bad_records_topic
+        self._server: Remote | None = server  # until the topic is known to keep what it gets
         if isinstance(part, PlanPart):
             self._publisher = Publisher(server, f"bad/{part.stream}/{part.part}/{part.parts}")
         elif isinstance(part, ReplayPart) and options.stream is not None:
@@ -299,6 +300,12 @@ class Aside:
 
     def put(self, bodies: Sequence[bytes | None], errors: Sequence[str | None]) -> None:
         """Publish the bodies whose error is not None."""
+        if self._server is not None:
+            try:
+                self._server.act("declare_topic", topic=self._topic, vhost=self._server.vhost)
+            except AccessRefused:
+                pass  # who may not declare it relies on who did; what is not kept is told below
+            self._server = None
         bad = [(body or b"", error) for body, error in zip(bodies, errors, strict=True) if error is not None]
         self._publisher.publish(str(self._topic), [body for body, _ in bad], [{"x-error": str(e)} for _, e in bad])
 
@@ -335,7 +342,7 @@ class Publisher:
         )
         for start in range(0, len(bodies), 10_000):
             piece = batch.slice(start, 10_000)
-            self._server.put(
+            told = self._server.put(
                 "publish",
                 [piece],
                 topic=topic,
@@ -344,4 +351,9 @@ class Publisher:
                 publisher=self._name,
                 sequence=self._next,
             )
+            if told["stored"] + told["duplicates"] < piece.num_rows:
+                raise PreconditionFailed(
+                    f"topic {topic!r} took {told['stored']} of {piece.num_rows} messages: declare it, or a queue that "
+                    "takes them, and see that the queue is not full"
+                )
             self._next += piece.num_rows
