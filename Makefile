@@ -1,8 +1,8 @@
-# make install | demo | test | bench | soak | conformance
+# make install | demo | test | bench | bench-spark | soak | conformance
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench soak soak-load soak-random soak-interleavings soak-queues conformance clean
+.PHONY: help install demo test check bench bench-spark soak soak-load soak-random soak-interleavings soak-queues conformance clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -13,6 +13,7 @@ help:
 	@echo "make demo         hundreds of thousands of messages through AMQP, Flight and Spark, a kill -9, and the proof"
 	@echo "make test         ruff, mypy, pyright and every test"
 	@echo "make bench        the table of speed and memory, each figure beside its budget"
+	@echo "make bench-spark  the same of the Spark side"
 	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
 	@echo "make conformance  unmodified clients of others against a real server"
 
@@ -38,6 +39,9 @@ test: check
 
 bench: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run.py $(BENCH_ARGS)
+
+bench-spark: $(STAMP)
+	@$(PYTHON_IN) benchmarks/run_spark.py $(BENCH_ARGS)
 
 # Parts by name: make soak-load, soak-random, soak-interleavings.  PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
 # PENSTOCK_EFFORT that of the random tests (10).  Interleavings end with Ctrl-C or with the first failure, and so does

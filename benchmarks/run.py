@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,9 @@ WHOLE = {"memory_bound": ["--whole"]}
 
 
 def names() -> list[str]:
-    """Every benchmark there is."""
+    """Every benchmark there is, but for those with Spark: see `run_spark`."""
     found = {path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py")}
+    found = {name for name in found if not name.startswith("spark_")}
     return [name for name in ORDER if name in found] + sorted(found.difference(ORDER))
 
 
@@ -121,11 +123,11 @@ def table(title: str, figures: list[dict[str, Any]]) -> Table:
     return out
 
 
-def main() -> int:
+def main(offered: Callable[[], list[str]] = names) -> int:
     """Run them; 1 if one failed."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="a few messages each: shows that it works")
-    options.add_argument("--only", action="append", choices=names(), help="may be repeated")
+    options.add_argument("--only", action="append", choices=offered(), help="may be repeated")
     options.add_argument("--out", type=Path, default=HERE / "results", help="where the JSON lines go")
     given, rest = options.parse_known_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -135,7 +137,7 @@ def main() -> int:
     all_figures: list[dict[str, Any]] = []
     failed: list[str] = []
     started = time.perf_counter()
-    for name in given.only or names():
+    for name in given.only or offered():
         figures, status = run(name, [*added(name, quick=given.quick), *rest], given.out, console)
         all_figures += figures
         if status != 0:

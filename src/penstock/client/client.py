@@ -228,8 +228,14 @@ class Client(Reading):
         topic: str | None = None,
         exchange: str = "",
         schema: pa.Schema | None = None,
+        delta: bool = False,
+        ordered: bool = False,
     ) -> tuple[str, int] | None:
-        """Keep rows invisibly for a `sink_commit`; the id of the stage and its rows, None when there are no rows."""
+        """Keep rows invisibly for a `sink_commit`; the id of the stage and its rows, None when there are no rows.
+
+        delta: bodies are merged into the present records of their keys.  ordered: a column `order` (int64) rises, and
+        the stages of a batch become visible in its order.
+        """
         waiting = iter(batches)
         first = next(waiting, None)
         if first is None:
@@ -243,6 +249,8 @@ class Client(Reading):
             topic=topic,
             exchange=exchange or None,
             vhost=self._vhost,
+            delta=delta or None,
+            ordered=ordered or None,
         )
         writer, reader = self._link.put(asked, schema or first.schema)
         upload = Upload(writer, reader, answers=False)

@@ -68,6 +68,15 @@ class Checkpoint:
             raise PreconditionFailed("a query over several queues cannot settle one of them with its commit")
         return int(found[0]) if found and found[0] else None
 
+    def inputs(self, batch: int) -> list[tuple[str, int, int]]:
+        """The queues that a batch of Spark's ends in: stream, its batch, and the number of the server that has it."""
+        out: list[tuple[str, int, int]] = []
+        for offset in self.offsets(batch):
+            stream, number, origin = offset.get("stream"), offset.get("batch"), offset.get("origin")
+            if isinstance(stream, str) and isinstance(number, int) and isinstance(origin, int) and number > 0:
+                out.append((stream, number, origin))
+        return out
+
     def sweep(self) -> list[Path]:
         """Remove the newest files if they are empty, which a power cut leaves and Spark cannot read."""
         removed: list[Path] = []

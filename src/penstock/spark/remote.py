@@ -183,7 +183,7 @@ class Tries:
         self._pause = PAUSE_S[0]
         self._until: float | None = None
 
-    def pause(self, error: Unavailable) -> None:
+    def pause(self, error: PenstockError) -> None:
         """Wait a little; raises the error once patience is over."""
         now = time.monotonic()
         if self._until is None:

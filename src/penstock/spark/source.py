@@ -109,6 +109,11 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         """A stream's write: each batch of a query becomes visible once."""
         from penstock.spark.writing.sink import StreamWriter
 
+        if overwrite:
+            raise InvalidArgument(
+                'messages are added, never replaced, as outputMode("complete") would: use outputMode("append"), or a '
+                "pipeline, whose outputs take complete results"
+            )
         return StreamWriter(write_options(self._given), schema)
 
 

@@ -282,7 +282,7 @@ class Audit:
             case Kind.PUBLISHERS_GONE:
                 for publisher in cast("list[str]", load(header)["publishers"]):
                     self._publishers.pop(publisher, None)
-            case Kind.SINK_COMMIT | Kind.DECIDED | Kind.CHUNK:
+            case Kind.SINK_COMMIT | Kind.DECIDED | Kind.CHUNK | Kind.SINK_FORGET:
                 self._sinks.record(kind, lsn, name, load(header))
             case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:  # others say nothing of batches
                 self._streams.record(kind, lsn, name, load(header), values, time)

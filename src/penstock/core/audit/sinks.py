@@ -29,7 +29,13 @@ class SinkAudit:
         self._highest, self._decided = dict(state.sinks), copies(state.decided)
 
     def record(self, kind: Kind, lsn: int, query: str, header: dict[str, object]) -> None:
-        """SINK_COMMIT, DECIDED or CHUNK."""
+        """SINK_COMMIT, DECIDED, CHUNK or SINK_FORGET."""
+        if kind is Kind.SINK_FORGET:
+            for forgotten in cast("list[str]", header["queries"]):
+                if forgotten in self._decided:
+                    self._wrong(lsn, f"query '{forgotten}' is forgotten before all rows of its batch are written")
+                self._highest.pop(forgotten, None)
+            return
         unfinished = self._decided.get(query)
         if kind is Kind.CHUNK:
             self._chunk(lsn, query, unfinished, header)

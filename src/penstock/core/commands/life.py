@@ -20,7 +20,6 @@ from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.queue.view import Queue
 from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
-from penstock.core.state.decided import copies
 from penstock.core.state.durable import DurableState, Ints, QueueState, flat, spread
 from penstock.core.state.needs import living_pairs
 from penstock.errors import InvalidArgument
@@ -81,8 +80,7 @@ class Life(RecoveryCommands):
             ]
             marks.reset(np.unique(np.concatenate(marked)) if marked else _NO_LSNS)
         core.streams.states = {name: s.copy() for name, s in state.streams.items()}
-        core._sinks.batches = dict(state.sinks)
-        core._sinks.decided = copies(state.decided)
+        core._sinks.load(state)
         core._deferred = Deferred(state.deferred)
         core.acted = state.acted.copy()
         core.publishers.update(state.publishers)
@@ -151,8 +149,7 @@ class Life(RecoveryCommands):
         self._topology.save(state)
         self._interning.save(state)
         state.streams = {name: s.copy() for name, s in self.streams.states.items()}
-        state.sinks = dict(self._sinks.batches)
-        state.decided = copies(self._sinks.decided)
+        self._sinks.save(state)
         state.deferred = deferred.copies(self._deferred.by_queue)
         state.publishers = self._publisher.publishers.settled()
         state.acted = self.acted.copy()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.core.commands.parts import Parts
+from penstock.core.publishing.whole import Whole
 from penstock.core.state.decided import DecidedPart, DecidedState
-from penstock.core.streams.sinks import Committed
+from penstock.core.streams.memory import Remembered
+from penstock.core.streams.sinks import Batch, Committed
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 
@@ -22,9 +24,27 @@ class SinkCommands(Parts):
         outputs: Sequence[Publishes],
         settle: tuple[str, int, int] | None = None,
         lineage: Mapping[str, object] | None = None,
+        *,
+        name: str = "",
+        once: bool = False,
+        mandatory: bool = False,
     ) -> Committed:
-        """Make the outputs of a query's batch visible, once.  See `Sinks.commit`."""
-        return self._sinks.commit(self._at(now), query, batch, outputs, settle, lineage)
+        """Make the outputs of a query's batch visible, once.  See `Sinks.commit` and `Batch`."""
+        return self._sinks.commit(self._at(now), Batch(query, batch, settle, name, once, mandatory, lineage), outputs)
+
+    def sink_whole(self, query: str, batch: int, *, mandatory: bool = False) -> Whole:
+        """For looking at the rows of a batch that will be decided, some at a time."""
+        return self._sinks.whole(Batch(query, batch, mandatory=mandatory))
+
+    def sink_look(self, now: Now, whole: Whole, outputs: Sequence[Publishes]) -> None:
+        """Look at the next rows of such a batch.  Errors as `Whole.look`."""
+        now = self._at(now)
+        for output in outputs:
+            whole.look(now, output)
+
+    def sink_asks(self, mandatory: bool = False) -> bool:
+        """Whether rows could be refused at all for what they are or where they go."""
+        return mandatory or bool(self._router.rejecting) or self._publisher.keyed is not None
 
     def sink_decide(
         self,
@@ -34,9 +54,12 @@ class SinkCommands(Parts):
         parts: Sequence[DecidedPart],
         settle: tuple[str, int, int] | None = None,
         lineage: Mapping[str, object] | None = None,
+        *,
+        name: str = "",
+        once: bool = False,
     ) -> Committed:
         """Commit a batch whose rows follow in chunks.  See `Sinks.decide`."""
-        return self._sinks.decide(self._at(now), query, batch, parts, settle, lineage)
+        return self._sinks.decide(self._at(now), Batch(query, batch, settle, name, once, lineage=lineage), parts)
 
     def sink_copy(self, now: Now, query: str, rows: int, outputs: Sequence[Publishes]) -> Committed:
         """The next chunk of a decided batch.  See `Sinks.copy`."""
@@ -44,7 +67,12 @@ class SinkCommands(Parts):
 
     def sink_state(self, query: str) -> int | None:
         """The highest committed batch of a query; None if it has none."""
-        return self._sinks.batches.get(query)
+        return self._sinks.known.batches.get(query)
+
+    @property
+    def sinks(self) -> Remembered:
+        """All queries that are remembered."""
+        return self._sinks.known
 
     @property
     def decided(self) -> Mapping[str, DecidedState]:

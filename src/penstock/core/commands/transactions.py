@@ -20,6 +20,7 @@ from penstock.core.publishing.dead_letters import Prepared
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
+from penstock.core.publishing.whole import judged, refused_headers
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.limits.refusing import Reckoning, refusal
 from penstock.core.queue.order.runs import Run, sorted_chunk
@@ -88,18 +89,11 @@ class TransactionCommands(DeliveryCommands):
 
     def refused_headers(self, batch: Publishes) -> list[tuple[int, Refusal]]:
         """The rows that nothing could make acceptable, for what their headers ask."""
-        memo = self._publisher.traits
-        if isinstance(batch.properties, bytes):
-            refusal = memo[batch.properties].refusal
-            return [] if refusal is None else [(row, refusal) for row in range(len(batch))]
-        return [
-            (row, refusal) for row, data in enumerate(batch.properties) if (refusal := memo[data].refusal) is not None
-        ]
+        return refused_headers(self._publisher, batch)
 
     def judge(self, batch: Publishes) -> list[tuple[int, Refusal]]:
         """The rows that `publish` would refuse, without publishing: a transaction asks before it begins."""
-        refused, keyed = self.refused_headers(batch), self._publisher.keyed
-        return refused if keyed is None else sorted({**dict(keyed.judge(batch)), **dict(refused)}.items())
+        return judged(self._publisher, batch)
 
     def mourned(self, transaction: Transaction) -> list[tuple[Queue, Chunk]]:
         """The messages, by queue, whose bodies `lay_out` needs: their dead letters belong to the transaction."""

@@ -163,6 +163,11 @@ class Publisher:
         fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
         return self._deduplication.publish(now, batch, skip, takers, banned, store, admitted)
 
+    def wanted(self, topic: Topic) -> bool:
+        """Whether some queue takes messages of this topic, or could by their headers, or the topic keeps them."""
+        plan = self._rows.plan(topic)
+        return bool(plan.queues or plan.keep or plan.by_headers)
+
     def no_room(
         self,
         now: Now,

@@ -61,6 +61,7 @@ from penstock.core.state.rulings import (
     load_policy,
     load_ruling,
 )
+from penstock.core.state.sinkmarks import dump_marks, load_marks
 from penstock.core.state.sizes import dump_sizes, load_sizes
 from penstock.core.state.sows import dump_sows, load_sows
 from penstock.records.chunks import Chunk, as_chunk
@@ -81,7 +82,7 @@ def canonical(state: DurableState) -> DurableState:
         state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.routes,
         state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
         state.deferred, state.acted, state.policies, state.addresses, state.exchange_rules,
-        state.sizes.only(living_pairs(queues.values())), state.measured,
+        state.sizes.only(living_pairs(queues.values())), state.sink_marks, state.measured,
     )  # fmt: skip
 
 
@@ -160,6 +161,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         publishers=dict(sorted(state.publishers.items())),
         streams={name: one.dump() for name, one in sorted(state.streams.items())},
         sinks=dict(sorted(state.sinks.items())),
+        sink_marks=dump_marks(state.sink_marks),
         decided=dump_decided(state.decided),
         sows=dump_sows(state.sows, blobs),
         deferred=dump_deferred(state.deferred),
@@ -210,6 +212,7 @@ def _decode(data: bytes) -> DurableState:
     state.next_route = cast(int, head.get("next_route", 0))
     state.publishers = dict(cast("dict[str, int]", head.get("publishers", nothing)))
     state.sinks = dict(cast("dict[str, int]", head.get("sinks", nothing)))
+    state.sink_marks = load_marks(head.get("sink_marks", nothing))
     state.decided = load_decided(head.get("decided", {}))
     state.deferred = load_deferred(head.get("deferred", []))
     state.acted = Acted.load(head.get("acted"))

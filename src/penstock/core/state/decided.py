@@ -24,6 +24,7 @@ class DecidedPart:
     topic: str | None  # of rows that name none
     exchange: str
     vhost: str
+    delta: bool = False  # bodies are merged into the present records of their keys
 
 
 @dataclass(slots=True)
@@ -96,12 +97,13 @@ def load_decided(table: object) -> dict[str, DecidedState]:
 
 
 def _row(part: DecidedPart) -> Sequence[object]:
-    return [part.stage, part.rows, part.bytes, part.crc, part.topic, part.exchange, part.vhost]
+    row: list[object] = [part.stage, part.rows, part.bytes, part.crc, part.topic, part.exchange, part.vhost]
+    return [*row, True] if part.delta else row
 
 
 def _part(row: Sequence[object]) -> DecidedPart:
-    stage, rows, size, crc, topic, exchange, vhost = row
+    stage, rows, size, crc, topic, exchange, vhost = row[:7]
     return DecidedPart(
         str(stage), cast(int, rows), cast(int, size), cast(int, crc), None if topic is None else str(topic),
-        str(exchange), str(vhost),
+        str(exchange), str(vhost), len(row) > 7 and bool(row[7]),
     )  # fmt: skip

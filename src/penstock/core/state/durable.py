@@ -20,6 +20,7 @@ from penstock.core.sow.holding import SowState
 from penstock.core.state.decided import DecidedState
 from penstock.core.state.deferred import DeferredAck, DeferredAcks
 from penstock.core.state.passing import Passing, Spans
+from penstock.core.state.sinkmarks import SinkMark
 from penstock.core.state.streams import StreamState as StreamState
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
@@ -229,6 +230,7 @@ class DurableState:
     )
     exchange_rules: dict[tuple[str, str], ExchangeRule] = field(default_factory=dict[tuple[str, str], ExchangeRule])
     sizes: Sizes = field(default_factory=Sizes)  # of what waits, and perhaps of more
+    sink_marks: dict[str, SinkMark] = field(default_factory=dict[str, SinkMark])  # of the queries in `sinks`, if known
     measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:

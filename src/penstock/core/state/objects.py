@@ -28,6 +28,7 @@ from penstock.core.state.durable import (
 from penstock.core.state.members import FoldedQueue, expand
 from penstock.core.state.plain import as_table, load, load_settings
 from penstock.core.state.rulings import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
+from penstock.core.state.sinkmarks import mark_of
 from penstock.core.topology.topology import Topology, canonical_table
 from penstock.records.kinds import HEAD, Kind
 
@@ -56,6 +57,7 @@ class Objects:
         self._publishers = dict(start.publishers)
         self._streams = _copies(start.streams)
         self._sinks = dict(start.sinks)
+        self._sink_marks = dict(start.sink_marks)
         self._decided = copies(start.decided)
         self._sows = Sows()
         self._sows.load(start.sows, start.topics)
@@ -76,6 +78,7 @@ class Objects:
         state.publishers = dict(self._publishers)
         state.streams = _copies(self._streams)
         state.sinks = dict(self._sinks)
+        state.sink_marks = dict(self._sink_marks)
         state.decided = copies(self._decided)
         state.sows = self._sows.capture()()
         state.deferred = deferred_acks.copies(self._deferred)
@@ -147,14 +150,22 @@ class Objects:
                 for publisher in cast("list[str]", load(header)["publishers"]):
                     self._publishers.pop(publisher, None)
             case Kind.SINK_COMMIT:
-                self._sinks[name] = cast(int, load(header)["batch"])
+                told = load(header)
+                self._sinks[name] = cast(int, told["batch"])
+                self._sink_marks[name] = mark_of(told, lsn)
+            case Kind.SINK_FORGET:
+                for query in cast("list[str]", load(header)["queries"]):
+                    self._sinks.pop(query, None)
+                    self._sink_marks.pop(query, None)
             case (
                 Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE | Kind.STREAM_START | Kind.STREAM_READ
             ):
                 self._stream(kind, name, load(header), body)
             case Kind.DECIDED:
-                state = self._decided[name] = decided_of(load(header), lsn)
+                told = load(header)
+                state = self._decided[name] = decided_of(told, lsn)
                 self._sinks[name] = state.batch
+                self._sink_marks[name] = mark_of(told, lsn)
             case Kind.CHUNK:
                 state = self._decided[name]
                 state.copied(load(header))

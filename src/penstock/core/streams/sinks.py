@@ -3,8 +3,11 @@
 The key is (query id, batch id): a batch that was committed is answered "already", whatever it brings this time.  The
 same group may settle the input batch of a stream, so a queue-to-queue pipeline has no window in which it could repeat.
 
-A batch too large for one group is decided first: one record names its parts and counts as the commit, and its rows
-follow in chunks, each with a record of how far it brings them.  What is decided is never refused any more.
+All rows are taken or none: what a queue or a topic would refuse is looked at before the first record.  A batch too
+large for one group is looked at in steps and then decided: one record names its parts and counts as the commit, and
+its rows follow in chunks, each with a record of how far it brings them.  What is decided is never refused any more.
+
+Queries are remembered as `memory` says.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.publishing import Publisher
-from penstock.core.state.decided import DecidedPart, DecidedState
+from penstock.core.publishing.whole import Whole
+from penstock.core.state.decided import DecidedPart, DecidedState, copies
+from penstock.core.state.durable import DurableState
+from penstock.core.state.sinkmarks import SinkMark
+from penstock.core.streams.memory import Remembered
 from penstock.core.streams.streams import Streams
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Now
@@ -28,6 +35,22 @@ from penstock.records.schema import GROUP_BYTES_MAX
 Output: TypeAlias = "tuple[str, str, str, int, int, int]"
 """What a commit gave to one topic: vhost, exchange, key, first LSN, last LSN, rows.  A group's LSNs are its own, so the
 messages of that topic in this range are these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a commit is about, beside its rows.
+
+    settle: (stream, epoch, batch) of the input, settled in the same group.
+    """
+
+    query: str
+    number: int
+    settle: tuple[str, int, int] | None = None
+    name: str = ""  # of the query, for people
+    once: bool = False  # the query has no other batch, so it need not be remembered for long
+    mandatory: bool = False  # a topic that nobody keeps refuses the batch
+    lineage: Mapping[str, object] | None = None  # what it was made of, written down beside what became of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,78 +71,85 @@ class Sinks:
         self._outbox = outbox
         self._publisher = publisher
         self._streams = streams
-        self.batches: dict[str, int] = {}
+        self.known = Remembered()
         self.decided: dict[str, DecidedState] = {}  # unfinished ones: at most one a query
 
-    def commit(
-        self,
-        now: Now,
-        query: str,
-        batch: int,
-        outputs: Sequence[Publishes],
-        settle: tuple[str, int, int] | None = None,
-        lineage: Mapping[str, object] | None = None,
-    ) -> Committed:
+    def load(self, state: DurableState) -> None:
+        """Go on from what the log said."""
+        self.known.load(state.sinks, state.sink_marks)
+        self.decided = copies(state.decided)
+
+    def save(self, state: DurableState) -> None:
+        """Write it into a durable state."""
+        state.sinks, state.sink_marks = dict(self.known.batches), dict(self.known.marks)
+        state.decided = copies(self.decided)
+
+    def commit(self, now: Now, batch: Batch, outputs: Sequence[Publishes]) -> Committed:
         """Publish the outputs of a batch, once.
 
-        settle: (stream, epoch, batch) of the input, settled in the same group.
-        lineage: what the batch was made of, written down beside what became of it.
         Errors: PreconditionFailed when a later batch of this query was committed, or an earlier one is decided and not
-        yet copied; Fenced and others as `Streams.settle`.  Nothing is written then.
+        yet copied; Fenced and others as `Streams.settle`; what `look` raises.  Nothing is written then.
         """
-        if self._already(query, batch, settle):
+        if self._already(batch):
             return Committed(True, self._outbox.last_lsn)
         size = sum(output.size for output in outputs)
         if size > GROUP_BYTES_MAX:
-            raise InvalidArgument(f"query '{query}' batch {batch} has {size} bytes, a group at most {GROUP_BYTES_MAX}")
+            raise InvalidArgument(
+                f"query '{batch.query}' batch {batch.number} has {size} bytes, a group at most {GROUP_BYTES_MAX}"
+            )
         now = self._outbox.at(now)
+        whole = self.whole(batch)
+        for output in outputs:
+            whole.look(now, output)
+        whole.room()
         self._outbox.begin()
+        mark = SinkMark(self._outbox.next_lsn, batch.once, batch.name)
         rows = sum(map(len, outputs))
-        self._outbox.record(Kind.SINK_COMMIT, query, {"batch": batch, "rows": rows})
-        self.batches[query] = batch
+        self._outbox.record(Kind.SINK_COMMIT, batch.query, {"batch": batch.number, "rows": rows, **mark.told()})
+        self._remember(now, batch, mark)
         published = self._publish(now, outputs)
         told: list[Output] = []
-        if lineage is not None:
+        if batch.lineage is not None:
             told = outputs_of(outputs, published)
-            self._outbox.record(Kind.LINEAGE, query, {"batch": batch, "of": lineage, "outputs": told})
-        if settle is not None:
-            self._streams.settle(now, *settle)
+            self._outbox.record(
+                Kind.LINEAGE, batch.query, {"batch": batch.number, "of": batch.lineage, "outputs": told}
+            )
+        if batch.settle is not None:
+            self._streams.settle(now, *batch.settle)
         self._outbox.end()
         return Committed(False, self._outbox.last_lsn, sum(one.stored for one in published), published, tuple(told))
 
-    def decide(
-        self,
-        now: Now,
-        query: str,
-        batch: int,
-        parts: Sequence[DecidedPart],
-        settle: tuple[str, int, int] | None = None,
-        lineage: Mapping[str, object] | None = None,
-    ) -> Committed:
-        """Commit a batch by naming its parts, which have rows; `copy` brings these, in this order.
+    def whole(self, batch: Batch) -> Whole:
+        """For looking at the rows of a batch before it is committed; `commit` does so by itself."""
+        return Whole(self._publisher, f"batch {batch.number} of query '{batch.query}'", mandatory=batch.mandatory)
 
-        The input is settled with the decision.  Errors as `commit`.
+    def decide(self, now: Now, batch: Batch, parts: Sequence[DecidedPart]) -> Committed:
+        """Commit a batch by naming its parts, which have rows and were looked at; `copy` brings these, in this order.
+
+        The input is settled with the decision.  Errors as `commit`, without what is said of rows.
         """
-        if self._already(query, batch, settle):
+        if self._already(batch):
             return Committed(True, self._outbox.last_lsn)
         now = self._outbox.at(now)
+        settle = batch.settle
         told = None if settle is None else (settle[0], settle[2])
-        state = DecidedState(batch, self._outbox.next_lsn, tuple(parts), told)
+        state = DecidedState(batch.number, self._outbox.next_lsn, tuple(parts), told)
         if state.complete:
-            raise InvalidArgument(f"query '{query}' batch {batch}: there are no rows to decide about")
+            raise InvalidArgument(f"query '{batch.query}' batch {batch.number}: there are no rows to decide about")
         self._outbox.begin()
-        self._outbox.record(Kind.DECIDED, query, state.header())
-        self.batches[query] = batch
-        self.decided[query] = state
-        if lineage is not None:
-            self._outbox.record(Kind.LINEAGE, query, {"batch": batch, "of": lineage})
+        mark = SinkMark(self._outbox.next_lsn, batch.once, batch.name)
+        self._outbox.record(Kind.DECIDED, batch.query, {**state.header(), **mark.told()})
+        self.decided[batch.query] = state
+        self._remember(now, batch, mark)
+        if batch.lineage is not None:
+            self._outbox.record(Kind.LINEAGE, batch.query, {"batch": batch.number, "of": batch.lineage})
         if settle is not None:
             self._streams.settle(now, *settle)
         self._outbox.end()
         return Committed(False, self._outbox.last_lsn)
 
     def copy(self, now: Now, query: str, rows: int, outputs: Sequence[Publishes]) -> Committed:
-        """The next chunk of a decided batch: one group.
+        """The next chunk of a decided batch: one group, whatever limits say by now.
 
         rows: how many rows of the parts it brings, counted before anything is left out; `outputs`: those of them that
         have a topic to go to.  After the last row the batch is no longer among the decided.
@@ -140,25 +170,35 @@ class Sinks:
         return Committed(False, self._outbox.last_lsn, sum(one.stored for one in published), published)
 
     def _publish(self, now: Now, outputs: Sequence[Publishes]) -> tuple[Published, ...]:
-        return tuple(self._publisher.publish(now, output, persistent=True) for output in outputs if len(output))
+        return tuple(
+            self._publisher.publish(now, output, persistent=True, admitted=True) for output in outputs if len(output)
+        )
 
-    def _already(self, query: str, batch: int, settle: tuple[str, int, int] | None) -> bool:
+    def _remember(self, now: Now, batch: Batch, mark: SinkMark) -> None:
+        gone = self.known.add(now.wall, batch.query, batch.number, mark, keep=self.decided)
+        if gone:
+            self._outbox.record(Kind.SINK_FORGET, "", {"queries": gone})
+
+    def _already(self, batch: Batch) -> bool:
         """Whether a batch was committed before; raises what stands in its way."""
-        if not query or batch < 0:
-            raise InvalidArgument(f"a sink commit needs a query id and a batch of 0 or more, not {query!r} and {batch}")
-        highest = self.batches.get(query, -1)
-        if batch < highest:
-            raise PreconditionFailed(f"query '{query}' has committed batch {highest}; batch {batch} comes too late")
-        if batch == highest:
+        query, number = batch.query, batch.number
+        if not query or number < 0:
+            raise InvalidArgument(
+                f"a sink commit needs a query id and a batch of 0 or more, not {query!r} and {number}"
+            )
+        highest = self.known.batches.get(query, -1)
+        if number < highest:
+            raise PreconditionFailed(f"query '{query}' has committed batch {highest}; batch {number} comes too late")
+        if number == highest:
             return True
         unfinished = self.decided.get(query)
         if unfinished is not None:
             raise PreconditionFailed(
                 f"query '{query}' has decided batch {unfinished.batch}, and {unfinished.rows} of its "
-                f"{unfinished.total} rows are written; batch {batch} comes after them"
+                f"{unfinished.total} rows are written; batch {number} comes after them"
             )
-        if settle is not None:
-            self._streams.check(*settle)
+        if batch.settle is not None:
+            self._streams.check(*batch.settle)
         return False
 
 

@@ -1,6 +1,7 @@
 """Mode queue: a competing consumer whose batches are the same each time they are read.
 
-Offset {"batch": n}: a dense number of the stream's own.  {"batch": 0} is "wherever the stream stands".
+Offset {"batch": n, "stream": name, "origin": o}: a dense number of the stream's own, and whose it is, so that a sink
+that finds it in the checkpoint can settle the batch with its own commit.  {"batch": 0} is "wherever the stream stands".
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class QueueStreamReader(StreamReader):
         if self._until is not None and end > self.planned_before:
             self._until -= rows
         self._sizes = {end: rows}
-        return {"batch": end}
+        return {"batch": end, "stream": self.stream, "origin": self.origin}
 
     def _plan(self, batch: int, most: int, wait: str) -> dict[str, Any]:
         epoch = self.opened()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -41,7 +41,7 @@ BACKLOG_S = 1.0
 SAMPLE_ROWS = 200
 """Messages whose size stands for that of all, where a batch is limited by bytes."""
 
-Offset = dict[str, int]
+Offset = dict[str, Any]
 """As Spark keeps it."""
 
 
@@ -59,6 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._limit: int | None = None
         self._until: int | None = None  # AvailableNow: where to end; its meaning is the mode's
         self.floor = 0
+        self.origin = 0  # the server's own number
         self.planned_before = 0  # the highest batch that was planned before this run
 
     @property
@@ -79,6 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             )
             self._epoch, self.floor = int(answer["epoch"]), int(answer["floor"])
             self.planned_before = int(answer["planned"])
+            self.origin = int(answer.get("origin", 0))
         return self._epoch
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name

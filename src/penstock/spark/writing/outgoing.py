@@ -7,16 +7,16 @@ else checks a frame's columns: Spark hands any frame to any sink.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-import orjson
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import Column, batch_of, column
+from penstock.spark.writing.jsonrows import rows_as_json
 
 HEADERS = pa.map_(pa.string(), pa.string())
 UTC_MICROS = pa.timestamp("us", tz="UTC")
@@ -34,6 +34,15 @@ BESIDE: dict[str, tuple[tuple[str, ...], pa.DataType]] = {
 }
 """Columns beside the body: the Spark types they may have, and the type that is sent."""
 
+ORDER = "order"
+"""The column of what is sent by which the server orders a batch."""
+
+ORDERED = ("tinyint", "smallint", "int", "bigint", "timestamp", "timestamp_ntz", "date")
+"""Types that rows can be ordered by: those that are one number."""
+
+NO_JSON = ("interval", "variant", "void", "object", "geometry", "geography", "time(")
+"""How the names of types begin that have no place in a JSON body."""
+
 PIECE_ROWS = 100_000
 PIECE_BYTES = 32 * 2**20
 
@@ -44,12 +53,13 @@ class Outgoing:
 
     beside: tuple[str, ...]
     fields: tuple[str, ...]  # of the JSON body; empty when the frame has a body
+    order: str | None = None  # rows become visible in the order of this column
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the frame as a batch of messages.  InvalidArgument for a value that no message can have."""
         columns = dict[str, Column]()
         if self.fields:
-            columns["body"] = pa.array(to_json(batch, self.fields), pa.binary())
+            columns["body"] = rows_as_json(batch, self.fields)
             if "content_type" not in self.beside:
                 text = pa.repeat(pa.scalar("application/json", pa.string()), batch.num_rows)
                 columns["content_type"] = cast("Column", text)
@@ -63,12 +73,21 @@ class Outgoing:
                 columns[name] = cast("Column", batch.column(name).cast(BESIDE[name][1]))
             except pa.ArrowException as error:
                 raise InvalidArgument(f"column {name!r} has a value that no message can have: {error}") from None
+        if self.order is not None:
+            columns[ORDER] = order_of(batch, self.order)
         return batch_of(list(columns.values()), list(columns))
 
 
-def outgoing(schema: Any, topic: str | None) -> Outgoing:
-    """What the columns of a frame (`StructType`) are.  InvalidArgument names the column that is wrong and says why."""
-    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+def outgoing(schema: Any, topic: str | None, *, queue: bool = False, order: str | None = None) -> Outgoing:
+    """What the columns of a frame (`StructType`) are.  InvalidArgument names the column that is wrong and says why.
+
+    topic: where rows go that name no topic; queue: it is a queue, to which all of them go; order: a column.
+    """
+    kinds = dict[str, str]()
+    for field in schema.fields:
+        if field.name in kinds:
+            raise InvalidArgument(f"column {field.name!r} is there twice: give one of them another name, or drop it")
+        kinds[field.name] = field.dataType.simpleString()
     beside = tuple(name for name in kinds if name in BESIDE)
     for name in beside:
         allowed = BESIDE[name][0]
@@ -77,38 +96,74 @@ def outgoing(schema: Any, topic: str | None) -> Outgoing:
                 f"column {name!r} is {kinds[name]}, not {' or '.join(allowed)}: cast it, or give it another name if it "
                 "belongs to the body"
             )
+    if queue and "topic" in kinds:
+        raise InvalidArgument(
+            f"option queue sends every row to queue {topic!r}, and column 'topic' says something else: drop the "
+            "column, or give option topic, which serves rows whose 'topic' is null"
+        )
+    if topic is None and "topic" not in kinds:
+        raise InvalidArgument("nobody says where to: give option topic or queue, or a column 'topic'")
+    check_order(kinds, order)
+    return Outgoing(beside, _fields(kinds, order), order)
+
+
+def _fields(kinds: dict[str, str], order: str | None) -> tuple[str, ...]:
+    """The columns of a JSON body; none when the frame has a body."""
     others = tuple(name for name in kinds if name not in BESIDE and name != "body")
     if "body" in kinds:
         if kinds["body"] not in ("binary", "string"):
             raise InvalidArgument(f"column 'body' is {kinds['body']}, not binary or string")
-        if others:
+        left = [name for name in others if name != order]
+        if left:
+            one = len(left) == 1
             raise InvalidArgument(
-                f"column {others[0]!r} has no place beside 'body': select what to send, or leave 'body' out to send "
-                "the other columns as JSON"
+                f"column{'' if one else 's'} {', '.join(map(repr, left))} {'has' if one else 'have'} no place beside "
+                "'body': select what to send, or leave 'body' out to send the other columns as JSON"
             )
-    elif not others:
+        return ()
+    if not others:
         raise InvalidArgument(f"there is nothing for a body among the columns {', '.join(kinds) or '(none)'}")
-    if topic is None and "topic" not in kinds:
-        raise InvalidArgument("nobody says where to: give option topic or queue, or a column 'topic'")
-    return Outgoing(beside, () if "body" in kinds else others)
+    for name in others:
+        for part in kinds[name].replace("<", ",").replace(":", ",").split(","):
+            if part.strip().startswith(NO_JSON):
+                raise InvalidArgument(
+                    f"column {name!r} is {kinds[name]}, and {part.strip(' >')} has no place in a JSON body: cast it, "
+                    "or give a column 'body'"
+                )
+    return others
 
 
-def to_json(batch: pa.RecordBatch, names: Iterable[str]) -> list[bytes]:
-    """Each row as a JSON object: times in ISO form, binary as base64, decimals as text."""
-    keys = list(names)
-    columns = [_values(batch.column(name)) for name in keys]
-    dumps, option = orjson.dumps, orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
-    return [dumps(dict(zip(keys, row, strict=True)), _plain, option) for row in zip(*columns, strict=True)]
+def check_order(kinds: dict[str, str], order: str | None) -> None:
+    """InvalidArgument unless rows can be ordered by this column."""
+    if order is None:
+        return
+    if order not in kinds:
+        raise InvalidArgument(
+            f"option ordered names column {order!r}, and there is none among {', '.join(kinds) or '(none)'}"
+        )
+    if kinds[order] not in ORDERED:
+        raise InvalidArgument(
+            f"option ordered: column {order!r} is {kinds[order]}, not {', '.join(ORDERED[:-1])} or {ORDERED[-1]}"
+        )
 
 
-def _values(column: Any) -> list[Any]:
-    return cast("list[Any]", column.to_pylist(maps_as_pydicts="lossy"))
+def order_of(batch: pa.RecordBatch, name: str) -> Column:
+    """A column as int64.  InvalidArgument for a row that has no place."""
+    given = column(batch, name)
+    if given.null_count:
+        raise InvalidArgument(f"option ordered: column {name!r} has {given.null_count} nulls, which have no place")
+    if pa.types.is_date(given.type):
+        given = given.cast(pa.int32())
+    return cast("Column", given.cast(pa.int64()))
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)
+def in_order(piece: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows of a piece by their column `order`; equal ones stay as they came."""
+    table: Any = pa.Table.from_batches(piece)
+    numbers = table.column(ORDER).to_numpy()
+    if bool((numbers[1:] >= numbers[:-1]).all()):
+        return piece
+    return cast("list[pa.RecordBatch]", table.take(np.argsort(numbers, kind="stable")).combine_chunks().to_batches())
 
 
 def pieces(batches: Iterable[pa.RecordBatch], out: Outgoing) -> Iterator[list[pa.RecordBatch]]:
@@ -123,7 +178,7 @@ def pieces(batches: Iterable[pa.RecordBatch], out: Outgoing) -> Iterator[list[pa
         rows += encoded.num_rows
         size += encoded.nbytes
         if rows >= PIECE_ROWS or size >= PIECE_BYTES:
-            yield piece
+            yield piece if out.order is None else in_order(piece)
             piece, rows, size = [], 0, 0
     if piece:
-        yield piece
+        yield piece if out.order is None else in_order(piece)

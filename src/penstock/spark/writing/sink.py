@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +19,9 @@ from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, local_folder
 from penstock.spark.remote import Where, remote
+from penstock.spark.writing.options import NO_STREAM
 from penstock.spark.writing.outgoing import Outgoing, outgoing, pieces
+from penstock.spark.writing.patience import patiently
 
 if TYPE_CHECKING:
     from penstock.spark.writing.options import WriteOptions
@@ -43,15 +46,21 @@ def stage(
     topic: str | None,
     exchange: str,
     vhost: str | None = None,
+    *,
+    delta: bool = False,
 ) -> tuple[tuple[str, ...], int]:
-    """Put the rows of this task on the server; the stages' names in order, and how many rows there were."""
+    """Put the rows of this task on the server; the stages' names in order, and how many rows there were.
+
+    While there is no room for stages it waits, as long as `where` has patience.
+    """
     server = remote(where)
     context: Any = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     names: list[str] = []
     total = 0
     for place, piece in enumerate(pieces(rows, out)):
-        answer = server.put(
+        put = partial(
+            server.put,
             "stage",
             piece,
             query=query,
@@ -61,7 +70,10 @@ def stage(
             topic=topic,
             exchange=exchange,
             vhost=vhost or server.vhost,
+            delta=delta or None,
+            ordered=out.order is not None or None,
         )
+        answer = patiently(where, put)
         names.append(str(answer["stage"]))
         total += int(answer["rows"])
     return tuple(names), total
@@ -77,17 +89,29 @@ def commit(
     query: str,
     batch: int,
     stages: Sequence[str],
-    settle: tuple[str, int] | None = None,
+    settle: tuple[str, int] | tuple[str, int, int] | None = None,
     lineage: Mapping[str, object] | None = None,
+    *,
+    name: str = "",
+    once: bool = False,
+    mandatory: bool = False,
 ) -> dict[str, Any]:
-    """Make the stages visible, once; `settle`: (stream, batch) of the input, settled in the same step.
+    """Make the stages visible, once and all of them; a full target is waited for, as long as `where` has patience.
 
-    lineage: what the batch was made of, for the log.
+    settle: (stream, batch) of the input, settled in the same step; with a third item, the number of the server that
+    has the stream, only if it is this one.  once: the query has no other batch.  mandatory: a topic that nobody keeps
+    is an error.  lineage: what the batch was made of, for the log.
     """
-    inner = None if settle is None else {"stream": settle[0], "batch": settle[1]}
-    return remote(where).act(
-        "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner, lineage=lineage
-    )
+    inner: dict[str, object] | None = None
+    if settle is not None:
+        inner = dict(zip(("stream", "batch", "origin"), settle, strict=False))
+    return patiently(
+        where,
+        partial(
+            remote(where).act, "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner,
+            lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None,
+        ),
+    )  # fmt: skip
 
 
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
@@ -95,8 +119,8 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
 
     def __init__(self, options: WriteOptions, schema: Any) -> None:
         self.options = options
-        self.out = outgoing(schema, options.topic)
-        if options.settle_stream is not None and local_folder(options.checkpoint) is None:
+        self.out = outgoing(schema, options.topic, queue=options.queue, order=options.order)
+        if options.settle_stream not in (None, NO_STREAM) and local_folder(options.checkpoint) is None:
             raise InvalidArgument(
                 "option settleStream reads the query's checkpoint and needs it in a local folder, "
                 f"not {options.checkpoint or 'a default place'}"
@@ -108,7 +132,9 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         query = str(context.getLocalProperty("sql.streaming.queryId"))
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
         options = self.options
-        stages, rows = stage(options.where, query, batch, iterator, self.out, options.topic, options.exchange)
+        stages, rows = stage(
+            options.where, query, batch, iterator, self.out, options.topic, options.exchange, delta=options.delta
+        )
         return Staged(query, batch, stages, rows)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -117,13 +143,20 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         stages = [name for message in done for name in message.stages]
         settle = self._settled(batchId)
         if done and (stages or settle is not None):
-            commit(self.options.where, done[0].query, batchId, stages, settle)
+            options = self.options
+            commit(
+                options.where, done[0].query, batchId, stages, settle, name=options.name, mandatory=options.mandatory
+            )
 
-    def _settled(self, batch: int) -> tuple[str, int] | None:
+    def _settled(self, batch: int) -> tuple[str, int] | tuple[str, int, int] | None:
+        """The input of a batch: by name, or the one queue that the checkpoint says was read."""
         stream = self.options.settle_stream
-        if stream is None:
-            return None
         folder = local_folder(self.options.checkpoint)
+        if stream is None:
+            inputs = Checkpoint(folder).inputs(batch) if folder is not None and folder.is_dir() else []
+            return inputs[0] if len(inputs) == 1 else None
+        if stream == NO_STREAM:
+            return None
         if folder is None:
             raise PreconditionFailed(f"the checkpoint {self.options.checkpoint!r} is no local folder any more")
         planned = Checkpoint(folder).planned_batch(batch)
@@ -139,22 +172,25 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is un
 
     def __init__(self, options: WriteOptions, schema: Any) -> None:
         self.options = options
-        self.out = outgoing(schema, options.topic)
+        self.out = outgoing(schema, options.topic, queue=options.queue, order=options.order)
         self.query = f"write-{uuid.uuid4()}"
-        if options.settle_stream is not None:
+        if options.settle_stream not in (None, NO_STREAM):
             raise InvalidArgument("option settleStream is for streams")
 
     def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
         """In a task."""
         options = self.options
-        stages, rows = stage(options.where, self.query, 0, iterator, self.out, options.topic, options.exchange)
+        stages, rows = stage(
+            options.where, self.query, 0, iterator, self.out, options.topic, options.exchange, delta=options.delta
+        )
         return Staged(self.query, 0, stages, rows)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when every task is done."""
         stages = [name for message in staged(messages) for name in message.stages]
         if stages:
-            commit(self.options.where, self.query, 0, stages)
+            options = self.options
+            commit(options.where, self.query, 0, stages, name=options.name, once=True, mandatory=options.mandatory)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task has failed for good."""

@@ -1,7 +1,7 @@
 """The commands of DoPut, DoExchange and DoGet: one JSON object with one key that names the operation.
 
     DoPut       {"publish": {"topic", "exchange", "vhost", "publisher", "sequence", "delta"}}
-                {"stage": {"query", "batch", "partition", "attempt", "topic", "exchange", "vhost"}}
+                {"stage": {"query", "batch", "partition", "attempt", "topic", "exchange", "vhost", "delta", "ordered"}}
     DoExchange  {"consume": {"queue", "vhost", "filter", "backlog", "name", "no_ack", "heartbeat",
                     "max_backlog"}}     queue: a name, or a pattern of names
     DoGet       {"queue": {"name", "vhost", "states", "limit", "filter", "columns"}}
@@ -73,6 +73,8 @@ class Stage:
     topic: str | None
     exchange: str = ""
     vhost: str = DEFAULT_VHOST
+    delta: bool = False  # bodies are merged into the present records of their keys
+    ordered: bool = False  # a column `order` rises: the stages of a batch become visible in its order
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,8 @@ def _stage(f: Fields) -> Stage:
         f.optional_text("topic"),
         f.text("exchange"),
         f.text("vhost", DEFAULT_VHOST),
+        f.flag("delta"),
+        f.flag("ordered"),
     )
 
 

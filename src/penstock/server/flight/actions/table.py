@@ -17,7 +17,8 @@ from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.history.history import History
 from penstock.records.policies import ruling_of
 from penstock.records.settings import QueueSettings, Retry
-from penstock.server.flight.actions.streams import Reply, StreamActions
+from penstock.server.flight.actions.sinks import SinkActions
+from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.publish import refusal
@@ -86,7 +87,7 @@ def _shown(key: str, value: object) -> object:
     return value
 
 
-class Actions(StreamActions):
+class Actions(SinkActions):
     """All actions of a server."""
 
     def __init__(
@@ -111,6 +112,7 @@ class Actions(StreamActions):
             "position": (self._position, "bookmark: its LSN now; the first and the durable LSN"),
             "segments": (self._segments, "the files of the log"),
             **self.stream_table,
+            **self.sink_table,
         }
 
     def run(self, caller: Caller, name: str, body: bytes) -> Reply:

@@ -40,7 +40,7 @@ class Copier:
         self._engine = handover.engine
         self._handover = handover
         self._stages = stages
-        self._disk = disk
+        self.disk = disk
         self._lock = threading.Lock()
         self._wanted = dict[tuple[str, int], list[Answer[Committed]]]()  # by query and batch, in the order they came
         self._thread: threading.Thread | None = None
@@ -98,9 +98,9 @@ class Copier:
             return self._handover.call(lambda: Committed(False, core.last_lsn))
         names = [part.stage for part in state.parts]
         self._stages.hold(names)
-        check_parts(self._disk, query, state)
+        check_parts(self.disk, query, state)
         running: tuple[Chunk, Answer[Committed]] | None = None
-        for chunk in chunks_of(self._disk, query, state, self.limits):
+        for chunk in chunks_of(self.disk, query, state, self.limits):
             if running is not None:
                 stored, lsn = self._done(query, batch, stored, *running)
             if self._stopping.is_set():
@@ -136,7 +136,7 @@ class Copier:
         publishes = chunk_publishes(engine, chunk)
         if len(before) == len(publishes):  # an exchange that came or went meanwhile: judge anew
             for rows, judged in zip(publishes, before, strict=True):
-                rows.judged = judged.judged
+                rows.judged, rows.ahead, rows.bodies = judged.judged, judged.ahead, judged.bodies
         again = partial(self._handover.again, partial(self._decide, query, chunk, publishes), answer)
         if not engine.judges.ready(publishes, again):
             return

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.errors import DiskFull, LogBroken, LogDamaged, Refused
+from penstock.records.bodies import listed
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.server.flight.publish import to_publishes
@@ -41,6 +42,7 @@ class GroupLimits:
     group_bytes: int = 64 << 20  # of the stages' files
     chunk_bytes: int = 2 << 20
     chunk_rows: int = 8192  # a chunk is decided in one turn of the loop
+    delta_rows: int = 500  # the same of one with deltas, each of which is merged there
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,13 @@ def chunks_of(disk: Disk, query: str, state: DecidedState, limits: GroupLimits) 
             skip -= part.rows
             continue
         left = part.rows - skip
+        most = limits.delta_rows if part.delta else limits.chunk_rows
         try:
             for batch in rows_of(disk, part.stage, skip):
                 for small in pieces(batch, limits.chunk_bytes):
-                    for a in range(0, small.num_rows, limits.chunk_rows):
-                        piece = small.slice(a, limits.chunk_rows)
-                        if rows and (rows + len(piece) > limits.chunk_rows or size + piece.nbytes > limits.chunk_bytes):
+                    for a in range(0, small.num_rows, most):
+                        piece = small.slice(a, most)
+                        if rows and (rows + len(piece) > most or size + piece.nbytes > limits.chunk_bytes):
                             yield Chunk(rows, gathered)
                             gathered, rows, size = [], 0, 0
                         gathered.append((part, read_upload(piece, part.topic, _TAKEN, "stage")))
@@ -108,7 +111,11 @@ def chunk_publishes(engine: Engine, chunk: Chunk) -> list[Publishes]:
     out: list[Publishes] = []
     for part, upload in chunk.stretches:
         try:
-            out.append(to_publishes(engine, upload, part.vhost, part.exchange))
+            publishes = to_publishes(engine, upload, part.vhost, part.exchange)
+            publishes.delta = part.delta or None
+            if part.delta:
+                publishes.bodies = listed(publishes.bodies)  # what is worked out about a body is known by its object
+            out.append(publishes)
         except Refused as refusal:
             logger.warning("%d rows of stage %s go nowhere: %s", len(upload), part.stage, refusal)
     return out

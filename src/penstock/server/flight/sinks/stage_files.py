@@ -53,6 +53,8 @@ class StageInfo:
     topic: str | None
     exchange: str
     vhost: str
+    delta: bool = False
+    ordered: bool = False
     time: int = 0
     rows: int = 0
     bytes: int = 0  # of the file

@@ -16,16 +16,20 @@ import re
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.state.decided import DecidedPart
 from penstock.errors import DiskFull, InvalidArgument, NotFound
+from penstock.records.bodies import listed
 from penstock.records.entries import Publishes
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.publish import chunks, end_rows, to_publishes
+from penstock.server.flight.sinks.ordering import AT_ONCE, check_rising, lines, merged, plain, without_order
 from penstock.server.flight.sinks.stage_files import (
     FOLDER,
     StageInfo,
@@ -69,6 +73,7 @@ class Stages:
         self._disk = disk
         self._clock = clock
         self._bounds = bounds
+        self._traits = TraitsMemo()
         self._lock = threading.Lock()
         self._known = dict[str, StageInfo]()
         self._held = set[str]()
@@ -104,19 +109,25 @@ class Stages:
 
         Errors: InvalidArgument as for a publish, or when the end message and the rows disagree; DiskFull for the quota.
         """
-        check_schema(reader.schema, PUBLISH, ("body",), "stage")
+        ordered = command.ordered
+        check_schema(without_order(reader.schema) if ordered else reader.schema, PUBLISH, ("body",), "stage")
+        last: int | None = None
         announced: int | None = None
         rows = 0
 
         def whole() -> Iterator[pa.RecordBatch]:
-            nonlocal announced, rows
+            nonlocal announced, rows, last
             for batch, metadata in chunks(reader):
                 slot.touch()
                 if metadata is not None:
                     announced = end_rows(metadata, announced)
                 if batch is None or batch.num_rows == 0:
                     continue
-                upload = read_upload(batch, command.topic, self._bounds, "stage")  # what a commit could not take
+                if ordered:
+                    last = check_rising(batch, last)
+                mine = plain(batch) if ordered else batch
+                upload = read_upload(mine, command.topic, self._bounds, "stage")  # what a commit could not take
+                refuse_headers(upload, self._traits, rows)
                 gate.publish(caller, command.vhost, command.exchange, upload)
                 rows += batch.num_rows
                 yield batch
@@ -185,9 +196,45 @@ class Stages:
         out: list[tuple[StageInfo, Upload]] = []
         for stem, info in found:
             check(self._disk, stem, info.bytes, info.crc)
-            for batch in rows_of(self._disk, stem):
+        for line in in_lines(found):
+            info = line[0][1]
+            stages = [rows_of(self._disk, stem) for stem, _ in line]
+            for batch in map(plain, merged(stages)) if info.ordered else chain.from_iterable(stages):
                 out.append((info, read_upload(batch, info.topic, self._bounds, "stage")))
         return out
+
+    def in_order(self, found: Sequence[Found]) -> list[Found]:
+        """Stages that bring the same rows in their order; those that had to be merged are new ones.
+
+        DiskFull when there is no room for both.  LogDamaged as `uploads`.
+        """
+        for stem, info in found:
+            if info.ordered:
+                check(self._disk, stem, info.bytes, info.crc)
+        out: list[Found] = []
+        made: list[str] = []
+        try:
+            for line in in_lines(found):
+                while line[0][1].ordered:
+                    few, line = line[:AT_ONCE], line[AT_ONCE:]
+                    one = self._merge([stem for stem, _ in few], few[0][1], last=not line)
+                    made.append(one[0])
+                    line.insert(0, one)
+                out += line
+        except BaseException:
+            self.drop(made)
+            raise
+        self.drop([stem for stem in made if all(stem != one for one, _ in out)])
+        return out
+
+    def _merge(self, stems: Sequence[str], info: StageInfo, *, last: bool) -> Found:
+        """One stage of several that rise; the last one has no order any more."""
+        rows = merged([rows_of(self._disk, stem) for stem in stems])
+        if last:
+            rows, info = map(plain, rows), replace(info, ordered=False)
+        first = next(rows)
+        stem = self.keep(replace(info, rows=0, bytes=0, crc=0), first.schema, chain([first], rows))
+        return stem, self._known[stem]
 
     def check(self, part: DecidedPart) -> None:
         """LogDamaged unless the file of a stage is what was written."""
@@ -244,6 +291,11 @@ class Stages:
         oldest = self._clock.wall() - age
         return self.drop([stem for stem, info in list(self._known.items()) if info.time < oldest])
 
+    def known(self) -> list[StageInfo]:
+        """Every stage."""
+        self._open()
+        return list(self._known.values())
+
     def listing(self) -> list[dict[str, object]]:
         """Every stage, oldest first, for people."""
         self._open()
@@ -254,12 +306,35 @@ class Stages:
 def parts_of(found: Sequence[Found]) -> list[DecidedPart]:
     """Stages as the parts of a decided batch."""
     return [
-        DecidedPart(stem, info.rows, info.bytes, info.crc, info.topic, info.exchange, info.vhost)
+        DecidedPart(stem, info.rows, info.bytes, info.crc, info.topic, info.exchange, info.vhost, info.delta)
         for stem, info in found
         if info.rows
     ]
 
 
+def in_lines(found: Sequence[Found]) -> list[list[Found]]:
+    """Stages whose rows follow each other, and apart from them those that are merged, line by line."""
+    plain_ones = [[one] for one in found if not one[1].ordered]
+    return plain_ones + lines([one for one in found if one[1].ordered])
+
+
+def refuse_headers(upload: Upload, memo: TraitsMemo, rows: int) -> None:
+    """InvalidArgument for a row whose header asks for what cannot be; `rows` came before."""
+    properties = upload.properties
+    for head in (properties,) if isinstance(properties, bytes) else set(properties):
+        why = memo[head].refusal
+        if why is not None:
+            row = rows + (0 if isinstance(properties, bytes) else properties.index(head))
+            raise InvalidArgument(f"stage: the headers of row {row} are refused: {why}")
+
+
 def stage_publishes(engine: Engine, uploads: Sequence[tuple[StageInfo, Upload]]) -> list[Publishes]:
     """Uploads with their topics looked up; on the loop."""
-    return [to_publishes(engine, upload, info.vhost, info.exchange) for info, upload in uploads]
+    out: list[Publishes] = []
+    for info, upload in uploads:
+        publishes = to_publishes(engine, upload, info.vhost, info.exchange)
+        publishes.delta = info.delta or None
+        if info.delta:
+            publishes.bodies = listed(publishes.bodies)  # what is worked out about a body is known by its object
+        out.append(publishes)
+    return out

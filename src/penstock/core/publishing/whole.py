@@ -1,0 +1,113 @@
+"""What would be refused of messages that are written as a whole or not at all: looked at before the first record.
+
+Transactions and sinks ask here.  It writes nothing, and what it says holds until something else happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.publishing.traits import Refusal
+from penstock.core.queue.limits.refusing import Reckoning, refusal
+from penstock.core.queue.order.runs import NEVER
+from penstock.errors import NotFound, PreconditionFailed, QueueFull
+from penstock.records.chunks import Now
+from penstock.records.entries import Publishes, Topic
+
+if TYPE_CHECKING:
+    from penstock.core.publishing.publishing import Publisher
+    from penstock.core.queue.view import Queue
+
+
+def refused_headers(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
+    """The rows that nothing could make acceptable, for what their headers ask."""
+    memo, properties = publisher.traits, batch.properties
+    if isinstance(properties, bytes):
+        why = memo[properties].refusal
+        return [] if why is None else [(row, why) for row in range(len(batch))]
+    if all(memo[data].refusal is None for data in set(properties)):
+        return []
+    return [(row, why) for row, data in enumerate(properties) if (why := memo[data].refusal) is not None]
+
+
+def judged(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
+    """The rows that a publish would refuse whatever room there is."""
+    refused, keyed = refused_headers(publisher, batch), publisher.keyed
+    return refused if keyed is None else sorted({**dict(keyed.judge(batch)), **dict(refused)}.items())
+
+
+class Whole:
+    """Batches that become visible together: `look` at all of them, ask for `room`, then write them as `admitted`."""
+
+    def __init__(self, publisher: Publisher, what: str, *, mandatory: bool = False) -> None:
+        """what: how a sentence calls it.  mandatory: a topic that nobody keeps is refused too."""
+        self._publisher = publisher
+        self._what = what
+        self._mandatory = mandatory
+        self._reckoning = Reckoning()
+        self._known = set[Topic]()
+        self._full: dict[Queue, int] = {}  # messages that have no room
+        self.rows = 0  # looked at
+
+    def look(self, now: Now, batch: Publishes) -> None:
+        """The next of the batches, in order; nothing is changed.
+
+        Errors: PreconditionFailed for a message that is refused whatever happens; NotFound for a topic that nobody
+        keeps.
+        """
+        refused = judged(self._publisher, batch)
+        if refused:
+            row, why = refused[0]
+            others = f" ({len(refused) - 1} more are refused)" if len(refused) > 1 else ""
+            raise PreconditionFailed(
+                f"nothing of {self._what} is visible: its message {self.rows + row + 1} is refused: {why}{others}",
+                reason=why.reason if isinstance(why, PreconditionFailed) else why.code,
+            )
+        if self._mandatory:
+            self._refuse_unwanted(batch)
+        for queue in self._publisher.no_room(now, batch, self._reckoning).values():
+            self._full[queue] = self._full.get(queue, 0) + 1
+        self.rows += len(batch)
+
+    def room(self) -> None:
+        """Raises unless all that was looked at has room.
+
+        Errors: PreconditionFailed for more than a queue may ever hold; QueueFull for more than it has room for now.
+        """
+        for queue, count in self._full.items():
+            self._refuse_full(queue, count)
+
+    def _refuse_unwanted(self, batch: Publishes) -> None:
+        topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
+        for topic in topics - self._known:
+            if not self._publisher.wanted(topic):
+                place = f"{topic.exchange}/{topic.name}" if topic.exchange else topic.name
+                raise NotFound(
+                    f"nothing of {self._what} is visible: no queue takes topic '{place}' in vhost '{topic.vhost}' and "
+                    "no topic of that name is declared, so its messages would be lost: declare one of them"
+                )
+        self._known |= topics
+
+    def _refuse_full(self, queue: Queue, count: int) -> None:
+        limits = queue.limits
+        assert limits is not None
+        brings = self._reckoning.taken(queue) + count
+        why = refusal(queue, limits, count)
+        if brings > limits.length or (not queue.ready and limits.size < NEVER):
+            raise PreconditionFailed(
+                f"nothing of {self._what} is visible: it brings {brings} messages to queue '{queue.name}' in "
+                f"vhost '{queue.vhost}', which may never hold so much: {_limits(queue)}; raise the limit, or make "
+                "batches smaller",
+                reason=why.reason,
+            )
+        raise QueueFull(f"nothing of {self._what} is visible: {why}", reason=why.reason)
+
+
+def _limits(queue: Queue) -> str:
+    limits = queue.limits
+    told: Sequence[str] = ()
+    if limits is not None:
+        sizes = (("max_length", limits.length), ("max_length_bytes", limits.size))
+        told = [f"{name} is {value}" for name, value in sizes if value < NEVER]
+    return ", ".join(told)

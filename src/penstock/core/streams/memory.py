@@ -1,0 +1,78 @@
+"""Which queries a server remembers, and for how long: a bound for each kind, so that old ones do not add up.
+
+A query of a stream may come back after any time, so age alone never ends it: `KEPT` of them are remembered, and beyond
+that those that committed longest ago are forgotten.  A batch write has one batch and a name of its own, and asks again
+only while its driver waits for the answer: it is forgotten after a day.  A batch that is not copied to its end keeps
+its query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from penstock.core.state.sinkmarks import SinkMark
+
+KEPT = 10_000
+"""Queries of streams that are remembered, about."""
+
+AT_ONCE = 500
+"""Queries that one record forgets at most."""
+
+ONCE_US = 86_400_000_000
+"""How long a batch write is remembered; a start begins the time anew."""
+
+
+class Remembered:
+    """The highest committed batch of each query, and what else is known of it."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, int] = {}
+        self.marks: dict[str, SinkMark] = {}
+        self._lasting: dict[str, None] = {}  # queries of streams, in the order of their last commit
+        self._once: dict[str, int] = {}  # batch writes, and when they committed; 0: before this process
+
+    def load(self, batches: Mapping[str, int], marks: Mapping[str, SinkMark]) -> None:
+        """Go on from a durable state."""
+        self.batches = dict(batches)
+        self.marks = dict(marks)
+        for query in sorted(batches, key=lambda one: marks[one].lsn if one in marks else 0):
+            mark = marks.get(query)
+            if mark is not None and mark.once:
+                self._once[query] = 0
+            else:
+                self._lasting[query] = None
+
+    def add(self, wall: int, query: str, batch: int, mark: SinkMark, keep: Container[str]) -> list[str]:
+        """Note a commit at `wall` microseconds; the queries that are forgotten for it, but for those in `keep`."""
+        self.batches[query] = batch
+        self.marks[query] = mark
+        if mark.once:
+            self._once[query] = wall
+        else:
+            self._lasting.pop(query, None)
+            self._lasting[query] = None
+        return self._forget(wall, keep)
+
+    def _forget(self, wall: int, keep: Container[str]) -> list[str]:
+        gone: list[str] = []
+        for query, time in self._once.items():
+            if not time:
+                self._once[query] = wall
+            elif time + ONCE_US > wall or len(gone) == AT_ONCE:
+                break
+            elif query not in keep:
+                gone.append(query)
+        excess = len(self._lasting) - KEPT
+        if excess >= AT_ONCE // 5:  # a few at a time, and not with every commit
+            for query in self._lasting:
+                if len(gone) == AT_ONCE or not excess:
+                    break
+                if query not in keep:
+                    gone.append(query)
+                    excess -= 1
+        for query in gone:
+            self.batches.pop(query)
+            self.marks.pop(query)
+            self._once.pop(query, None)
+            self._lasting.pop(query, None)
+        return gone

@@ -1,0 +1,266 @@
+"""Actions of sinks: a batch's stages become visible once, whole, or are refused with nothing of them visible.
+
+A commit may be asked again after a crash of either side and is answered "already" then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.core.state.decided import DecidedPart, DecidedState
+from penstock.core.streams.sinks import Committed
+from penstock.errors import LogDamaged, Refused
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes
+from penstock.server.flight.actions.streams import Reply, StreamActions
+from penstock.server.flight.calls import Caller
+from penstock.server.flight.handover import Answer
+from penstock.server.flight.publish import refusal
+from penstock.server.flight.sinks.decided import Chunk, chunk_publishes, chunks_of
+from penstock.server.flight.sinks.stages import Found, parts_of, stage_publishes
+from penstock.wire.flight.codec import Upload
+from penstock.wire.flight.fields import Fields
+
+if TYPE_CHECKING:
+    from penstock.server.flight.handover import Handover
+    from penstock.server.flight.sinks.copier import Copier
+    from penstock.server.flight.sinks.stage_files import StageInfo
+    from penstock.server.flight.sinks.stages import Stages
+
+Settlement: TypeAlias = "tuple[str, Callable[[], int], int]"
+"""The input of a commit: stream, its epoch as the loop knows it, batch."""
+
+Uploads: TypeAlias = "list[tuple[StageInfo, Upload]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A commit as it was asked for."""
+
+    query: str
+    batch: int
+    settle: Settlement | None
+    name: str
+    once: bool
+    mandatory: bool
+    lineage: Mapping[str, object] | None
+
+    def settled(self) -> tuple[str, int, int] | None:
+        """On the loop: the input with the epoch that its stream has now."""
+        return None if self.settle is None else (self.settle[0], self.settle[1](), self.settle[2])
+
+
+class SinkActions(StreamActions):
+    """Stages and sink commits."""
+
+    def __init__(self, handover: Handover, stages: Stages, copier: Copier, vhosts: Container[str]) -> None:
+        super().__init__(handover, vhosts)
+        self.stages = stages
+        self.copier = copier
+        self.sink_table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
+            "stages": (self._stages, "every stage that waits for its commit"),
+            "stage_drop": (self._stage_drop, "stages: remove them"),
+            "sink_commit": (
+                self._sink_commit,
+                "query, batch, stages, settle, lineage, query_name, once, mandatory: make a batch visible, once",
+            ),
+            "sink": (self._sink, "query: its highest committed batch"),
+            "sinks": (self._sinks, "every query that has committed, with what of it is on its way"),
+        }
+
+    def _stages(self, caller: Caller, f: Fields) -> Reply:
+        f.finish()
+        return {"stages": self.stages.listing(), "bytes": self.stages.used, "quota": self.stages.quota}
+
+    def _stage_drop(self, caller: Caller, f: Fields) -> Reply:
+        stages = f.texts("stages")
+        f.finish()
+        return {"dropped": self.stages.drop(stages)}
+
+    def _sink(self, caller: Caller, f: Fields) -> Reply:
+        query = f.name("query")
+        f.finish()
+        batch = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
+        return {"query": query, "batch": batch}
+
+    def _sinks(self, caller: Caller, f: Fields) -> Reply:
+        f.finish()
+
+        def work() -> dict[str, dict[str, object]]:
+            core = self.engine.core
+            out: dict[str, dict[str, object]] = {}
+            for query, batch in core.sinks.batches.items():
+                mark, state = core.sinks.marks.get(query), core.decided.get(query)
+                out[query] = {
+                    "query": query,
+                    "name": mark.name if mark is not None else "",
+                    "batch": batch,
+                    "lsn": mark.lsn if mark is not None else 0,
+                    "once": mark is not None and mark.once,
+                    "copied": None if state is None else state.rows,
+                    "rows": None if state is None else state.total,
+                }
+            return out
+
+        found = self._do(caller, work, durable=False)
+        staged: dict[str, list[int]] = {}
+        for stage in self.stages.known():
+            counts = staged.setdefault(stage.query, [0, 0, 0])
+            for place, value in enumerate((1, stage.rows, stage.bytes)):
+                counts[place] += value
+        for query in staged:
+            fresh: dict[str, object] = {
+                "query": query,
+                "name": "",
+                "batch": None,
+                "lsn": 0,
+                "once": False,
+                "copied": None,
+                "rows": None,
+            }
+            found.setdefault(query, fresh)
+        nothing = [0, 0, 0]
+        rows = [
+            {**told, **dict(zip(("stages", "staged_rows", "staged_bytes"), staged.get(query, nothing), strict=True))}
+            for query, told in found.items()
+        ]
+        return {"sinks": sorted(rows, key=lambda row: str(row["query"]))}
+
+    # -- the commit
+
+    def _sink_commit(self, caller: Caller, f: Fields) -> Reply:
+        query, batch, stages = f.name("query"), f.number("batch"), f.texts("stages")
+        lineage = f.table("lineage") or None
+        inner = f.inner("settle")
+        settle: Settlement | None = None
+        if inner is not None:
+            stream, origin = inner.name("stream"), inner.optional_count("origin", high=2**63 - 1)
+            settle = (stream, self._epoch(inner, stream), inner.number("batch", 1))
+            if origin is not None and origin != self.engine.core.origin:
+                settle = None  # it is read from another server
+            inner.finish()
+        asked = Asked(query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage)
+        f.finish()
+        self._catch_up(caller, query, batch)
+        highest = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
+        found = self.stages.find(query, batch, stages) if highest is None or batch > highest else []
+        large = sum(info.bytes for _, info in found) > self.copier.limits.group_bytes
+        uploads: Uploads = [] if large else self.stages.uploads(found)
+        if parts_of(found) and (large or self._slow(uploads)):
+            committed = self._decide(caller, asked, found)
+        else:
+            committed = self._handover.submit(partial(self._commit, asked, uploads, [])).wait(None)
+        if committed.already:
+            self._catch_up(caller, query, batch)
+        self.stages.drop_batch(query, batch)
+        return {
+            "already": committed.already,
+            "stored": committed.stored,
+            "lsn": committed.lsn,
+            "outputs": [list(one) for one in committed.told],
+        }
+
+    def _catch_up(self, caller: Caller, query: str, batch: int) -> None:
+        """Wait until no batch of the query up to this one is decided and not copied."""
+
+        def unfinished() -> int | None:
+            state = self.engine.core.decided.get(query)
+            return None if state is None else state.batch
+
+        while (decided := self._do(caller, unfinished, durable=False)) is not None and decided <= batch:
+            self.copier.finish(query, decided).wait(caller.gone)
+
+    def _slow(self, uploads: Uploads) -> bool:
+        """Whether the loop would work on these rows for long in one piece: records of topics with keys."""
+        by_name = self.engine.core.sows.by_name
+        if not by_name:
+            return False
+        rows = [
+            (len(upload), info.delta)
+            for info, upload in uploads
+            if any((info.vhost, info.exchange, name) in by_name for name in upload.names)
+        ]
+        limits = self.copier.limits
+        return sum(count for count, _ in rows) > (
+            limits.delta_rows if any(delta for _, delta in rows) else limits.chunk_rows
+        )
+
+    def _decide(self, caller: Caller, asked: Asked, found: Sequence[Found]) -> Committed:
+        """A batch too large for one group: decided, then copied; answered when its last row is durable."""
+        given = [stem for stem, _ in found]
+        parts: list[DecidedPart] = []
+        query, batch = asked.query, asked.batch
+
+        def job(answer: Answer[Committed]) -> None:
+            why = refusal(self.engine)
+            if why is not None:
+                raise why
+            core = self.engine.core
+            for vhost, exchange in {(part.vhost, part.exchange) for part in parts}:
+                core.topic(vhost, exchange, "")
+            committed = core.sink_decide(
+                self.engine.now(), query, batch, parts, asked.settled(), asked.lineage, name=asked.name, once=asked.once
+            )
+            self._handover.when_durable(committed.lsn, answer, committed)
+
+        self.stages.hold(given)
+        try:
+            for part in parts_of(found):
+                self.stages.check(part)  # what is decided cannot be refused any more
+            parts = parts_of(self.stages.in_order(found))
+            self.stages.hold([part.stage for part in parts])
+            self._look(caller, asked, parts)
+            committed = self._handover.submit(job).wait(None)
+        except (Refused, LogDamaged):
+            self._let_go(given, parts)
+            raise
+        if committed.already:
+            self._let_go(given, parts)
+            return committed
+        self.stages.release([stem for stem in given if all(stem != part.stage for part in parts)])
+        return self.copier.finish(query, batch).wait(caller.gone)
+
+    def _let_go(self, given: Sequence[str], parts: Sequence[DecidedPart]) -> None:
+        """As it was before; stages that were made of others go."""
+        made = [part.stage for part in parts if part.stage not in given]
+        self.stages.release([*given, *made])
+        self.stages.drop(made)
+
+    def _look(self, caller: Caller, asked: Asked, parts: Sequence[DecidedPart]) -> None:
+        """Refuse a large batch as a small one would be, a chunk in a turn of the loop."""
+        core = self.engine.core
+        if not self._do(caller, lambda: core.sink_asks(asked.mandatory), durable=False):
+            return
+        whole = core.sink_whole(asked.query, asked.batch, mandatory=asked.mandatory)
+        state = DecidedState(asked.batch, 0, tuple(parts))
+
+        def look(chunk: Chunk) -> None:
+            core.sink_look(self.engine.now(), whole, chunk_publishes(self.engine, chunk))
+
+        for chunk in chunks_of(self.copier.disk, asked.query, state, self.copier.limits):
+            self._do(caller, partial(look, chunk), durable=False)
+        self._do(caller, whole.room, durable=False)
+
+    def _commit(self, asked: Asked, uploads: Uploads, before: list[Publishes], answer: Answer[Committed]) -> None:
+        """On the loop: one group, answered when it is durable.  `before`: the rows, if content filters judged them."""
+        engine = self.engine
+        if not engine.has_room():
+            later = partial(self._handover.again, partial(self._commit, asked, uploads, before), answer)
+            engine.on_room.append(later)
+            return
+        why = refusal(engine)
+        if why is not None:
+            raise why
+        publishes = stage_publishes(engine, uploads)
+        for rows, judged in zip(publishes, before, strict=bool(before)):
+            rows.judged, rows.ahead, rows.bodies = judged.judged, judged.ahead, judged.bodies
+        again = partial(self._handover.again, partial(self._commit, asked, uploads, publishes), answer)
+        if not engine.judges.ready(publishes, again):
+            return
+        committed = engine.core.sink_commit(
+            engine.now(), asked.query, asked.batch, publishes, asked.settled(), asked.lineage,
+            name=asked.name, once=asked.once, mandatory=asked.mandatory,
+        )  # fmt: skip
+        self._handover.when_durable(committed.lsn, answer, committed)

@@ -1,0 +1,181 @@
+"""Rows as messages, without Spark: JSON a column at a time, columns that cannot be, and the order of a piece."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+import random
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import DiskFull, InvalidArgument, QueueFull
+from penstock.spark.remote import Where
+from penstock.spark.writing.jsonrows import rows_as_json
+from penstock.spark.writing.options import write_options
+from penstock.spark.writing.outgoing import outgoing, pieces
+from penstock.spark.writing.patience import patiently
+
+UTC = pa.timestamp("us", tz="UTC")
+
+
+def schema(*columns: str) -> Any:
+    """A frame's columns, each `name type`, as far as they are looked at; no Spark is needed to make them."""
+    named = [column.partition(" ") for column in columns]
+    return SimpleNamespace(
+        fields=[
+            SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda k=k: k)) for name, _, k in named
+        ]
+    )
+
+
+def value(kind: pa.DataType, chance: random.Random) -> Any:
+    """A random value; None now and then."""
+    if chance.random() < 0.2:
+        return None
+    if isinstance(kind, pa.StructType):
+        return {field.name: value(field.type, chance) for field in kind}
+    if isinstance(kind, pa.MapType):
+        keys = {
+            chance.choice('ab"\\é\n') + str(n) if kind.key_type == pa.string() else n
+            for n in range(chance.randint(0, 3))
+        }
+        return [(key, value(kind.item_type, chance)) for key in sorted(keys)]
+    if pa.types.is_list(kind):
+        return [value(kind.value_type, chance) for _ in range(chance.randint(0, 3))]
+    if kind == pa.string():
+        return "".join(chance.choice('abc é"\\/\n\x01\u2028😀') for _ in range(chance.randint(0, 6)))
+    if kind == pa.binary():
+        return chance.randbytes(chance.randint(0, 4))
+    if kind == pa.bool_():
+        return chance.random() < 0.5
+    if kind == pa.float64():
+        return chance.choice([0.0, -1.0, 0.1, 1e300, 5e-324, 123456789.25, math.nan, math.inf])
+    if kind == pa.date32():
+        return dt.date(1900 + chance.randint(0, 200), 2, 28)
+    if pa.types.is_timestamp(kind):
+        micros = chance.choice([0, 1, 500_000, 1_000_000 * chance.randint(-(10**9), 10**10), -1])
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC if kind == UTC else None) + dt.timedelta(microseconds=micros)
+    if pa.types.is_decimal(kind):
+        return Decimal(chance.randint(-(10**6), 10**6)).scaleb(-2)
+    return chance.randint(-(2**31), 2**31 - 1)
+
+
+def plain(kind: pa.DataType, found: Any) -> Any:
+    """A value as JSON should read."""
+    if found is None:
+        return None
+    if isinstance(kind, pa.StructType):
+        return {field.name: plain(field.type, found[field.name]) for field in kind}
+    if isinstance(kind, pa.MapType):
+        return {str(key): plain(kind.item_type, item) for key, item in found}
+    if pa.types.is_list(kind):
+        return [plain(kind.value_type, one) for one in found]
+    if isinstance(found, float):
+        return found if math.isfinite(found) else None
+    if isinstance(found, bytes):
+        return base64.b64encode(found).decode()
+    if isinstance(found, dt.datetime):
+        return found.replace(tzinfo=None).isoformat() + ("Z" if found.tzinfo else "")
+    return str(found) if isinstance(found, dt.date | Decimal) else found
+
+
+KINDS = [
+    pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_(), pa.float64(), pa.date32(), UTC, pa.timestamp("us"),
+    pa.decimal128(10, 2), pa.list_(pa.string()), pa.list_(pa.list_(UTC)), pa.map_(pa.string(), pa.float64()),
+    pa.map_(pa.int64(), pa.string()), pa.struct([("a", pa.string()), ('b"c', pa.list_(pa.int64()))]),
+    pa.list_(pa.struct([("x", pa.int64()), ("y", pa.map_(pa.string(), pa.decimal128(10, 2)))])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_json_of_a_column_is_that_of_its_values(kind: pa.DataType) -> None:
+    chance = random.Random(str(kind))
+    rows = [value(kind, chance) for _ in range(300)]
+    batch = pa.record_batch({"a b": pa.array(rows, kind), "id": pa.array(range(300))})
+    expected = [{"a b": plain(kind, row), "id": n} for n, row in enumerate(rows)]
+    assert [json.loads(text) for text in rows_as_json(batch, ["a b", "id"]).to_pylist()] == expected
+    some = batch.slice(17, 40)
+    assert [json.loads(text) for text in rows_as_json(some, ["a b", "id"]).to_pylist()] == expected[17:57]
+
+
+def test_json_of_nothing() -> None:
+    batch = pa.record_batch({"a": pa.nulls(2, pa.string()), "b": pa.nulls(2)})
+    assert rows_as_json(batch, ["a", "b"]).to_pylist() == [b'{"a":null,"b":null}'] * 2
+    assert rows_as_json(batch.slice(0, 0), ["a"]).to_pylist() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        (["a int", "topic string"], {"queue": "q"}, "option queue sends every row to queue 'q', and column 'topic'"),
+        (["body string", "lsn bigint", "time timestamp"], {"topic": "t"}, "columns 'lsn', 'time' have no place beside"),
+        (["body string", "lsn bigint"], {"topic": "t"}, "column 'lsn' has no place beside 'body'"),
+        (["d interval day to second"], {"topic": "t"}, "column 'd' is interval day to second, and interval day to sec"),
+        (["s struct<v: variant>"], {"topic": "t"}, "variant has no place in a JSON body: cast it"),
+        (
+            ["headers map<string,int>", "a int"],
+            {"topic": "t"},
+            "column 'headers' is map<string,int>, not map<string,str",
+        ),
+        (["not_before date", "a int"], {"topic": "t"}, "column 'not_before' is date, not timestamp"),
+        (["a int"], {"topic": "t", "order": "b"}, "option ordered names column 'b', and there is none among a"),
+        (["a string"], {"topic": "t", "order": "a"}, "option ordered: column 'a' is string, not tinyint, smallint"),
+        (["priority int"], {"topic": "t"}, "there is nothing for a body among the columns priority"),
+    ],
+)
+def test_a_column_that_cannot_be_is_named(columns: list[str], options: dict[str, Any], told: str) -> None:
+    topic = options.pop("queue", None)
+    with pytest.raises(InvalidArgument) as caught:
+        outgoing(schema(*columns), topic or options.pop("topic"), queue=topic is not None, **options)
+    assert told in str(caught.value)
+
+
+def test_a_column_that_is_there_twice() -> None:
+    twice = schema("a int", "a string")
+    with pytest.raises(InvalidArgument, match="column 'a' is there twice"):
+        outgoing(twice, "t")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"queue": "q", "delta": "true"}, "option delta is for records of a topic with a key"),
+        ({"topic": "t", "unroutable": "keep"}, "option unroutable is 'keep', not fail or drop"),
+        ({"topic": "t", "order": "a"}, "did you mean ordered"),
+    ],
+)
+def test_options_that_cannot_be(given: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        write_options(given)
+
+
+def test_pieces_rise_by_their_order() -> None:
+    out = outgoing(schema("body string", "at date"), "t", order="at")
+    days = [dt.date(2020, 1, day) for day in (3, 1, 2, 1)]
+    batch = pa.record_batch({"body": ["c", "a1", "b", "a2"], "at": pa.array(days)})
+    [[rows]] = list(pieces([batch], out))
+    assert rows.column("body").to_pylist() == [b"a1", b"a2", b"b", b"c"]
+    assert "at" not in rows.schema.names
+    assert write_options({"topic": "t", "ordered": "true"}).order is None
+    assert write_options({"topic": "t", "ordered": "at"}).order == "at"
+
+
+@pytest.mark.parametrize("kind", [QueueFull, DiskFull])
+def test_patience_ends_with_the_refusal_and_what_to_do(kind: type[QueueFull]) -> None:
+    where = Where("penstock://localhost", patience=0.2)
+    asked: list[int] = []
+
+    def full() -> int:
+        asked.append(1)
+        raise kind("queue 'q' takes no more", reason="maxlen")
+
+    with pytest.raises(kind, match=r"queue 'q' takes no more; this was tried for 0.2 s.*visible\. ") as caught:
+        patiently(where, full)
+    assert len(asked) > 2
+    assert caught.value.reason == "maxlen"

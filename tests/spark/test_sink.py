@@ -1,0 +1,188 @@
+"""The sink: a batch is visible whole or not at all, in order when asked, and its input is settled with it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.records.kinds import Kind
+from spark_lab import Lab, forget_last_commit, sentence
+
+COLUMNS = "id bigint, region string, total double"
+
+
+def bodies(lab: Lab, queue: str) -> list[Any]:
+    return [json.loads(message.body) for message in lab.client.peek(queue, count=1_000_000)]
+
+
+def save(lab: Lab, frame: Any, **options: object) -> None:
+    frame.write.format("penstock").option("url", lab.house.url).options(**options).mode("append").save()
+
+
+def records(lab: Lab, since: int) -> list[list[Kind]]:
+    """The kinds of the records from an LSN on, one list for each batch of the log, that is for whole groups."""
+    out: list[list[Kind]] = []
+    for batch in lab.house.log.batches(since, lab.house.log.durable + 1, ["kind"]):
+        out.append([Kind(kind) for kind in batch.column(0).to_pylist()])
+    return out
+
+
+def test_a_full_queue_is_waited_for_and_takes_nothing_before(lab: Lab) -> None:
+    lab.declare("narrow", max_length=6, overflow="reject-publish")
+    lab.declare("wide")
+    lab.client.publish("narrow", b"in the way")
+    rows = "id, if(id % 2 = 0, 'narrow', 'wide') AS topic"
+    frame = lab.spark.range(12).selectExpr(*rows.split(", ", 1))
+    with pytest.raises(Exception, match="QueueFull") as caught:
+        save(lab, frame, patience="300ms")
+    told = sentence(caught.value)
+    assert "nothing of batch 0 of query 'write-" in told
+    assert "queue 'narrow' in vhost '/' takes no more: max_length is 6, 1 messages are ready" in told
+    assert "option patience" in told
+    assert told.endswith("Consume, raise the limit, or retry later.")
+    assert (lab.counts("narrow")[0], lab.counts("wide")[0]) == (1, 0)
+    assert lab.client.action("stages")["stages"] == []
+
+    asked = threading.Event()
+    rejected = lab.house.door.actions._commit
+
+    def commit(*args: Any) -> None:
+        try:
+            rejected(*args)
+        finally:
+            asked.set()
+
+    def make_room() -> None:
+        asked.wait(60)
+        lab.client.action("purge", queue="narrow")
+
+    lab.house.door.actions._commit = commit
+    thread = threading.Thread(target=make_room)
+    thread.start()
+    try:
+        save(lab, frame, patience="60s")
+    finally:
+        lab.house.door.actions._commit = rejected
+        asked.set()
+        thread.join()
+    assert [row["id"] for row in bodies(lab, "narrow")] == [0, 2, 4, 6, 8, 10]
+    assert [row["id"] for row in bodies(lab, "wide")] == [1, 3, 5, 7, 9, 11]
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "told"),
+    [
+        ({"queue": "tiny"}, ["id"], "brings 20 messages to queue 'tiny' in vhost '/', which may never hold"),
+        ({"queue": "misspelt"}, ["id"], "no queue takes topic 'misspelt' in vhost '/' and no topic of that name"),
+        ({"topic": "no/such", "exchange": "nowhere"}, ["id"], "no exchange 'nowhere'"),
+        ({"queue": "tiny"}, ["id", "map('x-dedup-key', '') AS headers"], "invalid header 'x-dedup-key'"),
+    ],
+)
+def test_what_no_patience_helps_is_told_at_once(
+    lab: Lab, options: dict[str, str], columns: list[str], told: str
+) -> None:
+    lab.declare("tiny", max_length=5, overflow="reject-publish")
+    with pytest.raises(Exception, match="penstock") as caught:
+        save(lab, lab.spark.range(20).selectExpr(*columns), patience="60s", **options)
+    assert told in sentence(caught.value)
+    assert lab.counts("tiny")[0] == 0
+
+
+def test_rows_become_visible_in_the_order_of_a_column(lab: Lab) -> None:
+    lab.declare("lined", "apart")
+    lab.client.declare_topic("by-key")
+    frame = lab.spark.range(0, 400, 1, 4).selectExpr("399 - id AS at", "id % 5 AS k").repartition(3, "k")
+    save(lab, frame, queue="lined", ordered="at")
+    assert [row["at"] for row in bodies(lab, "lined")] == list(range(400))
+    # Partition by partition without it, and a column beside a body is no part of the message.
+    body = frame.selectExpr("to_json(struct(*)) AS body", "timestamp_micros(at) AS at")
+    save(lab, body, queue="apart", ordered="at")
+    assert [row["at"] for row in bodies(lab, "apart")] == list(range(400))
+    with pytest.raises(Exception, match="option ordered") as caught:
+        save(lab, frame.selectExpr("if(at > 5, at, NULL) AS at"), queue="lined", ordered="at")
+    assert "nulls, which have no place" in sentence(caught.value)
+
+
+def test_queue_to_queue_is_one_record(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("from", "into")
+    lab.publish("from", range(40))
+
+    def run(**options: str) -> None:
+        frame = lab.stream(queue="from", stream="across", schema=COLUMNS, maxRowsPerTrigger=25).select("id")
+        lab.write(frame, tmp_path, queue="into", **options)
+
+    since = lab.house.log.durable + 1
+    run()
+    groups = [group for group in records(lab, since) if Kind.SINK_COMMIT in group]
+    assert len(groups) == 2
+    for group in groups:
+        assert {Kind.SINK_COMMIT, Kind.PUBLISH, Kind.PLAN_SETTLE, Kind.SETTLE} <= set(group)
+    assert lab.ids("into") == list(range(40))
+    assert lab.counts("from") == (0, 0, 40)
+    forget_last_commit(tmp_path)  # it runs again, and is out and settled already
+    lab.publish("from", range(40, 50))
+    since = lab.house.log.durable + 1
+    run(settleStream="off")
+    assert all(Kind.SETTLE not in group for group in records(lab, since) if Kind.SINK_COMMIT in group)
+    assert lab.ids("into") == list(range(50))
+    assert lab.counts("from") == (0, 0, 50)
+
+
+def test_keyed_topics_take_upserts_and_deltas(lab: Lab) -> None:
+    lab.client.action("declare_topic", topic="people", settings={"key": ["/id"]})
+    frame = lab.spark.range(30).selectExpr("id % 10 AS id", "id AS n", "'x' AS name")
+    save(lab, frame.coalesce(1), topic="people")
+    save(lab, lab.spark.range(3).selectExpr("id", "'y' AS name"), topic="people", delta="true")
+    got = {row["id"]: (row["n"], row["name"]) for row in (json.loads(m.body) for m in lab.client.sow("people"))}
+    assert got == {i: (20 + i, "y" if i < 3 else "x") for i in range(10)}
+    with pytest.raises(Exception, match="people") as caught:
+        save(lab, lab.spark.range(3).selectExpr("1 AS other"), topic="people")
+    assert "nothing of batch 0" in sentence(caught.value)
+
+
+def test_columns_beside_the_body_do_what_they_say(lab: Lab) -> None:
+    lab.declare("ranked", max_priority=9)
+    lab.declare("once", dedup_window="1h")
+    frame = lab.spark.range(6).selectExpr(
+        "id", "CAST(id AS INT) AS priority", "map('region', 'EU') AS headers",
+        "if(id = 5, current_timestamp() + INTERVAL 1 HOUR, NULL) AS not_before",
+        "if(id = 4, current_timestamp() + INTERVAL 1 HOUR, NULL) AS expires_at",
+    )  # fmt: skip
+    save(lab, frame, queue="ranked")
+    with lab.client.consume("ranked", backlog=10) as consumer:
+        arriving = iter(consumer)
+        messages = [next(arriving) for _ in range(5)]
+        assert [message.json()["id"] for message in messages] == [4, 3, 2, 1, 0]
+        assert messages[0].headers["region"] == "EU"
+        for message in messages:
+            message.ack()
+    assert lab.client.queue("ranked")["delayed"] == 1
+    doubled = lab.spark.range(10).selectExpr("id % 4 AS id", "map('x-dedup-key', CAST(id % 4 AS STRING)) AS headers")
+    save(lab, doubled.coalesce(1), queue="once")
+    assert lab.ids("once") == [0, 1, 2, 3]
+
+
+def test_a_sink_is_listed_with_its_name(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("listed-in", "listed-out")
+    lab.publish("listed-in", range(5))
+    frame = lab.stream(topic="listed-in", stream="listed", schema=COLUMNS).select("id")
+    writer = frame.writeStream.queryName("to-the-list").format("penstock").option("url", lab.house.url)
+    query = writer.option("queue", "listed-out").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    running = query.start()
+    running.awaitTermination()
+    [mine] = [one for one in lab.client.action("sinks")["sinks"] if one["query"] == running.id]
+    assert (mine["name"], mine["batch"], mine["once"], mine["stages"]) == ("to-the-list", 0, False, 0)
+    save(lab, lab.spark.range(1), queue="listed-out")
+    assert any(one["once"] for one in lab.client.action("sinks")["sinks"])
+
+
+@pytest.mark.parametrize("mode", ["complete", "update"])
+def test_rows_are_appended_never_replaced(lab: Lab, tmp_path: Path, mode: str) -> None:
+    frame = lab.stream(topic="lined", stream="appended", schema=COLUMNS).groupBy("region").count()
+    writer = frame.writeStream.format("penstock").option("url", lab.house.url).option("topic", "lined").outputMode(mode)
+    with pytest.raises(Exception, match="append" if mode == "complete" else "[Uu]pdate"):
+        writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
