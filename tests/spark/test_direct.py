@@ -69,6 +69,11 @@ read = true
 user = "half"
 queue = "other"
 read = true
+
+[[entitlement]]
+user = "half"
+queue = "orders"
+read = "/id < 2500"
 """
 
 
@@ -160,6 +165,10 @@ def test_files_are_for_who_may_read_all_of_a_topic(place: Place) -> None:
         assert told in sentence(caught.value)
     assert place.read(user="half", topic="other", direct="true").count() == 300
     assert place.read(user="half", queue="other", direct="true").count() == 300
+    waiting = {json.loads(row.body)["id"] for row in place.read(queue="orders").collect()}
+    allowed = place.read(user="half", queue="orders").collect()  # also what he may not read of the topic
+    assert {json.loads(row.body)["id"] for row in allowed} == {i for i in waiting if i < 2500} != set()
+    assert {row.state for row in allowed} == {"ready"}
 
 
 def test_files_that_are_not_here_are_not_needed(place: Place, spark: Any) -> None:

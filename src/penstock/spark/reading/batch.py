@@ -111,10 +111,14 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
                 f"view {view!r} has more than {VIEW_BYTES >> 20} MiB of rows, which is what a read of a view may have: "
                 "choose some with option filter, or columns with .schema(...)"
             )
+        return self._taken_along(batches, held)
+
+    def _taken_along(self, batches: list[pa.RecordBatch], held: str) -> list[InputPartition]:
+        """Parts that have their rows with them."""
         rows = sum(batch.num_rows for batch in batches)
         if not rows:
             return []
-        parts = options.min_partitions or max(1, min(_cores(), rows // PART_LSNS))
+        parts = self.options.min_partitions or max(1, min(_cores(), rows // PART_LSNS))
         table: Any = pa.Table.from_batches(batches)
         cuts = [rows * i // parts for i in range(parts + 1)]
         return [RowsPart(_packed(table.slice(a, b - a)), held, i) for i, (a, b) in enumerate(pairwise(cuts)) if a < b]
@@ -143,20 +147,19 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
     # -- queues
 
     def _queue_content(self, server: Remote) -> list[InputPartition]:
-        """Positions of what the queue holds: messages that are settled before they are read are read all the same."""
+        """Positions of what the queue holds: messages that are settled before they are read are read all the same.
+
+        A user with limited rights may read the queue and not its topics, so his rows are taken along, if they are few.
+        """
         options = self.options
         where = server.act("position")
         origin = int(where["origin"])
         planning = hold(server, int(where["first"]))
-        columns = ["lsn", "exchange", "attempt", "state"]
-        batches = server.gathered(
-            "queue",
-            name=options.queue,
-            vhost=server.vhost,
-            states=list(options.states),
-            filter=options.filter,
-            columns=columns,
-        )
+        if server.act("locate", queue=options.queue, vhost=server.vhost, **{"from": int(where["first"])})["limited"]:
+            rows_there = self._content(server, list(self.layout.fetched), VIEW_BYTES)
+            if rows_there is not None:
+                return self._taken_along(rows_there, planning)
+        batches = self._content(server, ["lsn", "exchange", "attempt", "state"], 1 << 62)
         if not batches:
             server.act("hold", read=planning, release=True)
             return []
@@ -173,6 +176,13 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
             for piece in _cut(mine, -(-total // wanted)):
                 parts.append(ContentPart(origin, exchange, piece, held, len(parts)))
         return parts
+
+    def _content(self, server: Remote, columns: list[str], most: int) -> list[pa.RecordBatch] | None:
+        options = self.options
+        return server.gathered(
+            "queue", most, name=options.queue, vhost=server.vhost, states=list(options.states), filter=options.filter,
+            columns=columns,
+        )  # fmt: skip
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""

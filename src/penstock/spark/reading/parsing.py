@@ -32,17 +32,14 @@ class BodyParser:
     def parse(self, bodies: Column) -> tuple[dict[str, Column], list[str | None]]:
         """Columns by name, and for each row why it is bad (None: it is good)."""
         errors: list[str | None] = [None] * len(bodies)
-        rows: list[dict[str, Any]] = []
-        loads = orjson.loads
-        for place, body in enumerate(cast("list[Any]", bodies.to_pylist())):
-            row: Any = None
-            try:
-                row = loads(body)
-                if type(row) is not dict:
-                    errors[place] = f"JSON, but no object: {type(row).__name__}"
-            except ValueError as wrong:
-                errors[place] = f"no JSON: {wrong}"
-            rows.append(cast("dict[str, Any]", row) if errors[place] is None else {})
+        texts = cast("list[Any]", bodies.to_pylist())
+        try:
+            rows = cast("list[dict[str, Any]]", list(map(orjson.loads, texts)))
+            whole = {*map(type, rows)} <= {dict}
+        except ValueError:
+            rows, whole = [], False
+        if not whole:
+            rows = objects(texts, errors)
         columns = self._columns(rows, errors)
         if columns is None:  # some rows went bad over their types: they have no column at all
             for place, error in enumerate(errors):
@@ -60,6 +57,8 @@ class BodyParser:
             try:
                 if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
                     out[name] = numbers(values, field.type)
+                elif convert is _text or convert is _flag:
+                    out[name] = _alike(values, convert, field.type)
                 elif convert is not None:
                     out[name] = pa.array([None if v is None else convert(v) for v in values], field.type)
                 else:
@@ -79,6 +78,29 @@ class BodyParser:
             except _WRONG:
                 text = repr(value)
                 errors[place] = f"field {field.name!r} is {text[:60]}, not {field.type}"
+
+
+def objects(texts: Sequence[Any], errors: list[str | None]) -> list[dict[str, Any]]:
+    """The object of each body; nothing, and an error at its place, of those that are none."""
+    rows: list[dict[str, Any]] = []
+    for place, text in enumerate(texts):
+        row: Any = None
+        try:
+            row = orjson.loads(text)
+            if type(row) is not dict:
+                errors[place] = f"JSON, but no object: {type(row).__name__}"
+        except ValueError as wrong:
+            errors[place] = f"no JSON: {wrong}"
+        rows.append({} if errors[place] is not None else row)
+    return rows
+
+
+def _alike(values: list[Any], convert: Convert, kind: Any) -> Column:
+    """Texts, or truth values, as a column: at once where all are what they should be, which Arrow finds out."""
+    try:
+        return cast("Column", pa.array(values, kind))
+    except (pa.ArrowException, TypeError):
+        return cast("Column", pa.array([None if v is None else convert(v) for v in values], kind))
 
 
 def numbers(values: list[Any], kind: Any) -> Column:

@@ -53,7 +53,7 @@ class LocateAction:
         if why is None and start < self._engine.log.first_lsn:
             why = f"the log's files begin at LSN {self._engine.log.first_lsn}, and the range at {start}"
         if why is not None:
-            return {"folder": None, "why": why}
+            return {"folder": None, "why": why, "limited": caller.rights is not None}
         if filter is not None:
             instance = self._handover.call(lambda: self._engine.core.instance, caller.gone, durable=False)
             filter = asked_by(filter, client=caller.peer, user=caller.user, instance=instance)
@@ -61,7 +61,10 @@ class LocateAction:
         if not whole:  # the names of others' exchanges are not his to know
             mine = {via: pair for via, pair in listed.vias.items() if pair[0] == vhost}
             listed = listed._replace(vias=mine)
-        return {"folder": str(self._folder), "why": None, "filter": filter, "log": listed.plain()}
+        limited = caller.rights is not None
+        return {
+            "folder": str(self._folder), "why": None, "limited": limited, "filter": filter, "log": listed.plain(),
+        }  # fmt: skip
 
     def _why_not(
         self, caller: Caller, vhost: str, exchange: str, topic: str | None, pattern: str | None, queue: str | None
