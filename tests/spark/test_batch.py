@@ -133,6 +133,7 @@ def test_the_log_itself(lab: Lab) -> None:
         ({}, "say what to read: option topic, queue, view, or log = true"),
         ({"topic": "a", "queue": "b"}, "options topic and queue exclude each other"),
         ({"view": "v"}, "no declared topic 'v'"),
+        ({"topic": "a", "schema": "id bigit"}, "option schema: column 'id' has the type 'bigit'; there are boolean"),
         ({"topic": "a", "direct": "maybe"}, "option direct is 'maybe'; there are auto, true, false"),
         ({"topic": "a", "minPartitions": "0"}, "option minPartitions is '0', not a whole number of at least 1"),
         ({"queue": "nowhere"}, "no queue 'nowhere'"),

@@ -203,6 +203,7 @@ def test_views_and_records(place: Place) -> None:
     wrong = [row.parse_error for row in typed if row.parse_error]
     assert wrong == ["field 'tags' is 'none', not list<element: string>"]
     view = place.read(view="by-region", parse="json", filter="/n > 0").orderBy("region")
+    assert view.columns == ["sow_key", "topic", "body", "region", "n", "total", "parse_error"]
     expected = {row.json()["region"]: row.json() for row in place.client.sow("by-region")}
     assert [(row.region, row.n, row.total) for row in view.collect()] == [
         (name, one["n"], one["total"]) for name, one in sorted(expected.items())
@@ -214,6 +215,8 @@ def test_views_and_records(place: Place) -> None:
     assert once.count() == count
     for options, told in (
         ({"view": "nowhere"}, "no declared topic 'nowhere'"),
+        ({"queue": "other", "schema": "registered"}, "topic 'other' has no declared schema"),
+        ({"topic": "^o", "schema": "registered"}, "topic '^o' shows many topics"),
         ({"view": "people", "startingBookmark": "EPOCH"}, "view 'people' has no past"),
     ):
         with pytest.raises((AnalysisException, PythonException)) as caught:

@@ -51,7 +51,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         ddl = options.ddl
         if options.parse and ddl is None:
             ddl = registered(options) or examined(options)
-        return declared(options, ddl)
+        return declared(options, ddl, rows=options.view is not None and not has_messages(options))
 
     def _layout(self, options: ReadOptions, schema: Any) -> Layout:
         from penstock.spark.reading.columns import layout
@@ -119,6 +119,15 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
 class DefaultSource(PenstockSource):
     """The name under which Spark looks for a source in `pyspark_penstock`."""
+
+
+def has_messages(options: ReadOptions) -> bool:
+    """Whether what option `view` names has messages for its rows, as a topic has.  NotFound when it is not there."""
+    from penstock.spark.remote import remote
+
+    server = remote(options.where)
+    told = server.act("topic", topic=options.view, exchange=options.exchange or None, vhost=server.vhost)
+    return bool(told["kind"] == "topic")
 
 
 def registered(options: ReadOptions) -> str | None:

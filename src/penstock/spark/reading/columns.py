@@ -37,7 +37,10 @@ RECORD = {
     "sow_key": "string",
     **{name: kind for name, kind in MESSAGE.items() if name != "attempt"},
 }
-"""Columns of a view, a conflated topic or a topic with a key; rows of views are no messages and have no LSN."""
+"""Columns of the records of a topic with a key."""
+
+ROW = ("sow_key", "topic", "body")
+"""Those of them that a view or a conflated topic has: its rows are no messages."""
 
 OF_THE_BODY = "field of the body"
 """The comment of a column that has the name of a message's column and is the body's."""
@@ -82,11 +85,13 @@ class Layout:
         return batch_like(arrays, self.schema)
 
 
-def declared(options: ReadOptions, ddl: str | None) -> str:
-    """All columns of a read as DDL; `ddl` are the body's own, given or found."""
+def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> str:
+    """All columns of a read as DDL; `ddl` are the body's own, given or found; `rows`: of a view without messages."""
     if options.log:
         return ", ".join(f"{name} {kind}" for name, kind in LOG.items())
     base = dict(RECORD if options.view is not None else MESSAGE)
+    if rows:
+        base = {name: RECORD[name] for name in ROW}
     if options.queue is not None and options.mode != "queue":
         base |= CONTENT
     if ddl is None:

@@ -224,7 +224,7 @@ def either(
                 yield batch
                 given += batch.num_rows
             return
-        except (direct.NotHere, LogDamaged) as why:
+        except (direct.NotHere, LogDamaged, OSError) as why:
             if options.direct == "true":
                 raise direct.refuse(why) from why
     yield from asked(given)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+from penstock.records.ddl import parse_ddl
 from penstock.spark.options import COMMON, Taker
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 
@@ -75,6 +77,16 @@ class ReadOptions:
         return "the log"
 
 
+def check_ddl(ddl: str) -> None:
+    """InvalidArgument for what is no schema of a body, before Spark sees it among the columns of messages."""
+    if re.search(r"\b(not\s+null|comment)\b", ddl, re.IGNORECASE):
+        return  # Spark reads that too
+    try:
+        parse_ddl(ddl)
+    except ValueError as error:
+        raise InvalidArgument(f"option schema: {error}") from None
+
+
 def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> ReadOptions:
     """Options of a read; `patience_s` where they do not say.  Raises InvalidArgument."""
     take = Taker(given, READ)
@@ -104,6 +116,8 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
     registered = ddl is not None and ddl.strip().lower() == REGISTERED
     if registered:
         ddl = None
+    if ddl is not None:
+        check_ddl(ddl)
     states = tuple(name.strip() for name in (take.text("states") or "ready").split(","))
     for state in states:
         if state not in STATES:
