@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from pydantic import SecretStr
 
 from penstock.config.entitlements import EntitlementSection
-from penstock.config.settings import GUEST, User
+from penstock.config.settings import GUEST, Retention, User
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
@@ -26,6 +26,7 @@ from penstock.server.clock import SystemClock
 from penstock.server.engine import Engine
 from penstock.server.flight.door import FlightDoor, FlightLimits
 from penstock.server.flight.sinks.decided import finish_decided
+from penstock.server.upkeep.retention import Retirement
 from penstock.server.users import Users
 
 T = TypeVar("T")
@@ -73,6 +74,7 @@ class FlightHouse:
         self.door: FlightDoor
         self.port = 0
         self._pool = ThreadPoolExecutor(2)
+        self._retirement: Retirement | None = None
         self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-test-loop")
 
     @property
@@ -96,6 +98,19 @@ class FlightHouse:
 
         self.loop.call_soon_threadsafe(job)
         return future.result(30)
+
+    def retire(self, keep: int) -> int:
+        """Delete what retention by so many bytes, always the same, allows; the first LSN that is left."""
+        if self._retirement is None:
+            self._retirement = Retirement(self.engine, Retention.model_validate({"bytes": f"{keep}B"}))
+        retirement = self._retirement
+        due = retirement.due(self.run(self.engine.floor))
+        if due is not None:
+            state = retirement.state_below(due)
+            self.run(lambda: retirement.write_base(due, state))
+            self.door.handover.call(lambda: None)  # durable
+            self.log.remove(self.run(lambda: self.log.detach(due)))
+        return self.log.first_lsn
 
     def _open(self) -> None:
         disk = OsDisk(self.folder)

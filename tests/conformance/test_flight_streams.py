@@ -83,13 +83,13 @@ def test_an_older_reader_is_fenced(client: penstock.Client) -> None:
 
 def test_log_mode_answers_the_same_range_again(client: penstock.Client) -> None:
     fill(client, 5)
-    client.action("stream_open", stream="l")
+    client.action("stream_open", stream="l", topic="in")
     position = client.action("position", bookmark="EPOCH")
     asked = {"stream": "l", "epoch": 1, "start": position["start"]}
     first = client.action("plan_range", **asked)
     assert first["end"] == position["durable"] + 1 or first["end"] > position["start"]
     fill(client, 5)
-    assert client.action("plan_range", **asked) == first
+    assert client.action("plan_range", **asked)["parts"] == first["parts"]
 
 
 def test_a_sink_commit_is_visible_once(client: penstock.Client, house: FlightHouse) -> None:

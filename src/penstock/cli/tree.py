@@ -32,6 +32,7 @@ def whole() -> typer.Typer:
         queues,
         replaying,
         single,
+        streams,
         tools,
         topics,
         waiting,
@@ -43,6 +44,7 @@ def whole() -> typer.Typer:
     waiting.add_to(queues.app)
     app.add_typer(queues.app, name="queue")
     app.add_typer(single.app, name="message")
+    app.add_typer(streams.app, name="stream")
     app.add_typer(logs.app, name="log")
     pipeline = typer.Typer(no_args_is_help=True, help="Pipelines on Spark.")
     lineage.add_to(pipeline)

@@ -150,6 +150,21 @@ class Administration(WaitingCalls):
         """Remove a policy; what it did is undone.  NotFound when it is not there."""
         self.action("policy_delete", policy=name, operator=operator)
 
+    def streams(self) -> list[dict[str, Any]]:
+        """Every durable stream: what it reads, what it holds, and what it has not read yet.
+
+        `lag` is in messages for a stream of a queue and in LSNs for one of the log; `held_bytes` are of the log.
+        """
+        return cast("list[dict[str, Any]]", self.action("streams")["streams"])
+
+    def release_stream(self, name: str, *, drop: bool = False) -> int:
+        """Let go of what a stream holds and refuse its reader; how many messages went back to their queue.
+
+        drop    forget the stream too: a reader of that name begins anew
+        Errors: NotFound when there is none.  Durable when this returns.
+        """
+        return cast("int", self.action("stream_release", stream=name, drop=drop)["released"])
+
     def health(self) -> dict[str, Any]:
         """Whether the server confirms, how far its log is durable, its origin."""
         return self.action("health", with_vhost=False)

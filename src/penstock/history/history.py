@@ -130,16 +130,27 @@ class History:
     def replay_between(self, command: Replay, start: int, end: int) -> tuple[pa.Schema, Batches]:
         """The same with the LSNs [start, end) that the command's bookmark stands for."""
         schema = select(MESSAGES, command.columns or REPLAY_DEFAULT)
-        keep = self._topics(command)
-        rows = self.messages(start, end, keep, _wanted(command))
-        if command.rights is not None:
-            rows = TopicRights(command.rights, command.vhost, self._log.origin).rows(rows)
-        if command.filter is not None:
-            rows = self.matching(rows, command.filter, command.vhost)
+        rows = self.chosen(command, start, end)
         if command.limit is not None:
             rows = limited(rows, command.limit)
         origin, exchange_of = self._log.origin, self.exchange_of
         return schema, (present(batch, schema, origin, exchange_of) for batch in rows)
+
+    def chosen(self, command: Replay, start: int, end: int) -> Batches:
+        """The messages of a replay with LSNs in [start, end), in the log's own columns."""
+        rows = self.messages(start, end, self.topics(command), _wanted(command))
+        if command.rights is not None:
+            rows = TopicRights(command.rights, command.vhost, self._log.origin).rows(rows)
+        if command.filter is not None:
+            rows = self.matching(rows, command.filter, command.vhost)
+        return rows
+
+    def everything(self, command: Replay, start: int, end: int) -> Batches:
+        """Batches as they were written with everything that such a replay could mean, and more."""
+        for batch in self._log.batches(start, end, None, _wanted(command)):
+            if self.gone():
+                return
+            yield batch
 
     def resolve(self, span: Span, missing: Missing | None = None) -> tuple[int, int]:
         """The LSNs [start, end) of a span at this moment; `missing` as in `history.places.resolve`."""
@@ -149,7 +160,7 @@ class History:
             end = min(end, found.end)
         return found.start, max(found.start, end)
 
-    def _topics(self, command: Replay) -> Callable[[pa.RecordBatch], pa.Array[Any]]:
+    def topics(self, command: Replay) -> Callable[[pa.RecordBatch], pa.Array[Any]]:
         """A mask of the rows whose topic is wanted."""
         known = self._log.vias.known
         vias = [via for via, pair in known.items() if pair == (command.vhost, command.exchange)]

@@ -41,6 +41,7 @@ from penstock.server.napping import Nap
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
 from penstock.server.sow.present import Present
+from penstock.server.streams.walked import Walked
 from penstock.server.views.views import Views
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Engine:
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
         self.past: Past = log  # what can be read back: the log, and its archive where there is one
         self.archive: Archiving | None = None
+        self.walked = Walked()
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
         self.judges = Judges(self)
         self.scans = Scans(self)

@@ -12,8 +12,16 @@ from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behin
 from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.core.queue.weighing import weighed
 from penstock.server.amqp.channel import Channel
+from penstock.server.streams.standing import standings
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.http.facts import ActionMetrics, QueueMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
+from penstock.wire.http.facts import (
+    ActionMetrics,
+    QueueMetrics,
+    ReplayMetrics,
+    StreamMetrics,
+    TopicMetrics,
+    ViewMetrics,
+)
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -57,6 +65,14 @@ def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
         ack_rate=0.0 if figures is None else figures.rate(now.mono),
         lease_to_ack={} if figures is None else figures.quantiles(),
     )
+
+
+def stream_numbers(engine: Engine) -> list[StreamMetrics]:
+    """Every durable stream."""
+    return [
+        StreamMetrics(one.name, one.mode, one.lag, one.age, one.held_bytes, max(one.idle, 0.0))
+        for one in standings(engine)
+    ]
 
 
 def replay_numbers(engine: Engine) -> ReplayMetrics:

@@ -61,6 +61,7 @@ def test_the_tree_of_commands() -> None:
         *("policy list", "policy set", "policy delete"),
         *("operator-policy list", "operator-policy set", "operator-policy delete"),
         *("queue peek", "queue ack", "queue pause", "queue resume", "queue explain", "queue redrive", "queue move"),
+        *("stream list", "stream show", "stream release"),
         *("message show", "message cancel", "message reschedule"),
         *("log ls", "log show", "log verify", "log compact", "log export"),
     }

@@ -104,6 +104,8 @@ class Client:
     publish_table = _awaited(blocking.Client.publish_table)
     health = _awaited(blocking.Client.health)
     queues = _awaited(blocking.Client.queues)
+    streams = _awaited(blocking.Client.streams)
+    release_stream = _awaited(blocking.Client.release_stream)
     queue = _awaited(blocking.Client.queue)
     stats = queue
     peek = _awaited(blocking.Client.peek)

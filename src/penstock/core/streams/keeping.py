@@ -37,6 +37,7 @@ class Keeping:
         self._outbox = outbox
         self._streams = streams
         self._seen = dict[str, int]()  # microseconds since the epoch, more exact than what is logged
+        self.abandoned = list[str]()  # since somebody took them out, for the server to tell
         self._started = 0  # wall time of this process's start; 0: it has not been told
 
     def begin(self, now: Now) -> None:

@@ -63,7 +63,7 @@ class Streams:
         self._holding = holding
         self._queue_of = queue_of
         self.states: dict[str, StreamState] = {}
-        self._readers: dict[str, str] = {}  # who opened it last; of this process alone
+        self.readers: dict[str, str] = {}  # who opened each last; of this process alone
         self._dropped: dict[str, int] = {}  # last epochs of streams that are no more; of this process alone
         self.keeping = Keeping(outbox, self)
         self.ranges = Ranges(outbox, self)
@@ -114,7 +114,7 @@ class Streams:
             refuse_other_topic(name, state.asked, asked)
         if state is None:
             state = self.states[name] = StreamState(number, self._dropped.get(name, 0), mode=mode)
-        self._readers[name] = instance
+        self.readers[name] = instance
         now = self._outbox.at(now)
         header: dict[str, object] = {
             "queue": number, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
@@ -208,8 +208,9 @@ class Streams:
             self._dropped[name] = epoch
         if abandoned:
             header["abandoned"] = True
+            self.keeping.abandoned.append(name)
         if epoch != state.epoch:
-            self._readers.pop(name, None)
+            self.readers.pop(name, None)
         self._outbox.begin()
         self._outbox.record(Kind.STREAM_RELEASE, name, header)
         state.fold(Kind.STREAM_RELEASE, header)
@@ -240,7 +241,7 @@ class Streams:
         """The streams of a queue end with it."""
         for name in [name for name, state in self.states.items() if state.queue == queue and state.mode == "queue"]:
             del self.states[name]
-            self._readers.pop(name, None)
+            self.readers.pop(name, None)
 
     def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
         """A stream for the reader that holds this epoch.  Errors: NotFound, InvalidArgument, Fenced."""
@@ -248,7 +249,7 @@ class Streams:
         if state.mode != mode:
             raise InvalidArgument(f"stream '{name}' is read in mode '{state.mode}', not '{mode}'")
         if epoch != state.epoch:
-            reader = self._readers.get(name)
+            reader = self.readers.get(name)
             by = f"by {reader} " if reader else ""
             raise Fenced(f"stream '{name}' is now read {by}under epoch {state.epoch}; epoch {epoch} is over")
         return state

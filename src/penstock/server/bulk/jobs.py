@@ -68,6 +68,7 @@ JOBS: dict[str, Job] = {
     "verify": on_log("penstock.server.bulk.checks:verify"),
     "audit": on_log("penstock.server.bulk.checks:audit"),
     "backup": on_log("penstock.server.bulk.backup:run"),
+    "measured": on_log("penstock.server.bulk.reads:measured"),
     "matching": on_log("penstock.server.bulk.reads:matching"),
     "rewrite": on_disk("penstock.log.upkeep.jobs:run"),
     "index": on_disk("penstock.log.upkeep.jobs:index"),

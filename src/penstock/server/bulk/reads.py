@@ -102,6 +102,16 @@ def matching(
     return {"lsns": lsns.tobytes(), "walked": walked, "scanned": scanned}
 
 
+def measured(
+    request: Request, command: dict[str, Any], start: int, end: int, rows: int, bytes: int, parts: int
+) -> dict[str, object]:
+    """How far so many messages or bytes of a replay reach (`history.measuring`)."""
+    from penstock.history.measuring import Limits, measure
+
+    history = History(request.view, request.gone)
+    return asdict(measure(history, Replay(**command), start, end, Limits(rows, bytes, parts)))
+
+
 def pack(parts: Sequence[Part]) -> dict[str, object]:
     """Positions for a request, without copying them."""
     named = dict[str, object]()

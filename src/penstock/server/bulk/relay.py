@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import LogDamaged
 from penstock.history.history import Batches, History, Past
+from penstock.history.measuring import Limits, Measured
 from penstock.history.places import check_missing
 from penstock.history.view import Moved, Showing, listing
 from penstock.records.chunks import Chunk
@@ -26,7 +27,7 @@ from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock.log import Log, SegmentInfo
     from penstock.server.bulk.process import Bulk, Exchange
     from penstock.server.upkeep.archive import Archiving
 
@@ -90,6 +91,26 @@ class Relay:
             return None
         values: dict[str, object] = {"command": reads.plain(command), "start": start, "end": end}
         return self._read("replay", values, start, end, gone)
+
+    def measured(
+        self, command: Replay, start: int, end: int, limits: Limits, gone: Callable[[], bool]
+    ) -> Measured | None:
+        """How far so many messages of a replay reach; None when there is little to look through."""
+        most = min(limits.rows * 1024, limits.bytes * 2) if command.filter is None else 1 << 62
+        if not self._is_large(start, end, most=most, filtered=command.filter is not None):
+            return None
+        values = {
+            "command": reads.plain(command), "start": start, "end": end, "rows": limits.rows, "bytes": limits.bytes,
+            "parts": limits.parts,
+        }  # fmt: skip
+
+        def ask(listed: dict[str, object]) -> dict[str, Any]:
+            return self.bulk.call("measured", {**values, "log": listed}, wanted=lambda: not gone())
+
+        self.relayed += 1
+        archive = self._archive.shown if self._archive is not None and self.archived(start, end) else None
+        told = on_log(self._log, ask, start, end, archive)
+        return Measured(told["end"], told["rows"], told["bytes"], tuple(told["cuts"]), told["time"])
 
     def content(
         self, command: QueueContent, parts: Sequence[Part], gone: Callable[[], bool]
@@ -161,11 +182,7 @@ class Relay:
                 low, high = max(start, part.first), min(end, part.last + 1, self._log.whole_from)
                 if low < high:
                     total += part.bytes * (high - low) / (part.last + 1 - part.first)
-        for one in self._log.segments():
-            low, high = max(start, one.first), min(end, one.last + 1)
-            if low < high:
-                total += one.bytes * (high - low) / (one.last + 1 - one.first)
-        return int(total)
+        return int(total) + bytes_between(self._log.segments(), start, end)
 
     def _read(
         self,
@@ -191,6 +208,16 @@ class Relay:
 
         archive = self._archive.shown if self._archive is not None and self.archived(start, end) else None
         return on_log(self._log, ask, start, end, archive)
+
+
+def bytes_between(segments: Sequence[SegmentInfo], start: int, end: int) -> int:
+    """About how many bytes of these segments have LSNs in [start, end)."""
+    total = 0.0
+    for one in segments:
+        low, high = max(start, one.first), min(end, one.last + 1)
+        if low < high:
+            total += one.bytes * (high - low) / (one.last + 1 - one.first)
+    return int(total)
 
 
 async def asked_of(ask: Callable[[], Awaitable[T]]) -> T:

@@ -32,6 +32,7 @@ from penstock.server.flight.actions.hold import HoldAction
 from penstock.server.flight.actions.locate import LocateAction
 from penstock.server.flight.actions.messages import MessageActions
 from penstock.server.flight.actions.policies import PolicyActions
+from penstock.server.flight.actions.ranges import RangeActions
 from penstock.server.flight.actions.replays import ReplayActions
 from penstock.server.flight.actions.table import Actions
 from penstock.server.flight.actions.upkeep import UpkeepActions
@@ -128,6 +129,8 @@ class FlightDoor:
         self.actions.table |= MessageActions(self.handover, self.actions.check_vhost).table
         self.publishing = Publishing(self.handover, self.limits.bounds, self.gate)
         self.relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None
+        self.ranges = RangeActions(self.handover, self.actions, self.gate, self.relay)
+        self.actions.table |= self.ranges.table
         if bulk is not None:
             upkeep = Upkeep(bulk, engine, self.handover, self.stages, engine.core.instance)
             self.actions.table |= UpkeepActions(upkeep).table
@@ -174,6 +177,7 @@ class FlightDoor:
         for exchange in list(self.exchanges):
             exchange.beat(now)
         self.calls.beat()
+        self.ranges.tell_abandoned()
         self._beats += 1
         if self._beats % SWEEP_BEATS == 0:
             self.stages.sweep()

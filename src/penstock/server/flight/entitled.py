@@ -24,6 +24,7 @@ from penstock.wire.flight.tickets import DEFAULT_VHOST, Get, LogRange, Plan, Que
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.core.state.streams import Asked
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
     from penstock.wire.flight.codec import Upload
@@ -56,6 +57,8 @@ class Gatekeeper:
             "stream_open": self._stream_open,
             "plan": self._stream,
             "plan_range": self._stream,
+            "range_parts": self._stream,
+            "stream_begin": self._stream,
             "settle": self._stream,
             "stream_release": self._stream,
             "sink_commit": self._sink_commit,
@@ -176,6 +179,8 @@ class Gatekeeper:
     def _stream_open(self, caller: Caller, rights: Rights, body: Body) -> None:
         if body.get("queue") is not None:
             rights.read_all_of_queue(_vhost(body), _text(body, "queue"), "a stream")
+        if body.get("topic") is not None:
+            rights.read_topic(_vhost(body), str(body.get("exchange", "")), _text(body, "topic"))
         self._stream(caller, rights, body)
 
     def _stream(self, caller: Caller, rights: Rights, body: Body) -> None:
@@ -196,16 +201,18 @@ class Gatekeeper:
         rights.read_topic(_vhost(body), str(body.get("exchange", "")), _text(body, "topic"))
 
     def _stream_of(self, caller: Caller, rights: Rights, stream: str) -> None:
-        """A stream of a queue takes all of it."""
+        """A stream of a queue takes all of it; one of a topic reads what of the topic the user may read."""
 
-        def look(core: Core) -> tuple[str, str] | None:
+        def look(core: Core) -> tuple[tuple[str, str] | None, Asked]:
             state = core.streams.states.get(stream)
             queue = next((one for one in core.queues() if state is not None and one.id == state.queue), None)
-            return None if queue is None else (queue.vhost, queue.name)
+            return None if queue is None else (queue.vhost, queue.name), {} if state is None else state.asked
 
-        found = self._call(caller, look)
+        found, asked = self._call(caller, look)
         if found is not None:
             rights.read_all_of_queue(*found, "a stream")
+        if asked.get("topic") is not None:
+            rights.read_topic(str(asked.get("vhost")), str(asked.get("exchange", "")), str(asked["topic"]))
 
 
 def sow_of_queue(core: Core, wanted: Sow) -> bool:

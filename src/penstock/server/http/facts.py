@@ -19,6 +19,7 @@ from penstock.server.figures import (
     consumers,
     queue_numbers,
     replay_numbers,
+    stream_numbers,
     topic_numbers,
     view_numbers,
 )
@@ -188,6 +189,7 @@ class Facts:
             actions=action_numbers(engine),
             actions_waiting=engine.acts.waiting,
             replays=replay_numbers(engine),
+            streams=stream_numbers(engine),
             views=view_numbers(engine),
             views_unnamed=engine.views.unnamed,
             topics=topic_numbers(engine.core),

@@ -56,6 +56,7 @@ class ReplayPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped he
     end: int
     part: int = 0
     held: str = ""
+    asked: dict[str, object] | None = None  # which messages, where it is not what the options say
 
 
 @dataclass
@@ -184,12 +185,22 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
                 lambda skip: server.rows("log", skip, **{"from": a, "to": b}, columns=columns),
             )
         case ReplayPart():
-            where = span(part.origin, part.start, part.end)
-            chosen, a, b = options.replay(), part.start, part.end
+            where, missing = span(part.origin, part.start, part.end), "epoch"
+            if options.fail_on_data_loss and not part.held:
+                missing = "fail"
+            chosen, a, b = options.replay() if part.asked is None else part.asked, part.start, part.end
             yield from either(
                 options,
                 lambda: direct.messages(server, chosen, a, b, columns),
-                lambda skip: server.rows("replay", skip, vhost=server.vhost, bookmark=where, columns=columns, **chosen),
+                lambda skip: server.rows(
+                    "replay",
+                    skip,
+                    vhost=server.vhost,
+                    bookmark=where,
+                    columns=columns,
+                    bookmark_not_found=missing,
+                    **chosen,
+                ),
             )
         case PlanPart():
             try:

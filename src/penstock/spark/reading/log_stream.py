@@ -1,27 +1,35 @@
 """Mode log: every message of a topic, from a bookmark on.
 
-Offset {"lsn": n}: the next LSN to read.  Nothing is consumed.
+Offset {"lsn": n, "origin": o}: the next LSN to read, in the log of that origin.  Nothing is consumed.  The server says
+how far a batch reaches and in which parts it is read, and says the same again to whoever asks again.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.spark.reading.batch import cut_evenly
-from penstock.spark.reading.fetching import ReplayPart, parts_for, span
-from penstock.spark.reading.stream import IDLE_S, POLL_S, SAMPLE_ROWS, Offset, StreamReader
+from penstock.spark.reading.fetching import ReplayPart
+from penstock.spark.reading.stream import IDLE_S, Offset, StreamReader
 
 if TYPE_CHECKING:
     from penstock.spark.reading.columns import Layout
     from penstock.spark.reading.options import ReadOptions
+
+Answer = Mapping[str, Any]
+"""The server's: start, end, parts, asked, origin, first, durable."""
+
+MILLISECONDS = 12
+"""Digits from which on a number as a timestamp counts milliseconds since 1970, as Kafka's source has it."""
+
+log = logging.getLogger("penstock.spark")
 
 
 class LogStreamReader(StreamReader):
@@ -33,113 +41,97 @@ class LogStreamReader(StreamReader):
         super().__init__(options, layout)
         if options.topic is None:
             raise InvalidArgument("mode log reads a topic: name the topic, or read the queue in mode queue")
-        self._origin = 0
-        self._scanned: tuple[int, int] = (-1, 0)  # (start, up to where nothing was found)
-        self._found: tuple[int, int, Any] | None = None  # (start, end, LSNs) of the newest range
-        self._known_start = -1  # the start for which the server has been asked what it answered before
+        if options.ending is not None:
+            raise InvalidArgument(
+                "endingBookmark is for batch reads: a stream goes on, and ends with what there is under "
+                "trigger(availableNow=True)"
+            )
+        self._found: Answer | None = None  # the newest range
+        self._told = False  # that something was lost
+
+    def definition(self) -> dict[str, object]:
+        """What the server keeps with the stream, and reads it with."""
+        return self.options.replay()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """End at what is durable now."""
         self._until = int(self.server.act("position")["durable"]) + 1
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Where a new query starts: resolved once and kept by the server, as the range that ends there."""
-        epoch = self.opened()
-        where = self.server.act("position", bookmark=self._starting())
-        self._origin = int(where["origin"])
-        answer = self.server.act("plan_range", stream=self.stream, epoch=epoch, start=0, end=int(where["start"]))
-        return {"lsn": int(answer["end"])}
-
-    def _starting(self) -> str:
-        text = self.options.starting or "EPOCH"
-        if text.upper() == "MOST_RECENT":
-            raise InvalidArgument(
-                "startingBookmark MOST_RECENT: a query goes on from its checkpoint; name another place"
-            )
-        return text
+        """Where a new query starts: resolved once and kept by the server under the stream's name."""
+        answer = self.server.act(
+            "stream_begin",
+            stream=self.stream,
+            epoch=self.opened(),
+            bookmark=starting(self.options.starting),
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
+        return {"lsn": int(answer["start"]), "origin": int(answer["origin"])}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """The end of the next range; `start` again when there is no message after it."""
-        epoch, lsn = self.opened(), int(start["lsn"])
-        if self._known_start != lsn:
-            end = int(self._range(epoch, lsn, lsn))
-            self._known_start = lsn
-            if end > lsn:
-                return {"lsn": end}
-        deadline = time.monotonic() + (0 if self._until is not None else IDLE_S)
-        while True:
-            end = self._next(lsn, limit)
-            if end > lsn:
-                self._known_start = -1
-                return {"lsn": self._range(epoch, lsn, end)}
-            if time.monotonic() >= deadline:
-                return start
-            time.sleep(POLL_S)
-
-    def _range(self, epoch: int, start: int, end: int) -> int:
-        return int(self.server.act("plan_range", stream=self.stream, epoch=epoch, start=start, end=end)["end"])
-
-    def _next(self, lsn: int, limit: ReadLimit) -> int:
-        """Where a range of at most so many messages from `lsn` ends; `lsn` when there is no message."""
-        durable = self._look(lsn) + 1
-        end = durable if self._until is None else min(durable, self._until)
-        begin = self._scanned[1] if self._scanned[0] == lsn else lsn
-        if begin >= end:
-            return lsn
-        most = self.rows_max(limit)
-        lsns = self._lsns(begin, end, most)
-        if not len(lsns):
-            self._scanned = (lsn, end)
-            return lsn
-        if len(lsns) >= most:
-            end = int(lsns[-1]) + 1
-        self._found = (lsn, end, lsns)
-        return end
-
-    def _look(self, lsn: int) -> int:
-        where = self.server.act("position")
-        self._origin = int(where["origin"])
-        durable, first = int(where["durable"]), int(where["first"])
-        self._reported = (time.monotonic(), durable + 1)
-        if lsn < first and self.options.fail_on_data_loss:
-            raise PreconditionFailed(
-                f"stream {self.stream!r} is at LSN {lsn}, and retention has removed what lies before LSN {first}; "
-                "set failOnDataLoss to false to go on without it"
-            )
-        return durable
-
-    def _lsns(self, start: int, end: int, limit: int | None) -> Any:
-        rows = self.server.rows(
-            "replay",
-            vhost=self.server.vhost,
-            bookmark=span(self._origin, start, end),
-            columns=["lsn"],
-            limit=limit,
-            **self.options.replay(),
+        lsn = int(start["lsn"])
+        answer = self.server.act(
+            "plan_range",
+            stream=self.stream,
+            epoch=self.opened(),
+            start=lsn,
+            max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.max_bytes,
+            parts=self.options.min_partitions,
+            until=self._until,
+            wait=None if self._until is not None else f"{round(IDLE_S * 1000)}ms",
+            fail_on_data_loss=self.options.fail_on_data_loss,
         )
-        found = [batch.column("lsn").to_numpy() for batch in rows]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
-
-    def sample(self) -> Iterator[pa.RecordBatch]:
-        """The newest range's first messages are not known: the topic's first ones serve."""
-        return self.server.rows(
-            "replay", vhost=self.server.vhost, columns=["body"], limit=SAMPLE_ROWS, **self.options.replay()
-        )
+        self._same_log(start, answer)
+        self._reported = (time.monotonic(), int(answer["durable"]) + 1)
+        self._warn(lsn, answer)
+        if int(answer["end"]) <= lsn:
+            return start
+        self._found = answer
+        return {"lsn": int(answer["end"]), "origin": int(answer["origin"])}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The range in parts of about equal numbers of messages."""
+        """The range in parts of about equal weight; those it was planned in, if the server remembers it."""
         a, b = int(start["lsn"]), int(end["lsn"])
         if a >= b:
             return []
-        if self._found is None or self._found[:2] != (a, b):
-            if not self._origin:
-                self._origin = int(self.server.act("position")["origin"])
-            self._found = (a, b, self._lsns(a, b, None))
-        lsns = self._found[2]
-        parts = parts_for(len(lsns), self.options.min_partitions)
-        cuts = [int(lsns[len(lsns) * i // parts]) for i in range(1, parts)] if len(lsns) else []
-        return [ReplayPart(self._origin, x, y, i) for i, (x, y) in enumerate(cut_evenly(a, b, cuts))]
+        found = self._found
+        if found is None or (int(found["start"]), int(found["end"])) != (a, b):
+            self.opened()
+            found = self.server.act(
+                "range_parts", stream=self.stream, start=a, end=b, parts=self.options.min_partitions
+            )
+            self._same_log(start, found)
+        asked: dict[str, object] = {name: value for name, value in found["asked"].items() if name != "vhost"}
+        parts = [(int(x), int(y)) for x, y in found["parts"]]
+        return [ReplayPart(int(found["origin"]), x, y, i, asked=asked) for i, (x, y) in enumerate(parts)]
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         """How far the log goes; not fresher than the last look."""
         return {"lsn": self._reported[1]} if self._reported[1] else None
+
+    def _same_log(self, start: Offset, answer: Answer) -> None:
+        """PreconditionFailed when the checkpoint names a place in another log."""
+        origin = start.get("origin")
+        if origin is not None and int(origin) != int(answer["origin"]):
+            raise PreconditionFailed(
+                f"the checkpoint of stream {self.stream!r} is at LSN {start['lsn']} of log {origin}, and this server "
+                f"has log {answer['origin']}: it is another server, or was restored from a backup; begin with a new "
+                "checkpoint"
+            )
+
+    def _warn(self, lsn: int, answer: Answer) -> None:
+        first = int(answer["first"])
+        if lsn < first and not self._told:
+            self._told = True
+            said = "stream %r goes on at LSN %d: retention has removed what lay from LSN %d on"
+            log.warning(said, self.stream, first, lsn)
+
+
+def starting(text: str | None) -> str:
+    """The bookmark that an option says: a number of milliseconds since 1970 is written as a time."""
+    text = (text or "EPOCH").strip()
+    if text.isdigit() and len(text) >= MILLISECONDS:
+        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
+    return text

@@ -10,6 +10,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
 from penstock.spark.options import COMMON, Taker
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
+from penstock.units import parse_duration
 
 PATTERN_LETTERS = frozenset("^$*+?()[]{}|\\")
 """A topic with one of these is a pattern; a dot alone makes none."""
@@ -25,7 +26,7 @@ REGISTERED = "registered"
 READ = (
     *COMMON, "states", "log", "startingLsn", "endingLsn", "mode", "stream", "startingBookmark", "endingBookmark",
     "startingOffsets", "endingOffsets", "startingTimestamp", "filter", "maxRowsPerTrigger", "maxBytesPerTrigger",
-    "minPartitions", "schema", "parse", "badRecordsTopic", "failOnDataLoss", "view", "direct",
+    "minPartitions", "schema", "parse", "badRecordsTopic", "failOnDataLoss", "view", "direct", "abandon_after",
 )  # fmt: skip
 
 
@@ -53,6 +54,7 @@ class ReadOptions:
     parse: bool = False
     bad_records_topic: str | None = None
     fail_on_data_loss: bool = True
+    abandon_after: str | None = None  # a duration, or None: as the server has it
     given: tuple[str, ...] = ()  # names of those that were given
     view: str | None = None  # a view, a conflated topic, or a topic with a key
     direct: str = "auto"
@@ -152,8 +154,22 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
         ddl is not None or registered or parse is not None,
         bad,
         take.flag("failOnDataLoss", True),
+        abandoning(take.text("abandon_after")),
         tuple(name for name in READ if take.text(name) is not None),
         view,
         direct,
         registered,
     )
+
+
+def abandoning(text: str | None) -> str | None:
+    """`abandon_after` as the server takes it: a duration, `off` for never."""
+    if text is None:
+        return None
+    if text.strip().lower() in ("off", "never"):
+        return "0s"
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        raise InvalidArgument(f"option abandon_after: {error}; write a duration as in 7d, or off") from None
+    return text

@@ -4,7 +4,7 @@ Spark keeps offsets in its checkpoint without syncing them, may ask again for a 
 that the last batch of a run is done.  So the server plans: an answer for the same start is the same whoever asks again,
 and asking for what follows a batch is what settles it.
 
-    log mode     offset {"lsn": n}: the next LSN to read.  Nothing is consumed.
+    log mode     offset {"lsn": n, "origin": o}: the next LSN to read.  Nothing is consumed.
     queue mode   offset {"batch": n}: a dense number of the stream's own.  {"batch": 0} is "wherever the stream stands".
 
 Spark makes these objects in several processes: constructors connect to nothing.
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 IDLE_S = 0.5
 """How long a question for more waits for a first message before it says that there is none."""
-
-POLL_S = 0.02
-"""How often a batch that waits asks the server for more: Spark calls for its batches, so nobody can tell it."""
 
 BACKLOG_S = 1.0
 """How old the backlog in a progress report may be."""
@@ -76,12 +73,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 vhost=self.server.vhost,
                 queue=self.options.queue,
                 mode=self.mode,
+                abandon_after=self.options.abandon_after,
                 instance=f"spark on {socket.gethostname()}, process {os.getpid()}",
+                **self.definition(),
             )
             self._epoch, self.floor = int(answer["epoch"]), int(answer["floor"])
             self.planned_before = int(answer["planned"])
             self.origin = int(answer.get("origin", 0))
         return self._epoch
+
+    def definition(self) -> dict[str, object]:
+        """What else the server keeps with the stream."""
+        return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxRowsPerTrigger`, or about that many as `maxBytesPerTrigger` holds."""

@@ -47,6 +47,18 @@ class QueueMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamMetrics:
+    """One durable stream."""
+
+    name: str
+    mode: str  # queue or log
+    lag: int = 0  # messages in mode queue, LSNs in mode log
+    age: float = 0.0  # seconds by which it is behind
+    held_bytes: int = 0  # of the log
+    idle: float = 0.0  # seconds since somebody read it
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayMetrics:
     """Numbers of all subscriptions to topics together: they come and go with their clients, so none has a line."""
 
@@ -124,6 +136,7 @@ class Metrics:
     actions: Mapping[str, ActionMetrics] = field(default_factory=dict[str, "ActionMetrics"])  # by name
     actions_waiting: int = 0  # messages whose actions have not begun
     replays: ReplayMetrics = field(default_factory=ReplayMetrics)
+    streams: Sequence[StreamMetrics] = ()
     views: Sequence[ViewMetrics] = ()
     views_unnamed: int = 0  # aggregated subscriptions
     topics: Sequence[TopicMetrics] = ()

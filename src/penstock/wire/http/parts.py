@@ -12,7 +12,7 @@ from typing import TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from penstock.wire.http.facts import ActionMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
+from penstock.wire.http.facts import ActionMetrics, ReplayMetrics, StreamMetrics, TopicMetrics, ViewMetrics
 
 T = TypeVar("T")
 
@@ -36,6 +36,20 @@ _REPLAYS: Mapping[str, tuple[Callable[[ReplayMetrics], int], str]] = {
     "penstock_replay_lag_records": (lambda one: one.lag, "Records that the one furthest behind has not looked at"),
 }
 
+_STREAMS: Mapping[str, tuple[Callable[[StreamMetrics], float | None], str]] = {
+    "penstock_stream_lag_messages": (
+        lambda one: one.lag if one.mode == "queue" else None,
+        "Messages of its queue that a stream has not settled",
+    ),
+    "penstock_stream_lag_lsns": (
+        lambda one: one.lag if one.mode == "log" else None,
+        "Records of the log, of all kinds, that a stream in mode log has not looked at",
+    ),
+    "penstock_stream_age_seconds": (lambda one: one.age, "By how much a stream is behind"),
+    "penstock_stream_held_bytes": (lambda one: one.held_bytes, "Bytes of the log that stay because of a stream"),
+    "penstock_stream_idle_seconds": (lambda one: one.idle, "Time since a stream was read"),
+}
+
 _VIEWS: Mapping[str, tuple[Callable[[ViewMetrics], int], Callable[[Iterable[int]], int], str]] = {
     "penstock_view_records": (lambda one: one.records, sum, "Rows of views and conflated topics"),
     "penstock_view_lag_records": (
@@ -57,6 +71,17 @@ def replay_figures(replays: ReplayMetrics) -> Iterable[Metric]:
     for name, (of, text) in _REPLAYS.items():
         yield GaugeMetricFamily(name, text, value=of(replays))
     yield CounterMetricFamily("penstock_replay_messages", "Messages sent by subscriptions to topics", replays.sent)
+
+
+def stream_figures(streams: Sequence[StreamMetrics]) -> Iterable[Metric]:
+    """Each durable stream has its lines: they are few, and one that nobody reads is what to find."""
+    for name, (of, text) in _STREAMS.items():
+        gauge = GaugeMetricFamily(name, text, labels=["stream", "mode"])
+        for one in streams:
+            value = of(one)
+            if value is not None:
+                gauge.add_metric([one.name, one.mode], value)
+        yield gauge
 
 
 def view_figures(views: Sequence[ViewMetrics], unnamed: int, *, per_object: bool) -> Iterable[Metric]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.state.durable import Ints
 from penstock.core.streams.changes import available, difference
-from penstock.errors import LogBroken, NotFound
+from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.reading.contents import Part, snapshot
-from penstock.wire.flight.fields import LSN_MAX, Fields
-from penstock.wire.flight.tickets import DEFAULT_VHOST
+from penstock.wire.flight.fields import Fields
+from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover
@@ -38,16 +38,16 @@ class StreamActions:
         self.vhosts = vhosts
         self._handover = handover
         self.stream_table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "stream_open": (self._stream_open, "stream, queue, mode, instance: a new epoch of a durable reader"),
+            "stream_open": (
+                self._stream_open,
+                "stream, queue or topic or pattern, ...: a new epoch of a durable reader",
+            ),
             "plan": (self._plan, "stream, epoch, start, max_rows, wait: settle up to start, grant the next batch"),
-            "plan_range": (self._plan_range, "stream, epoch, start, max_rows: log mode: the end of the next range"),
             "plan_changes": (
                 self._plan_changes,
                 "stream, epoch, start, queue, vhost, max_rows: what went and what came since the batch `start`",
             ),
             "settle": (self._settle, "stream, epoch, batch: settle up to that batch"),
-            "stream_release": (self._stream_release, "stream: give back what is planned and not settled"),
-            "streams": (self._streams, "every durable reader"),
         }
 
     # -- helpers
@@ -72,18 +72,32 @@ class StreamActions:
 
         return self._handover.call(checked, caller.gone, durable=durable)
 
+    def do(self, caller: Caller, work: Callable[[], T], *, durable: bool = True) -> T:
+        """For actions that stand beside these: run on the loop, answered when what was decided is durable."""
+        return self._do(caller, work, durable=durable)
+
+    def epoch(self, f: Fields, stream: str) -> Callable[[], int]:
+        """For them too: the epoch that was named, or on the loop the present one."""
+        return self._epoch(f, stream)
+
     # -- streams
 
     def _stream_open(self, caller: Caller, f: Fields) -> Reply:
         stream, vhost, queue = f.name("stream"), self._vhost(f), f.optional_text("queue")
         mode, instance = f.text("mode", "log" if queue is None else "queue"), f.text("instance")
         anew = f.flag("anew")
+        asked, abandon_after = definition(f, vhost), f.duration("abandon_after", 0) if f.has("abandon_after") else None
         f.finish()
+        if asked is not None and mode != "log":
+            raise InvalidArgument(f"stream '{stream}': a topic is read in mode 'log', a queue in mode 'queue'")
 
         def work() -> Reply:
             core = self.engine.core
             source = core.queue(vhost, queue) if queue is not None else None
-            opened = core.streams.open(self.engine.now(), stream, source, instance, mode, anew=anew)
+            now = self.engine.now()
+            opened = core.streams.open(
+                now, stream, source, instance, mode, anew=anew, asked=asked, abandon_after=abandon_after
+            )
             return {
                 "stream": stream,
                 "epoch": opened.epoch,
@@ -125,19 +139,6 @@ class StreamActions:
                 return reply
             time.sleep(PLAN_POLL_S)
 
-    def _plan_range(self, caller: Caller, f: Fields) -> Reply:
-        stream = f.name("stream")
-        epoch = self._epoch(f, stream)
-        start, end = f.number("start"), f.count("end", LSN_MAX)
-        f.finish()
-
-        def work() -> Reply:
-            last = min(end, self.engine.log.durable + 1)
-            last = self.engine.core.streams.ranges.plan_range(self.engine.now(), stream, epoch(), start, last)
-            return {"stream": stream, "start": start, "end": last}
-
-        return self._do(caller, work)
-
     def _plan_changes(self, caller: Caller, f: Fields) -> Reply:
         """What is available is looked at on the loop, compared here, and written down on the loop."""
         stream, vhost, name = f.name("stream"), self._vhost(f), f.name("queue")
@@ -172,30 +173,14 @@ class StreamActions:
         self._do(caller, lambda: streams.settle(self.engine.now(), stream, epoch(), batch))
         return {"stream": stream, "floor": batch}
 
-    def _stream_release(self, caller: Caller, f: Fields) -> Reply:
-        stream = f.name("stream")
-        f.finish()
-        released = self._do(caller, lambda: self.engine.core.streams.release(self.engine.now(), stream))
-        return {"stream": stream, "released": released}
 
-    def _streams(self, caller: Caller, f: Fields) -> Reply:
-        f.finish()
-
-        def work() -> Reply:
-            core = self.engine.core
-            names = {queue.id: queue.name for queue in core.queues()}
-            return {
-                "streams": [
-                    {
-                        "stream": name,
-                        "mode": state.mode,
-                        "queue": names.get(state.queue),
-                        "epoch": state.epoch,
-                        "floor": state.floor,
-                        "planned": state.planned,
-                    }
-                    for name, state in sorted(core.streams.states.items())
-                ]
-            }
-
-        return self._do(caller, work, durable=False)
+def definition(f: Fields, vhost: str) -> dict[str, object] | None:
+    """What a stream in log mode reads, if it is said."""
+    topic, pattern = f.optional_text("topic"), f.optional_text("pattern", TEXT_LIMIT)
+    exchange, filter = f.text("exchange"), f.optional_text("filter", TEXT_LIMIT)
+    if topic is None and pattern is None:
+        return None
+    if topic is not None and pattern is not None:
+        raise InvalidArgument("a stream reads a topic or a pattern of topics, not both")
+    asked = {"vhost": vhost, "exchange": exchange, "topic": topic, "pattern": pattern, "filter": filter}
+    return {name: value for name, value in asked.items() if value is not None}

@@ -38,6 +38,7 @@ from penstock.server.replaying.pace import Rate, parse_rate
 from penstock.server.replaying.replays import Asked
 from penstock.server.replaying.rights import sieve_of
 from penstock.server.replaying.topics import Selection, selection_of
+from penstock.server.streams.planning import recent
 from penstock.wire.flight.bookmarks import Point, parse_span
 from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, select
 from penstock.wire.flight.tickets import Get, Replay
@@ -219,9 +220,7 @@ class Following:
         state = engine.core.streams.state(stream)
         if state.mode != "log":
             raise PreconditionFailed(f"stream {stream!r} reads a queue: what it has settled has no place in the log")
-        if not state.plans:
-            return Point("epoch")
-        return Point("lsn", origin=engine.log.origin, lsn=state.plans[max(state.plans)][0] - 1)
+        return recent(state, engine.log.origin)
 
     # -- the loop
 

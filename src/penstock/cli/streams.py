@@ -1,0 +1,143 @@
+"""`stream list|show|release`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_facts, write_json, write_table
+from penstock.cli.queues import confirmed
+from penstock.cli.remote import Remote, connect
+from penstock.errors import NotFound
+from penstock.units import format_duration, format_size
+
+app = typer.Typer(
+    help="Durable readers of queues and of the log: what they hold.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Name = Annotated[str, typer.Argument(help="The stream.")]
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the streams: what each reads, what it has not read yet, and what it holds.
+
+    Example: penstock stream list
+    """
+    with connect(url) as client:
+        streams = client.streams()
+    if json:
+        write_json(streams)
+        return
+    if not streams:
+        write("no streams")
+        return
+    columns = ("stream", "reads", "state", "behind", "holds", "read")
+    write_table(columns, [_row(one) for one in streams])
+
+
+@app.command()
+def show(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Show one stream: who reads it, how far it is, and what it holds.
+
+    Example: penstock stream show eu-orders
+    """
+    with connect(url) as client:
+        stream = _found(client, name)
+    if json:
+        write_json(stream)
+        return
+    _, reads, state, behind, holds, read = _row(stream)
+    abandon = stream["abandon_after_seconds"]
+    facts = {
+        "stream": name,
+        "reads": reads,
+        "filter": stream["filter"],
+        "mode": stream["mode"],
+        "state": state,
+        "reader": stream["reader"],
+        "read": read,
+        "abandon after": "never" if abandon is None else format_duration(round(abandon * 1e6)),
+        "behind": behind,
+        "holds": holds,
+        "batches planned": stream["planned"],
+    }
+    if stream["mode"] == "log":
+        facts |= {"begins at LSN": stream["start"], "next LSN": stream["position"]}
+    else:
+        facts |= {"batches settled": stream["floor"]}
+    facts |= {"holds the log from LSN": stream["holds_from"], "epoch": stream["epoch"]}
+    write_facts({key: value for key, value in facts.items() if value is not None and value != ""})
+
+
+@app.command()
+def release(
+    name: Name,
+    drop: Annotated[bool, typer.Option("--drop", help="Forget the stream too; its name begins anew.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Let go of what a stream holds: messages go back to their queue, the log may be deleted.  Its reader is refused.
+
+    A query that starts again under the name goes on where its checkpoint is, as far as the log still has it.
+
+    Example: penstock stream release eu-orders --drop --yes
+    """
+    with connect(url) as client:
+        stream = _found(client, name)
+        holds, what = _holds(stream), "forget the stream and release what it holds?" if drop else "release it?"
+        if not confirmed(f"stream {name} reads {_reads(stream)} and holds {holds}: {what}", yes):
+            return
+        released = client.release_stream(name, drop=drop)
+    if json:
+        write_json({"released": name, "messages": released, "dropped": drop})
+    elif stream["mode"] == "queue":
+        end = ", and it is forgotten" if drop else ""
+        write(f"stream {name} released: {counted(released, 'message')} went back to queue {stream['queue']}{end}")
+    else:
+        write(f"stream {name} released{': it is forgotten' if drop else ': it holds nothing of the log'}")
+
+
+def _found(client: Remote, name: str) -> dict[str, Any]:
+    for one in client.streams():
+        if one["stream"] == name:
+            return one
+    raise NotFound(f"no stream '{name}'")
+
+
+def _row(stream: dict[str, Any]) -> list[object]:
+    unit = "message" if stream["mode"] == "queue" else "LSN"
+    age, read = stream["age_seconds"], stream["read_seconds"]
+    return [
+        stream["stream"],
+        _reads(stream),
+        stream["state"],
+        counted(stream["lag"], unit) + (f", {_ago(age)}" if age else ""),
+        _holds(stream),
+        "" if read is None else f"{_ago(read)} ago",
+    ]
+
+
+def _reads(stream: dict[str, Any]) -> str:
+    for key in ("queue", "topic", "pattern"):
+        if stream[key] is not None:
+            where = f" of exchange {stream['exchange']}" if stream["exchange"] else ""
+            return f"{key} {stream[key]}{where}"
+    return "the log" if stream["mode"] == "log" else "a queue that is gone"
+
+
+def _holds(stream: dict[str, Any]) -> str:
+    held = f"{format_size(stream['held_bytes'])} of the log" if stream["held_bytes"] else ""
+    if stream["mode"] == "queue":
+        held = counted(stream["held"], "message") + (f", {held}" if held else "")
+    return held or "nothing"
+
+
+def _ago(seconds: float) -> str:
+    """Seconds as a person says them: one unit, rounded down."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,220 @@
+"""Planning for streams in log mode: where they begin, and how far the next range of messages reaches.
+
+The log is read in Flight's thread or in the bulk child; where a range ends is decided on the loop and durable before it
+is answered.  A range ends where the limits say, or at what is durable; one message larger than the limit goes alone.
+Where nothing for the stream lies in a long piece of the log, an empty range brings it over, so that a quiet topic does
+not hold what others fill.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from penstock.core.streams.ranges import Range
+from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.history.history import History
+from penstock.history.measuring import Limits, Measured, measure
+from penstock.records.dataclass import dataclass
+from penstock.server.bulk.relay import bytes_between
+from penstock.wire.flight.bookmarks import Point, parse_span
+from penstock.wire.flight.tickets import Replay, parse_get
+from penstock.wire.flight.tickets import command as written
+
+if TYPE_CHECKING:
+    from penstock.core.state.streams import Asked, StreamState
+    from penstock.server.bulk.relay import Relay
+    from penstock.server.flight.calls import Caller
+    from penstock.server.flight.entitled import Gatekeeper
+    from penstock.server.flight.handover import Handover
+
+T = TypeVar("T")
+
+POLL_S = 0.005
+"""How often a question that waits looks for new records: one comparison of numbers."""
+
+SCAN_BYTES = 1 << 30
+"""Bytes of the log that one range spans at most."""
+
+EMPTY_BYTES = 64 << 20
+"""Bytes of the log without a message of the stream after which an empty range is planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a reader wants to know: the range that begins at `start`."""
+
+    stream: str
+    start: int
+    limits: Limits
+    until: int  # no range ends after this LSN
+    wait: float  # seconds to wait for a first message
+    fail: bool  # refuse where retention has passed the start
+    epoch: Callable[[], int]
+
+
+class Planner:
+    """Plans ranges of one server."""
+
+    def __init__(self, handover: Handover, gate: Gatekeeper, relay: Relay | None) -> None:
+        self._handover = handover
+        self._engine = handover.engine
+        self._gate = gate
+        self._relay = relay
+        self._walked = handover.engine.walked
+
+    # -- the beginning
+
+    def begin(self, caller: Caller, stream: str, epoch: Callable[[], int], text: str, fail: bool) -> int:
+        """The LSN at which a reader without a checkpoint begins."""
+        log, core = self._engine.past, self._engine.core
+
+        def look() -> tuple[int | None, str, Point]:
+            state = core.streams.fenced(stream, epoch(), "log")
+            return state.start, state.said, recent(state, log.origin)
+
+        start, said, point = self._do(caller, look)
+        if text.strip().upper() == "MOST_RECENT":
+            start = History(log, caller.gone).resolve(parse_span(text, lambda: point), None)[0]
+        elif start is None or said != text:
+            span = parse_span(text, lambda: point)
+            if span.end is not None:
+                raise InvalidArgument(
+                    f"stream '{stream}': the range {text[:60]} has an end, and a stream has none; name where it begins"
+                )
+            found = History(log, caller.gone).resolve(span, "fail" if fail else "epoch")[0]
+
+            def work() -> int:
+                return core.streams.ranges.begin(self._engine.now(), stream, epoch(), text, found)
+
+            start = self._do(caller, work, durable=True)
+        if fail and start < log.first_lsn:
+            raise lost(stream, start, log.first_lsn)
+        return start
+
+    # -- ranges
+
+    def plan(self, caller: Caller, asked: Question) -> tuple[Range | None, Measured | None]:
+        """The range from `start` on, as it was planned before or is now; None: there is nothing after `start`.
+
+        The figures are known only of a range that is planned now.
+        """
+        log, core, name = self._engine.past, self._engine.core, asked.stream
+
+        def look() -> tuple[Range | None, Asked, int]:
+            streams, now = core.streams, self._engine.now()
+            known = streams.ranges.known(now, name, asked.epoch(), asked.start)
+            return known, streams.state(name).asked, self._walked.begin(name, asked.start)
+
+        known, definition, at = self._do(caller, look, durable=True)
+        if asked.start > log.durable + 1:
+            raise PreconditionFailed(
+                f"stream '{name}' is at LSN {asked.start}, and the log ends at LSN {log.durable}: the checkpoint "
+                "belongs to another server, or to what this one was before it was restored; begin with a new checkpoint"
+            )
+        if asked.start < log.first_lsn and asked.fail:
+            raise lost(name, asked.start, log.first_lsn)
+        if known is not None:
+            return known, None
+        command = self.command(caller, definition)
+        deadline = time.monotonic() + asked.wait
+        level = False
+        while True:
+            now = self._engine.clock.wall()
+            end = min(log.durable + 1, asked.until)
+            while at < end:
+                level = False
+                stop = self._stretch(asked.start, at, end)
+                found = self.measured(caller, command, at, stop, asked.limits)
+                if found.rows or bytes_between(self._engine.log.segments(), asked.start, found.end) >= EMPTY_BYTES:
+                    return self._planned(caller, asked, found), found
+                at = found.end
+            if not level:
+                level = True
+                self._handover.post(partial(self._nothing, asked, at, now))
+            if time.monotonic() >= deadline or caller.gone():
+                return None, None
+            time.sleep(POLL_S)
+
+    def parts(self, caller: Caller, stream: str, start: int, end: int, least: int) -> Range:
+        """The parts of a range that a checkpoint names, and what it is read with."""
+        core = self._engine.core
+
+        def look() -> tuple[Range | None, Asked]:
+            state = core.streams.state(stream)
+            return core.streams.ranges.find(state, start), state.asked
+
+        known, asked = self._do(caller, look)
+        if known is not None and known.end == end:
+            return known
+        found = self.measured(caller, self.command(caller, asked), start, end, Limits(parts=least))
+        return Range(0, _parts(start, end, found.cuts), asked)
+
+    def command(self, caller: Caller, asked: Asked) -> Replay:
+        """What a stream reads, as far as the caller may."""
+        if not asked:
+            raise InvalidArgument("this stream was opened without saying what it reads: name a topic or a pattern")
+        return cast("Replay", self._gate.get(caller, parse_get(written("replay", **asked))))
+
+    def measured(self, caller: Caller, command: Replay, start: int, end: int, limits: Limits) -> Measured:
+        """How far the limits reach."""
+        if self._relay is not None:
+            found = self._relay.measured(command, start, end, limits, caller.gone)
+            if found is not None:
+                return found
+        return measure(History(self._engine.past, caller.gone), command, start, end, limits)
+
+    def _planned(self, caller: Caller, asked: Question, found: Measured) -> Range:
+        core, name = self._engine.core, asked.stream
+        parts = _parts(asked.start, found.end, found.cuts)
+
+        def work() -> Range:
+            if found.time:
+                self._walked.level(name, found.time)
+            return core.streams.ranges.plan(self._engine.now(), name, asked.epoch(), parts)
+
+        return self._do(caller, work, durable=True)
+
+    def _nothing(self, asked: Question, upto: int, now: int) -> None:
+        self._walked.looked(asked.stream, asked.start, upto)
+        if upto > self._engine.log.durable - 1:
+            self._walked.level(asked.stream, now)
+
+    def _stretch(self, start: int, at: int, end: int) -> int:
+        """How far a range from `start` may reach that has been looked at up to `at`."""
+        left, segments = SCAN_BYTES, self._engine.log.segments()
+        for one in segments:
+            low, high = max(start, one.first), min(end, one.last + 1)
+            if low >= high:
+                continue
+            size = bytes_between([one], low, high)
+            if size > left:
+                return min(end, max(at + 1, low + (high - low) * left // size))
+            left -= size
+        return end
+
+    def _do(self, caller: Caller, work: Callable[[], T], *, durable: bool = False) -> T:
+        return self._handover.call(work, caller.gone, durable=durable)
+
+
+def recent(state: StreamState, origin: int) -> Point:
+    """MOST_RECENT of a stream: the beginning of its last range, which its reader may not have finished."""
+    pairs = state.plans.get(state.planned)
+    low = pairs[0] if pairs else state.start
+    return Point("epoch") if low is None else Point("lsn", origin=origin, lsn=low - 1)
+
+
+def lost(stream: str, start: int, first: int) -> PreconditionFailed:
+    """What a reader is told whose place in the log is gone."""
+    return PreconditionFailed(
+        f"stream '{stream}' is at LSN {start}, and retention has removed what lies before LSN {first}; set "
+        f"failOnDataLoss to false to go on at LSN {first} without it"
+    )
+
+
+def _parts(start: int, end: int, cuts: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    edges = (start, *cuts, end)
+    return tuple(pairwise(edges))
