@@ -62,6 +62,7 @@ def test_the_tree_of_commands() -> None:
         *("operator-policy list", "operator-policy set", "operator-policy delete"),
         *("queue peek", "queue ack", "queue pause", "queue resume", "queue explain", "queue redrive", "queue move"),
         *("stream list", "stream show", "stream release"),
+        *("pipeline lineage", "pipeline graph"),
         *("message show", "message cancel", "message reschedule"),
         *("log ls", "log show", "log verify", "log compact", "log export"),
     }
