@@ -20,7 +20,7 @@ class SharesModel(WholeModel):
 
     def __init__(self, settings: QueueSettings) -> None:
         super().__init__(settings)
-        self.ring = list[str | None]()
+        self.turns = list[str | None]()
         self.deficit: dict[str | None, float] = {}
 
     @property
@@ -61,35 +61,35 @@ class SharesModel(WholeModel):
     def prune(self) -> None:
         """Who has nothing to deliver is not in the ring."""
         may = self.open()
-        self.ring = [tenant for tenant in self.ring if tenant in may]
+        self.turns = [tenant for tenant in self.turns if tenant in may]
         self.deficit = {tenant: left for tenant, left in self.deficit.items() if tenant in may}
 
     def turn_of(self) -> Message | None:
         """The message that goes next."""
         may = self.open()
-        new = [tenant for tenant in may if tenant not in self.ring]
-        self.ring += sorted(new, key=lambda tenant: may[tenant][0].place)
-        if not self.ring:
+        new = [tenant for tenant in may if tenant not in self.turns]
+        self.turns += sorted(new, key=lambda tenant: may[tenant][0].place)
+        if not self.turns:
             return None
         weights = dict(self.settings.weights)
         while True:
-            tenant = self.ring[0]
+            tenant = self.turns[0]
             left = self.deficit.get(tenant, 0.0)
             if left < 1:
                 left += weights.get(tenant or "", 1.0)
             self.deficit[tenant] = left
             if left >= 1:
                 return may[tenant][0]
-            self.ring.append(self.ring.pop(0))
+            self.turns.append(self.turns.pop(0))
 
     def give(self, now: int, w: Worker, m: Message) -> None:
         super().give(now, w, m)
         if self.settings.fairness_key is not None:
-            tenant = self.ring[0]
+            tenant = self.turns[0]
             self.deficit[tenant] -= 1
             self.prune()
-            if self.ring and self.ring[0] == tenant and self.deficit.get(tenant, 1.0) < 1:
-                self.ring.append(self.ring.pop(0))
+            if self.turns and self.turns[0] == tenant and self.deficit.get(tenant, 1.0) < 1:
+                self.turns.append(self.turns.pop(0))
 
     def dispatch_one(self, now: int) -> bool:
         if self.settings.fairness_key is None:
@@ -120,7 +120,7 @@ class SharesModel(WholeModel):
         return given
 
     def restart(self, now: int) -> None:
-        self.ring, self.deficit = [], {}
+        self.turns, self.deficit = [], {}
         super().restart(now)
 
 
@@ -176,8 +176,8 @@ class SharesWalk(Walk):
 
     KINDS = ("none",)
     MACHINE = SharesMachine
-    FAIR = 0.0
-    """How many of the walks have tenants.  With those `main` walks: one who is let in late enters the ring late."""
+    FAIR = 0.5
+    """How many of the walks have tenants."""
     machine: SharesMachine
 
     def __init__(self, seed: int, mix: int | None = None) -> None:

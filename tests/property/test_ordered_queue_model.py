@@ -91,7 +91,8 @@ class RankedQueue(Queue):
             rest["ranks"] = [expected_rank(lsn, expression) for lsn in chunk]
         # a message whose time is over at once is offered once, unless its key has to be worked out first
         at_once = 0 in (self.settings.expiration, self.settings.message_ttl) or now.wall in (rest["expires_at"] or ())
-        if self.shares is not None and (chunk[0] % 7 or at_once or self.shares.tenants is not None):
+        told = at_once or self.last_values is not None  # or it may be replaced before
+        if self.shares is not None and (chunk[0] % 7 or told or self.shares.tenants is not None):
             rest["keys"] = expected_keys(self.settings, chunk)
         if self.last_values is not None:
             rest["last_keys"] = [rest["batch"].bodies[row][0] for row in rest["rows"]]

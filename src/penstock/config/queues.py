@@ -380,7 +380,7 @@ def refuse_impossible(settings: QueueSettings, spell: Callable[[str], str] = str
                     spell("non_destructive"), f"it cannot be set beside {spell(key)}: nobody takes a message from it"
                 )
     if settings.last_value_key is not None:
-        for key in ("barrier_expression", "target_queue_depth", "group_key", "fairness_key"):
+        for key in ("barrier_expression", "target_queue_depth"):
             if getattr(settings, key):
                 raise BadValue(
                     spell("last_value_key"), f"it cannot be set beside {spell(key)}, which counts on what came staying"
@@ -444,13 +444,6 @@ def _refuse_shares(settings: QueueSettings, spell: Callable[[str], str]) -> None
                 raise BadValue(
                     spell(own),
                     f"it cannot be set beside {spell(key)}: each says in its own way which message goes before another",
-                )
-        for key in LIMITS:
-            if getattr(settings, key) is not None and settings.overflow == "drop-head":
-                raise BadValue(
-                    spell(own),
-                    f"it cannot be set beside {spell(key)} that lets the oldest go, which may not be the next of its "
-                    f"key: let {spell('overflow')} be 'reject-publish'",
                 )
     if settings.weights and settings.fairness_key is None:
         raise BadValue(spell("weights"), f"it needs {spell('fairness_key')} beside it, which says whose weight it is")

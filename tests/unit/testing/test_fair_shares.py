@@ -131,13 +131,18 @@ def test_shares_are_refused_where_they_could_not_hold() -> None:
         {"rate_limit": "2/fortnight"},
         {"fairness_key": "/t", "weights": {"a": 0}},
         {"fairness_key": "/t", "priority_expression": "/p"},
-        {"fairness_key": "/t", "max_length": 10},
         {"fairness_key": "/t", "max_leased": {"key": 1}, "semantics": "at-most-once"},
     ):
         with pytest.raises(PenstockError):
             broker(**more)
     with broker(fairness_key="/t") as b, pytest.raises(PenstockError, match="fairness_key"):
         b.subscribe("q", filter="/n = 1")
+
+
+def test_the_oldest_of_all_tenants_gives_way_to_a_limit() -> None:
+    with broker(fairness_key="/t", max_length=3) as b:
+        publish(b, "abaab")
+        assert tenants(b.subscribe("q", max_backlog=5).take()) == "aba"
 
 
 def test_it_is_told_why_tenants_and_rates_wait() -> None:

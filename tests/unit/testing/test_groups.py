@@ -181,7 +181,6 @@ def test_it_is_refused_where_it_could_not_hold() -> None:
         {"priority_expression": "/p"},
         {"target_queue_depth": 1000},
         {"barrier_expression": "/b = 1"},
-        {"max_length": 10},
     ):
         with pytest.raises(PenstockError, match="group_key"):
             broker(**more)
@@ -189,6 +188,37 @@ def test_it_is_refused_where_it_could_not_hold() -> None:
         publish(b, "a", "a")
         with pytest.raises(PenstockError):
             publish(b, "a")
+
+
+def test_the_oldest_of_all_gives_way_to_a_limit_even_in_line_behind_one_that_is_out() -> None:
+    with broker(max_length=2) as b:
+        publish(b, "a")
+        one = b.subscribe("q", max_backlog=1)
+        [held] = one.take()
+        publish(b, "a", "b", "a")
+        assert b.stats("q")["dropped"] == 1
+        held.ack()
+        assert [message.topic for message in one.take()] == ["q"]
+        assert b.stats("q")["ready"] == 1
+
+
+def test_a_last_value_is_replaced_in_line_too() -> None:
+    with broker(last_value_key="/v") as b:
+        publish(b, "a")
+        one = b.subscribe("q", max_backlog=1)
+        [held] = one.take()
+        for value in (1, 2, 1):
+            b.publish("q", orjson.dumps({"key": "a", "v": value}))
+        assert b.stats("q")["replaced"] == 1
+        seen = list[object]()
+        while True:
+            held.ack()
+            taken = one.take()
+            if not taken:
+                break
+            [held] = taken
+            seen.append(orjson.loads(held.body)["v"])
+        assert seen == [2, 1]
 
 
 def test_it_is_told_which_key_is_held_by_whom_until_when() -> None:

@@ -13,7 +13,8 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import change_ranks
 from penstock.core.queue.purge import ready_pairs
 from penstock.core.queue.shares.pace import Pace
-from penstock.core.queue.shares.shares import expressions, stage
+from penstock.core.queue.shares.setting import stage
+from penstock.core.queue.shares.shares import expressions
 from penstock.core.queue.timed import moving
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.kinds import Kind

@@ -196,6 +196,8 @@ class Contents(Parts):
 
     def put_back(self, run: Run) -> None:
         """A run is ready again, at its place."""
+        if self.last_values is not None:
+            self.last_values.came_back(run)
         if self.shares is not None:
             offered = self.shares.come_back(self, run)
             if offered is not None:
@@ -208,8 +210,6 @@ class Contents(Parts):
 
     def _put_back(self, run: Run) -> None:
         self.ready += len(run.chunk)
-        if self.last_values is not None:
-            self.last_values.came_back(run)
         if self.weight >= 0:
             self.weight += self.sizes.total(run.chunk)
         self.offer(run)

@@ -134,14 +134,17 @@ class LastValues:
 
 def _beside(queue: Contents) -> Iterator[Run]:
     """What stands beside the main order: ready again, leased or in back-off.  What is dying replaces nothing."""
-    return chain(queue.returned.runs(), queue.leased_runs(), queue.delays.retries.runs())
+    apart = queue.shares.runs() if queue.shares is not None else iter(())
+    return chain(queue.returned.runs(), queue.leased_runs(), queue.delays.retries.runs(), apart)
 
 
 def _standing(queue: Contents) -> tuple[Ints, Ints]:
     """All that live and are neither scheduled nor dying, ascending, and where each stands in order of arrival."""
     copies = queue.main.copies() if isinstance(queue.main, PriorityOrder) else []
     lsns = [flat([*copies] if copies else queue.main.chunks())]
-    orders = [lsns[0]]
+    if queue.shares is not None:
+        lsns += [view(chunk) for chunk in queue.shares.chunks() if len(chunk)]
+    orders = [*lsns]
     for run in _beside(queue):
         if len(run.chunk):
             some = view(run.chunk)
@@ -157,7 +160,8 @@ def _lives(queue: Contents, lsn: int) -> bool:
     if queue.main.has(lsn):
         return True
     scheduled = (lsns for lsns, _ in queue.delays.scheduled.items())
-    some = chain((run.chunk for run in _beside(queue)), scheduled)
+    waiting = queue.shares.chunks() if queue.shares is not None else iter(())
+    some = chain((run.chunk for run in _beside(queue)), scheduled, waiting)
     return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in some)
 
 

@@ -16,7 +16,7 @@ from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranking import load_ranks
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.shares.shares import stage
+from penstock.core.queue.shares.setting import stage
 from penstock.core.state.capture import Contained
 from penstock.core.state.durable import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
@@ -174,7 +174,7 @@ def check(queue: Contents) -> None:
     assert main + returned + behind == queue.ready, f"{queue!r}: {main + returned} + {behind} are ready"
     if queue.shares is not None:
         queue.shares.check(queue)
-    if queue.weight >= 0 and queue.shares is None:
+    if queue.weight >= 0:
         assert queue.weight == queue.ready_bytes, f"{queue!r}: {queue.ready_bytes} bytes, counted {queue.weight}"
     inactive = sum(map(len, queue.tail.chunks()))
     assert inactive == queue.tail.count, f"{queue!r}: {inactive} are inactive, counted {queue.tail.count}"

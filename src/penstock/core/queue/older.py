@@ -16,7 +16,7 @@ import numpy as np
 from penstock.core.queue import lasting
 from penstock.core.queue.order.runs import Run, packed, sift, tidy
 from penstock.core.queue.priority.ranking import change_ranks, take_unranked
-from penstock.core.queue.shares.shares import stage
+from penstock.core.queue.shares.setting import stage
 from penstock.core.state.capture import Contained
 from penstock.core.state.durable import Ints
 from penstock.records.chunks import Chunk

@@ -57,8 +57,8 @@ def arrive(
     """
     if not len(chunk):
         return
-    if queue.last_values is not None and queue.limits is not None and len(chunk) > 1:
-        each = range(len(chunk)) if rows is None else rows  # what one replaces makes room for the next
+    if queue.last_values is not None and (queue.limits or queue.shares) is not None and len(chunk) > 1:
+        each = range(len(chunk)) if rows is None else rows  # what one replaces lets the next in
         for i in range(len(chunk)):
             queue.arrive(
                 now, chunk[i : i + 1], sink, batch=batch, rows=[each[i]], expires_at=_one(expires_at, i),

@@ -34,8 +34,6 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
     queue.overfull = False
     if limits is None or not limits.drops:
         return
-    if queue.shares is not None:
-        queue.weigh()
     if not limits.exceeded(queue):
         return
     if queue.expiry.busy or queue.ranking is not None:

@@ -62,9 +62,12 @@ def _of_the_lowest(queue: Queue, main: PriorityOrder, count: int) -> list[Run]:
 
 
 def _of_all(queue: Queue, count: int) -> list[Run]:
-    """The same where some that are ready stand in lines behind others: all are looked at."""
+    """The same where some that are ready stand in lines behind others: of several at once all are looked at."""
     shares = queue.shares
     assert shares is not None
+    if count == 1 and queue.ready and queue.ranks is None:
+        lsn = shares.oldest(queue)[1]
+        return queue.extract(range(lsn, lsn + 1))
     lsns, places = list[Ints](), list[Ints]()
     for chunk in (*queue.main.chunks(), *shares.chunks()):
         lsns.append(view(chunk))

@@ -13,8 +13,9 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
-from penstock.core.effects import Key, Purpose, Sink, Token
-from penstock.core.queue.order.runs import NEVER, Run, sift, sorted_chunk
+from penstock.core.effects import Key as KeyEffect
+from penstock.core.effects import Purpose, Sink, Token
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.groups import Groups
 from penstock.core.queue.shares.keys import ascending_chunk
@@ -99,6 +100,8 @@ class Shares:
         keys    of each message of the chunk; None: they are worked out later
         room    how many would be taken at once
         """
+        if self.tenants is not None:
+            self.tenants.prune()
         here = chunk
         gone = [part for part in (delayed, dead) if part is not None]
         if gone:
@@ -249,6 +252,18 @@ class Shares:
             out += self.staging.extract(wanted)
         return out
 
+    def oldest(self, queue: Contents) -> Key:
+        """Where the first of all ready messages stands, wherever it waits; only when there is one."""
+        first = self.staging.oldest()
+        if self.groups is not None:
+            held = (run.chunk for runs in (queue.leased_runs(), queue.delays.retries.runs()) for run in runs)
+            first = min(first, self.groups.oldest(held))
+        if self.tenants is not None:
+            return min(first, self.tenants.oldest() or END)
+        if queue.main.count:
+            first = min(first, queue.main.key())
+        return min(first, queue.returned.head()) if queue.returned.count else first
+
     def drop_ready(self, queue: Contents) -> None:
         """All that is ready is gone, here and among what is offered; the caller has not forgotten the latter yet."""
         groups, tenants = self.groups, self.tenants
@@ -275,15 +290,17 @@ class Shares:
     # -- keys that are not known
 
     def ask(self, queue: Contents, sink: Sink) -> None:
-        """Have the world tell the next keys, if it is not at it."""
+        """Have the world tell the next keys, if it is not at it.  A command asks so before it dispatches."""
         staging = self.staging
+        if self.tenants is not None:
+            self.tenants.prune()
         while not len(staging.asked) and staging:
             chunk = staging.question(queue.offered >= WINDOW)
             if len(chunk):
                 staging.asked = chunk
                 staging.serial = next(_serials)
                 values = tuple([compile_value(text) for text in self._expressions])
-                sink.effect(Key(Token(queue.id, staging.serial, Purpose.KEY), values, chunk))
+                sink.effect(KeyEffect(Token(queue.id, staging.serial, Purpose.KEY), values, chunk))
             elif not self._let_in(queue):
                 return
 
@@ -405,38 +422,3 @@ class Shares:
         if self.groups is not None:
             known = [lsn for lsn in living if lsn not in dying and self.keys.knows(lsn)]
             self.groups.check(known, [lsn for chunk in ready for lsn in chunk])
-
-
-def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
-    """The queue, new or loaded, or with other settings: what is ready waits for its keys from now on.
-
-    more    messages that are ready too, and counted as such
-    """
-    settings = queue.settings
-    old = queue.shares
-    fresh: list[Chunk] = [*more]
-    back: list[Run] = [Run(run.chunk, False, run.tally, run.place) for run in queue.returned.runs()]
-    if old is not None:
-        fresh += old.chunks()
-        back += [Run(run.chunk, False, run.tally, run.place) for run in old.runs()]
-    fresh += queue.main.chunks()
-    queue.main = queue.main.emptied()
-    queue.clear_returned()
-    everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])
-    queue.shares = shares = Shares(settings) if expressions(settings) else None
-    main = queue.main if shares is None else shares.staging.main
-    if len(everything):
-        for start in range(0, len(everything), 8192):
-            main.append(everything[start : start + 8192], solid=False)
-        queue.main.seal(everything[-1])
-    if shares is None:
-        for run in back:
-            queue.coming_back().push(run)
-    else:
-        for run in back:
-            shares.staging.returned.push(run)
-        for run in queue.leased_runs():
-            shares.staging.out.update(dict.fromkeys(run.chunk, True))
-        for run in queue.delays.retries.runs():
-            shares.staging.out.update(dict.fromkeys(run.chunk, False))
-    queue.renew_targets()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import END, NEVER, Run, sift
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift
 from penstock.records.chunks import Chunk, as_chunk
 
 STEP = 512
@@ -119,6 +119,15 @@ class Staging:
         """The others."""
         yield from self.returned.runs()
         yield from self.next
+
+    def oldest(self) -> Key:
+        """Where the first of all that wait here stands; `END` without one."""
+        first = self.main.key() if self.main.count else END
+        if self.returned.count:
+            first = min(first, self.returned.head())
+        for run in self.next:
+            first = min(first, (run.where if run.place else run.chunk[0], run.chunk[0]))
+        return first
 
     def floor(self) -> int:
         """None is older."""

@@ -17,14 +17,13 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 from penstock.core.queue.order.main_order import Main
-from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import END, NEVER, Key, Run
-from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.core.queue.shares.keys import Keys
 from penstock.core.queue.shares.pace import Pace
+from penstock.core.queue.shares.tenant import Tenant
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.settings import QueueSettings
 
@@ -32,75 +31,16 @@ SLEEPING_MOST = 1024
 """Buckets of tenants without messages before those that are full are forgotten."""
 
 
-class Tenant:
-    """One key: what of it may be delivered, and what is out."""
-
-    __slots__ = ("deficit", "leased", "main", "number", "pace", "returned", "standing", "weight")
-
-    def __init__(self, number: int, weight: float, pace: Pace | None) -> None:
-        self.number = number
-        self.weight = weight
-        self.pace = pace
-        self.deficit = 0.0
-        self.leased = 0
-        self.standing = False  # in the ring
-        self.main = Main()
-        self.returned: Returned | None = None
-
-    @property
-    def count(self) -> int:
-        """Messages that could be delivered."""
-        return self.main.count + (self.returned.count if self.returned is not None else 0)
-
-    def head(self) -> Key:
-        """Where its first message stands."""
-        first = self.main.key() if self.main.count else END
-        return first if self.returned is None or not self.returned.count else min(first, self.returned.head())
-
-    def put(self, run: Run) -> None:
-        """A run at its place."""
-        if run.tally == FRESH and not run.place and run.chunk[0] > self.main.last():
-            self.main.append(run.chunk, solid=False)
-            return
-        if self.returned is None:
-            self.returned = Returned()
-        run.solid = False
-        self.returned.push(run)
-
-    def take(self, count: int) -> list[Run]:
-        """The first so many, which there are."""
-        returned = self.returned
-        if returned is None or not returned.count:
-            return self.main.take(count)
-        out = list[Run]()
-        while count:
-            first = self.main.key() if self.main.count else END
-            if returned.count and returned.head() < first:
-                part = returned.take(count, first)
-            else:
-                part = self.main.take(count, returned.head()[0] if returned.count else NEVER)
-            count -= sum([len(run.chunk) for run in part])
-            out += part
-        return out
-
-    def chunks_back(self) -> Iterator[Chunk]:
-        """What came back, or became due."""
-        return (run.chunk for run in (self.returned.runs() if self.returned is not None else ()))
-
-    def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that are here."""
-        out = self.main.extract(wanted)
-        if self.returned is not None:
-            out += self.returned.extract(wanted)
-        return out
+HEADS_LEAST = 1024
+"""Places in the heap of first messages before those of tenants that have none are dropped."""
 
 
 class Tenants:
     """The tenants of one queue."""
 
     __slots__ = (
-        "_by_number", "_entering", "_leased_most", "_rate", "_ring", "_sleeping", "_sweep_at", "_through", "_waits",
-        "_weights", "count", "keys",
+        "_by_number", "_emptied", "_entering", "_heads", "_leased_most", "_rate", "_ring", "_sleeping", "_sweep_at",
+        "_through", "_waits", "_weights", "count", "keys",
     )  # fmt: skip
 
     def __init__(self, settings: QueueSettings) -> None:
@@ -112,6 +52,8 @@ class Tenants:
         self._by_number: dict[int, Tenant] = {}
         self._ring: deque[Tenant] = deque()
         self._entering: dict[int, Tenant] = {}  # those that may be about to enter it
+        self._emptied: list[Tenant] = []  # those that may be about to leave it
+        self._heads: list[tuple[Key, int]] | None = None  # heap: a place that no message of a tenant stands before
         self._through: list[int] = []  # messages that go out as they came, counted as leased
         self._waits: list[tuple[int, int]] = []  # heap: when a tenant has a token again, its number
         self._sleeping: dict[str, Pace] = {}  # of tenants that have no message now
@@ -185,6 +127,7 @@ class Tenants:
                 tenant.put(Run(chunk, False))
             if not tenant.standing:
                 self._join(tenant)
+            self._head_of(tenant)
 
     def _let_through(
         self, lsns: Sequence[int], numbers: Sequence[int], room: int, mono: int
@@ -220,6 +163,7 @@ class Tenants:
             tenant.leased -= 1
             tenant.put(Run(range(lsn, lsn + 1), True))
             self._join(tenant)
+            self._head_of(tenant)
         self._through = []
 
     def put(self, run: Run) -> None:
@@ -230,6 +174,7 @@ class Tenants:
             tenant = self._tenant(self.keys.of(chunk[0]))
             tenant.put(run)
             self._join(tenant)
+            self._head_of(tenant)
             return
         mine: dict[int, list[int]] = {}
         for lsn, number in zip(chunk, self.keys.each(chunk), strict=True):
@@ -238,6 +183,7 @@ class Tenants:
             tenant = self._tenant(number)
             tenant.put(run.part(as_chunk(array("q", own)), False))
             self._join(tenant)
+            self._head_of(tenant)
 
     def hold(self, lsn: int) -> None:
         """A message that is leased has a key."""
@@ -343,9 +289,46 @@ class Tenants:
             if tenant is not None:
                 out += tenant.extract(as_chunk(array("q", sorted(own))))
                 if not tenant.count:
-                    self._leave_ring(tenant)
+                    self._emptied.append(tenant)
         self.count -= sum(len(run.chunk) for run in out)
         return out
+
+    def prune(self) -> None:
+        """A command is done: who had all it could deliver taken away, and got nothing else in it, leaves the ring."""
+        if self._emptied:
+            for tenant in self._emptied:
+                if not tenant.count:
+                    self._leave_ring(tenant)
+            self._emptied = []
+
+    # -- who came first
+
+    def _head_of(self, tenant: Tenant) -> None:
+        """Something was put there."""
+        heads = self._heads
+        if heads is not None:
+            if len(heads) > 2 * len(self._by_number) + HEADS_LEAST:
+                self._heads = None
+            else:
+                heappush(heads, (tenant.head(), tenant.number))
+
+    def oldest(self) -> Key | None:
+        """Where the first message of all tenants stands, whosever turn it is."""
+        self.come_again()
+        heads = self._heads
+        if heads is None:  # nobody asked yet
+            heads = self._heads = [(one.head(), one.number) for one in self._by_number.values() if one.count]
+            heapify(heads)
+        while heads:
+            told, number = heads[0]
+            tenant = self._by_number.get(number)
+            if tenant is None or not tenant.count:
+                heappop(heads)
+            elif (head := tenant.head()) == told:
+                return head
+            else:
+                heapreplace(heads, (head, number))
+        return None
 
     # -- time
 
@@ -403,6 +386,7 @@ class Tenants:
             tenant.main, tenant.returned, tenant.standing, tenant.deficit = Main(), None, False, 0.0
         self._ring.clear()
         self._entering.clear()
+        self._heads = None
         self.count = 0
 
     def floor(self) -> int:

@@ -1,0 +1,75 @@
+"""One tenant of a queue: what of it may be delivered, in the order of the queue, and what is out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.runs import END, NEVER, Key, Run
+from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.shares.pace import Pace
+from penstock.records.chunks import Chunk
+
+
+class Tenant:
+    """One key: what of it may be delivered, and what is out."""
+
+    __slots__ = ("deficit", "leased", "main", "number", "pace", "returned", "standing", "weight")
+
+    def __init__(self, number: int, weight: float, pace: Pace | None) -> None:
+        self.number = number
+        self.weight = weight
+        self.pace = pace
+        self.deficit = 0.0
+        self.leased = 0
+        self.standing = False  # in the ring
+        self.main = Main()
+        self.returned: Returned | None = None
+
+    @property
+    def count(self) -> int:
+        """Messages that could be delivered."""
+        return self.main.count + (self.returned.count if self.returned is not None else 0)
+
+    def head(self) -> Key:
+        """Where its first message stands."""
+        first = self.main.key() if self.main.count else END
+        return first if self.returned is None or not self.returned.count else min(first, self.returned.head())
+
+    def put(self, run: Run) -> None:
+        """A run at its place."""
+        if run.tally == FRESH and not run.place and run.chunk[0] > self.main.last():
+            self.main.append(run.chunk, solid=False)
+            return
+        if self.returned is None:
+            self.returned = Returned()
+        run.solid = False
+        self.returned.push(run)
+
+    def take(self, count: int) -> list[Run]:
+        """The first so many, which there are."""
+        returned = self.returned
+        if returned is None or not returned.count:
+            return self.main.take(count)
+        out = list[Run]()
+        while count:
+            first = self.main.key() if self.main.count else END
+            if returned.count and returned.head() < first:
+                part = returned.take(count, first)
+            else:
+                part = self.main.take(count, returned.head()[0] if returned.count else NEVER)
+            count -= sum([len(run.chunk) for run in part])
+            out += part
+        return out
+
+    def chunks_back(self) -> Iterator[Chunk]:
+        """What came back, or became due."""
+        return (run.chunk for run in (self.returned.runs() if self.returned is not None else ()))
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here."""
+        out = self.main.extract(wanted)
+        if self.returned is not None:
+            out += self.returned.extract(wanted)
+        return out

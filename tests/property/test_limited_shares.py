@@ -1,0 +1,104 @@
+"""Limits and rings of queues with a group key or tenants against the definition, one message at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from penstock.records.settings import QueueSettings
+from property import shares_machine, test_ordered_queue_model, test_queue_model, whole_machine
+from property.limits_walk import LimitedModel, LimitedQueue
+from property.shares_machine import SharesMachine, SharesModel, SharesWalk
+
+
+class LimitedSharesModel(SharesModel, LimitedModel):
+    """Who gives way is the oldest of all that are ready, whoever stands for its key and whose turn it is."""
+
+
+class LimitedSharesMachine(SharesMachine):
+    """A queue with shares and limits."""
+
+    def start(self, settings: QueueSettings, *rest: Any) -> None:  # type: ignore[override]
+        changes = [
+            (whole_machine, "RankedQueue", LimitedQueue), (test_ordered_queue_model, "RankedQueue", LimitedQueue),
+            (test_queue_model, "Queue", LimitedQueue), (shares_machine, "RankedQueue", LimitedQueue),
+            (shares_machine, "SharesModel", LimitedSharesModel),
+        ]  # fmt: skip
+        for module, name, value in changes:
+            change = patch.object(module, name, value)
+            change.start()
+            self.changes.append(change)
+        super().start(settings, *rest)
+
+    def same_bytes(self) -> None:
+        """Its queue is weighed by the numbers of messages: `check` recounts it."""
+
+
+class LimitedSharesWalk(SharesWalk):
+    """One walk."""
+
+    FAIR = 0.5
+    MACHINE = LimitedSharesMachine
+
+    def settings(self, settings: QueueSettings) -> QueueSettings:
+        dice = Random(self.dice.random())
+        limits: dict[str, Any] = {"overflow": "drop-head"}
+        which = dice.randrange(4)
+        if which == 0:
+            limits["ring_size"] = dice.choice((0, 1, 2, 5))
+        if which in (1, 3):
+            limits["max_length"] = dice.choice((0, 1, 2, 5))
+        if which in (2, 3):
+            limits["max_length_bytes"] = dice.choice((0, 3, 6, 12))
+        return replace(super().settings(settings), **limits)
+
+
+class LastValueSharesModel(SharesModel):
+    """A newer message replaces the waiting one of its last-value key, whoever stands for its group."""
+
+    def arrive(self, now: int, lsn: int, *rest: Any) -> None:
+        super().arrive(now, lsn, *rest)
+        if self.settings.group_key is not None or self.settings.fairness_key is not None:
+            self.overdue(now)  # each is over before the next comes
+
+
+class LastValueSharesMachine(SharesMachine):
+    """A queue with shares and last values."""
+
+    def start(self, settings: QueueSettings, *rest: Any) -> None:  # type: ignore[override]
+        change = patch.object(shares_machine, "SharesModel", LastValueSharesModel)
+        change.start()
+        self.changes.append(change)
+        super().start(settings, *rest)
+
+
+class LastValueSharesWalk(SharesWalk):
+    """One walk."""
+
+    FAIR = 0.4
+    MACHINE = LastValueSharesMachine
+
+    def settings(self, settings: QueueSettings) -> QueueSettings:
+        return replace(settings, last_value_key="/@body")
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_last_values_of_shares_and_definition_agree_on_every_command(part: int, effort: int) -> None:
+    for seed in range(part, 40 * effort, 2):
+        try:
+            LastValueSharesWalk(seed).run()
+        except AssertionError as error:
+            raise AssertionError(f"walk {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_limits_of_shares_and_definition_agree_on_every_command(part: int, effort: int) -> None:
+    for seed in range(part, 60 * effort, 2):
+        try:
+            LimitedSharesWalk(seed).run()
+        except AssertionError as error:
+            raise AssertionError(f"walk {seed}: {error}") from error
