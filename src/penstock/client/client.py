@@ -26,7 +26,7 @@ from penstock.client.durations import Duration, span
 from penstock.client.link import Link
 from penstock.client.messages import Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import batches_of, body_of, headers_of, moment, one_row
-from penstock.client.reading import Reading
+from penstock.client.querying import Querying
 from penstock.client.transactions import Transaction
 from penstock.client.uploads import Upload
 from penstock.client.urls import parse_url
@@ -82,7 +82,7 @@ def _most(backlog: int, prefetch: int | None) -> int:
     return count
 
 
-class Client(Reading):
+class Client(Querying):
     """An open connection.  Made by `connect`."""
 
     def __init__(self, link: Link) -> None:

@@ -171,20 +171,24 @@ class Records(Administration):
 
     def _batches(self, ticket: bytes, told: Callable[[bytes], object] | None = None) -> Iterator[pa.RecordBatch]:
         """The answer of a DoGet.  told: takes what stands beside a batch."""
-        reader = self._link.get(ticket)
-        try:
-            while True:
-                with translated():
-                    try:
-                        chunk = reader.read_chunk()
-                    except StopIteration:
-                        return
-                if told is not None and chunk.app_metadata is not None:
-                    told(chunk.app_metadata.to_pybytes())
-                elif chunk.data is not None:
-                    yield chunk.data
-        finally:
-            reader.cancel()
+        yield from chunks(self._link.get(ticket), told)
+
+
+def chunks(reader: Any, told: Callable[[bytes], object] | None = None) -> Iterator[pa.RecordBatch]:
+    """The batches of a stream, which ends however the reading does.  told: takes what stands beside a batch."""
+    try:
+        while True:
+            with translated():
+                try:
+                    chunk = reader.read_chunk()
+                except StopIteration:
+                    return
+            if told is not None and chunk.app_metadata is not None:
+                told(chunk.app_metadata.to_pybytes())
+            elif chunk.data is not None:
+                yield chunk.data
+    finally:
+        reader.cancel()  # does nothing to a stream that has ended
 
 
 def _told(stats: Callable[[dict[str, int]], object], data: bytes) -> None:

@@ -167,6 +167,19 @@ class LogSection(Section):
     )
 
 
+class SqlSection(Section):
+    """`[sql]`: what statements may take from the server's machine."""
+
+    memory: Size = Field(
+        default=256 * MIB, ge=32 * MIB, description="What one statement may keep in memory, beside `server.memory`."
+    )
+    spill: Size = Field(
+        default=10 * 1024 * MIB, ge=0, description="What one statement may put aside in the data folder while it runs."
+    )
+    at_once: StrictInt = Field(default=2, ge=1, le=64, description="Statements that run at once; others wait.")
+    timeout: Duration = Field(default=300_000_000, gt=0, description="A statement that takes longer is ended.")
+
+
 HASHES = {"sha256": 32, "sha512": 64, "md5": 16}
 """Bytes of a digest."""
 
@@ -330,6 +343,7 @@ class Settings(Section):
     listen: Listeners = Field(default_factory=Listeners, description="Its addresses.")
     amqp: Amqp = Field(default_factory=Amqp, description="Limits of the AMQP door.")
     log: LogSection = Field(default_factory=LogSection, description="The log.")
+    sql: SqlSection = Field(default_factory=SqlSection, description="What statements of `penstock query` may take.")
     spark: Spark = Field(default_factory=Spark, description="How pipelines run.")
     user: tuple[User, ...] = Field(default=(), description="Who may log in.")
     entitlement: tuple[EntitlementSection, ...] = Field(default=(), description="What users may read and write.")

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from penstock.records.entries import Rows
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.filters.judging import Ask
-    from penstock.server.flight.door import FlightDoor
+    from penstock.server.flight.door import FlightDoor, FlightLimits
     from penstock.server.http.door import HttpDoor
     from penstock.server.upkeep.pacing import Pace
 
@@ -233,7 +233,10 @@ class Server:
                 wake=loop.call_soon_threadsafe,
                 bulk=self.bulk,
                 entrance=starting.entrance,
+                limits=flight_limits(settings),
+                scratch=str(data),
             )
+            self.flight.queries.sweep()
             self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
             self.flight.actions.table |= ArchiveAction(self.flight.handover).table
             self.scratch = Scratch(data)
@@ -345,6 +348,15 @@ class Server:
     async def stop(self) -> None:
         """Close the doors and the log; what was taken is durable when this returns, unless the server failed."""
         await Stopping(self).run()
+
+
+def flight_limits(settings: Settings) -> FlightLimits:
+    """What the Flight door allows."""
+    from penstock.server.flight.door import FlightLimits
+    from penstock.server.sql.queries import SqlLimits
+
+    sql = settings.sql
+    return FlightLimits(sql=SqlLimits(sql.memory, sql.spill, sql.at_once, sql.timeout / 1e6))
 
 
 def make_folder(name: str) -> Path:

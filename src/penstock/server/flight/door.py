@@ -11,6 +11,7 @@ It checks who calls and how many streams run, parses the command, and hands over
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections.abc import Callable, Container, Iterator
 from dataclasses import field
 from functools import partial
@@ -55,6 +56,7 @@ from penstock.server.flight.sinks.stages import Stages
 from penstock.server.flight.transacting import Transacting
 from penstock.server.sow.query import Counts
 from penstock.server.sow.selecting import selected
+from penstock.server.sql.queries import Queries, SqlLimits
 from penstock.server.upkeep.holds import Holds
 from penstock.wire.flight.fields import NAME_LIMIT
 from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, Bounds, select
@@ -67,6 +69,7 @@ from penstock.wire.flight.tickets import (
     QueueContent,
     Replay,
     Sow,
+    Sql,
     Subscribe,
     Transact,
     parse_exchange,
@@ -92,6 +95,7 @@ class FlightLimits:
     bounds: Bounds = field(default_factory=Bounds)
     stage_quota: int = 4 * 2**30
     group: GroupLimits = field(default_factory=GroupLimits)
+    sql: SqlLimits = field(default_factory=SqlLimits)
 
 
 class FlightDoor:
@@ -108,10 +112,12 @@ class FlightDoor:
         limits: FlightLimits | None = None,
         bulk: Bulk | None = None,
         entrance: Entrance | None = None,
+        scratch: str | None = None,
     ) -> None:
         """`wake`: `loop.call_soon_threadsafe`.  `disk`: the data folder, for stages.  `bulk`: where large reads run.
 
-        `entrance`: where calls wait already, if it listens.
+        `entrance`: where calls wait already, if it listens.  `scratch`: a folder of this machine where SQL puts aside
+        what does not fit into its memory; a temporary one by default.
         """
         self.engine = engine
         self.limits = limits or FlightLimits()
@@ -136,6 +142,7 @@ class FlightDoor:
             self.actions.table |= UpkeepActions(upkeep).table
         self.exchanges = set[Exchange]()
         self.transacting = Transacting(self.handover, self.limits.bounds, self.gate, lambda: list(self.exchanges))
+        self.queries = Queries(self.handover, self._table, scratch or tempfile.gettempdir(), self.limits.sql)
         self.following = Following(self.handover, self.relay)
         self.watching = Watching(self.handover)
         self.viewing = Viewing(self.handover)
@@ -178,6 +185,7 @@ class FlightDoor:
             exchange.beat(now)
         self.calls.beat()
         self.ranges.tell_abandoned()
+        self.queries.children.beat()
         self._beats += 1
         if self._beats % SWEEP_BEATS == 0:
             self.stages.sweep()
@@ -190,6 +198,7 @@ class FlightDoor:
             exchange.end(Unavailable("the server stops"))
         self.following.stop()
         self.watching.stop()
+        self.queries.close()
         self.engine.arm()
 
     def shut(self) -> None:
@@ -314,9 +323,16 @@ class FlightDoor:
                 return (relay and relay.sow(wanted, held, gone, counts)) or records(wanted, held, log, history, counts)
             case Subscribe():
                 return select(EVENTS, wanted.columns or EVENTS_DEFAULT), iter(())
+            case Sql():
+                self.actions.check_vhost(wanted.vhost)
+                return self.queries.run(caller, wanted.vhost, wanted.statement)
             case Plan():
                 chunks = self.handover.call(partial(self.engine.core.streams.batch, wanted.stream, wanted.batch), gone)
                 return (relay and relay.planned(wanted, chunks, gone)) or planned(wanted, chunks, log, history)
+
+    def _table(self, caller: Caller, wanted: Get) -> tuple[pa.Schema, Batches]:
+        """A table of a statement, as far as the caller may read it."""
+        return self._read(caller, self.gate.get(caller, wanted))
 
     def exchange(
         self,

@@ -20,7 +20,7 @@ from penstock.records.entries import Topic
 from penstock.server.entitlements import Rights, narrowed_text, refused
 from penstock.server.filters.asking import asked_by
 from penstock.server.filters.judging import breathe
-from penstock.wire.flight.tickets import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Subscribe
+from penstock.wire.flight.tickets import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -109,7 +109,7 @@ class Gatekeeper:
 
     def get(self, caller: Caller, wanted: Get) -> Get:
         """The command as far as the user may read.  Raises AccessRefused; ExpressionError for its filter."""
-        if not isinstance(wanted, (Plan, LogRange)) and wanted.filter:
+        if not isinstance(wanted, (Plan, LogRange, Sql)) and wanted.filter:
             instance = self._call(caller, lambda core: core.instance)
             wanted = replace(
                 wanted, filter=asked_by(wanted.filter, client=caller.peer, user=caller.user, instance=instance)
@@ -141,6 +141,8 @@ class Gatekeeper:
                     topic = self._call(caller, lambda core: source_of(core, wanted))
                     right = rights.read_topic(wanted.vhost, *topic)
                 return replace(wanted, filter=narrowed_text(wanted.filter, right))
+            case Sql():
+                return wanted  # each of its tables is asked for by itself
             case LogRange():
                 return wanted  # the administrator's
         assert_never(wanted)  # a new read says what right it takes

@@ -15,6 +15,7 @@
                                "select", "fully_durable", "timestamp"}}
                 {"log": {"from", "to", "columns", "kinds"}}
                 {"plan": {"stream", "batch", "part", "parts", "columns"}}
+                {"sql": "SELECT ..."}, or {"sql": {"statement", "vhost"}}
 
 Owns names, types and ranges.  Refuses to know what a queue or a topic is.  Every error is an InvalidArgument that names
 the operation, the field and what it may hold.
@@ -153,6 +154,14 @@ class Sow:
 
 
 @dataclass(frozen=True, slots=True)
+class Sql:
+    """DoGet: the result of a SELECT over queues, topics and views."""
+
+    statement: str
+    vhost: str = DEFAULT_VHOST
+
+
+@dataclass(frozen=True, slots=True)
 class Subscribe:
     """DoGet: the records of a SOW topic now, then what becomes of them."""
 
@@ -197,7 +206,7 @@ class Plan:
 
 
 Put: TypeAlias = "Publish | Stage | Transact"
-Get: TypeAlias = "QueueContent | Replay | LogRange | Plan | Sow | Subscribe"
+Get: TypeAlias = "QueueContent | Replay | LogRange | Plan | Sow | Subscribe | Sql"
 
 REPLAY_COLUMNS = (
     "lsn", "bookmark", "topic", "exchange", "time", "headers", "attempt", "priority", "properties", "body",
@@ -357,6 +366,10 @@ def _plan(f: Fields) -> Plan:
     return command
 
 
+def _sql(f: Fields) -> Sql:
+    return Sql(f.name("statement", 1 << 20), f.text("vhost", DEFAULT_VHOST))
+
+
 _PUT: Mapping[str, Callable[[Fields], Put]] = {"publish": _publish, "stage": _stage, "transact": _transact}
 _EXCHANGE: Mapping[str, Callable[[Fields], Consume]] = {"consume": _consume}
 _GET: Mapping[str, Callable[[Fields], Get]] = {
@@ -366,8 +379,8 @@ _GET: Mapping[str, Callable[[Fields], Get]] = {
     "plan": _plan,
     "sow": _sow,
     "subscribe": _subscribe,
+    "sql": _sql,
 }
-_LATER = {"sql": "DoGet"}
 
 
 def _one(data: bytes, call: str, known: Mapping[str, object]) -> tuple[str, Fields]:
@@ -378,9 +391,9 @@ def _one(data: bytes, call: str, known: Mapping[str, object]) -> tuple[str, Fiel
         )
     ((name, value),) = values.items()
     if name not in known:
-        if name in _LATER:
-            raise InvalidArgument(f"{call} {name!r} is not supported in this version")
         raise InvalidArgument(f"{call} has no operation {name[:60]!r}{nearest(name, known)}")
+    if name == "sql" and isinstance(value, str):
+        value = {"statement": value}
     return name, Fields.of(name, value)
 
 

@@ -1,0 +1,324 @@
+"""Statements that run: how many at once and for how long, their tables fed by the server's reads, their rows given out.
+
+Everything here happens in the thread of the call that asked.  The loop says what names stand for and where a queue's
+messages are; the rows come from the bulk child.  A statement ends when its call does, and its child with it.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.records.dataclass import dataclass
+from penstock.server.bulk import frames
+from penstock.server.flight.handover import Abandoned
+from penstock.server.sql.process import Child, Children
+from penstock.server.sql.statement import COMPLETE, Statement
+from penstock.server.sql.tables import Found, find, missing, names
+from penstock.wire.flight.failures import error_from
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
+    from penstock.server.flight.calls import Caller
+    from penstock.server.flight.handover import Handover
+    from penstock.wire.flight.tickets import Get
+
+logger = logging.getLogger("penstock.sql")
+
+FOLDER = "sql.tmp"
+"""In the data folder: what statements put aside while they run.  Nobody needs it after a stop."""
+
+Rows = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+Read = Callable[["Caller", "Get"], Rows]
+"""A read with the caller's rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlLimits:
+    """What statements may take.  Bytes and seconds."""
+
+    memory: int = 256 << 20  # of one statement
+    spill: int = 10 << 30  # of one statement, on disk
+    at_once: int = 2
+    timeout_s: float = 300.0
+
+
+class Queries:
+    """All statements of a server.  Thread-safe."""
+
+    def __init__(self, handover: Handover, read: Read, folder: str | os.PathLike[str], limits: SqlLimits) -> None:
+        self.limits = limits
+        self.children = Children()
+        self.running = 0
+        self.total = 0
+        self._handover = handover
+        self._read = read
+        self._folder = Path(folder).absolute() / FOLDER
+        self._room = threading.Semaphore(limits.at_once)
+
+    def run(self, caller: Caller, vhost: str, sql: str) -> Rows:
+        """Schema and rows of the result.
+
+        Errors: InvalidArgument, NotFound, AccessRefused; Unavailable when it takes too long.
+        """
+        until = time.monotonic() + self.limits.timeout_s
+        while not self._room.acquire(timeout=0.1):
+            if caller.gone():
+                raise Abandoned
+            if time.monotonic() > until:
+                raise Unavailable(f"{self.limits.at_once} statements run, which is sql.at_once: try again later")
+        query: Query | None = None
+        try:
+            query = Query(self, caller, vhost, sql, until)
+            schema = query.begin()
+            return schema, query
+        except BaseException:
+            if query is None:
+                self._room.release()
+            else:
+                query.close()
+            raise
+
+    def read(self, caller: Caller, wanted: Get) -> Rows:
+        """A table's rows, as far as the caller may see them."""
+        return self._read(caller, wanted)
+
+    def resolve(self, caller: Caller, vhost: str, statement: Statement) -> list[Found]:
+        """The reads of all tables.  NotFound names the first that is nothing."""
+        engine = self._handover.engine
+
+        def work() -> list[Found]:
+            return [find(engine, vhost, use, statement.columns) for use in statement.uses]
+
+        return self._handover.call(work, caller.gone, durable=False)
+
+    def refuse(self, caller: Caller, vhost: str, found: Found) -> PenstockError:
+        """The error for a name that turned out to be nothing."""
+        return self._handover.call(lambda: missing(self._handover.engine, vhost, found.use), caller.gone, durable=False)
+
+    def tables(self, caller: Caller, vhost: str) -> list[tuple[str, str]]:
+        """The tables that the caller may read, by schema and name."""
+        engine: Engine = self._handover.engine
+        found = self._handover.call(lambda: names(engine, vhost), caller.gone, durable=False)
+        rights = caller.rights
+        return found if rights is None else [one for one in found if _readable(rights, vhost, *one)]
+
+    def scratch(self) -> Path:
+        """A folder for one statement; it is made when it is needed."""
+        return self._folder / uuid4().hex
+
+    def left(self) -> None:
+        """A statement has ended."""
+        self._room.release()
+
+    def sweep(self) -> None:
+        """Remove what statements of an earlier process have left."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """No more statements."""
+        self.children.close()
+
+
+def _readable(rights: Any, vhost: str, schema: str, name: str) -> bool:
+    from penstock.errors import AccessRefused
+
+    try:
+        if schema == "queue":
+            rights.read_queue(vhost, name)
+        else:
+            exchange, slash, key = name.partition("/")
+            rights.read_topic(vhost, exchange if slash else "", key if slash else name)
+    except AccessRefused:
+        return False
+    return True
+
+
+class Query(Iterator[pa.RecordBatch]):
+    """One statement: its child, the threads that feed it, and its rows."""
+
+    def __init__(self, queries: Queries, caller: Caller, vhost: str, sql: str, until: float) -> None:
+        self._child: Child | None = None
+        self._queries = queries
+        self._caller = caller
+        self._vhost = vhost
+        self._sql = sql
+        self._until = until
+        self._scratch = queries.scratch()
+        self._feeds: list[Feed] = []
+        self._schema: pa.Schema | None = None
+        self._listed: Iterator[pa.RecordBatch] = iter(())
+        self._child = queries.children.take()
+        queries.running += 1
+        queries.total += 1
+
+    def begin(self) -> pa.Schema:
+        """Feed the tables; the schema of the result."""
+        child, limits = self._living(), self._queries.limits
+        request: dict[str, object] = {
+            "sql": self._sql,
+            "memory": limits.memory,
+            "spill": limits.spill,
+            "folder": str(self._scratch),
+            "threads": max(1, (os.cpu_count() or 2) // 2),
+        }
+        self._send(child, request)
+        statement = Statement.of(self._answer()["statement"])
+        if statement.lists_tables:
+            return self._listing()
+        found = self._queries.resolve(self._caller, self._vhost, statement)
+        tables = [self._rows(one) for one in found]
+        self._send(child, {"tables": [[one.use.schema, one.use.name, one.use.times] for one in found]})
+        for schema, rows in tables:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                socket.send_fds(child.sock, [b"t"], [theirs.fileno()])
+            feed = Feed(ours, schema, rows)
+            self._feeds.append(feed)
+            feed.start()
+        head, payload = self._frame()
+        if head is None or "schema" not in head:
+            raise Unavailable("the process of the statement gave no schema")
+        self._schema = pa.ipc.read_schema(pa.py_buffer(payload))
+        return self._schema
+
+    def _listing(self) -> pa.Schema:
+        """SHOW TABLES: what names there are."""
+        found = self._queries.tables(self._caller, self._vhost)
+        columns = [pa.array([row[place] for row in found], pa.string()) for place in (0, 1)]
+        batch = pa.RecordBatch.from_arrays(columns, names=["kind", "name"])
+        self._end()
+        self._listed = iter([batch])
+        return batch.schema
+
+    def _rows(self, found: Found) -> Rows:
+        schema, rows = self._queries.read(self._caller, found.read)
+        if found.sure:
+            return schema, rows
+        first = next((batch for batch in rows if batch.num_rows), None)
+        if first is None:
+            raise self._queries.refuse(self._caller, self._vhost, found)
+        return schema, chain([first], rows)
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._child is None:
+            return next(self._listed)
+        try:
+            head, payload = self._frame()
+        except BaseException:
+            self.close()
+            raise
+        if head is None and self._schema is not None:
+            return pa.ipc.read_record_batch(pa.py_buffer(payload), self._schema)
+        self.close()
+        raise StopIteration
+
+    def _answer(self) -> dict[str, Any]:
+        head, _ = self._frame()
+        return head or {}
+
+    def _frame(self) -> tuple[dict[str, Any] | None, memoryview]:
+        """What the child says next.  Raises what went wrong: with a table, with the statement, or with the child."""
+        try:
+            head, payload = frames.receive(self._living().sock, self._wanted)
+        except frames.Ended:
+            raise self._why() from None
+        if head is not None and "error" in head:
+            error = head["error"]
+            raise self._why() if "cut" in error else error_from(error)
+        return head, payload
+
+    def _wanted(self) -> bool:
+        return not self._caller.gone() and time.monotonic() < self._until
+
+    def _why(self) -> BaseException:
+        for feed in self._feeds:
+            if feed.error is not None:
+                return feed.error
+        if self._caller.gone():
+            return Abandoned()
+        if time.monotonic() >= self._until:
+            seconds = self._queries.limits.timeout_s
+            return Unavailable(f"the statement took longer than {seconds:g} s, which is sql.timeout")
+        return Unavailable("the process of the statement died; it may have needed more memory than there is")
+
+    def _send(self, child: Child, head: dict[str, object]) -> None:
+        try:
+            frames.send(child.sock, head)
+        except frames.Ended:
+            raise self._why() from None
+
+    def _living(self) -> Child:
+        if self._child is None:
+            raise InvalidArgument("the statement has ended")
+        return self._child
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.end()
+        for feed in self._feeds:
+            feed.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._queries.running -= 1
+        self._queries.left()
+        self._queries.children.warm()
+
+    def close(self) -> None:
+        """End it, whether it has come to its end or not; twice does no harm."""
+        self._end()
+
+    def __del__(self) -> None:
+        """A result that nobody read."""
+        self.close()
+
+
+class Feed(threading.Thread):
+    """Gives one table to the child."""
+
+    def __init__(self, sock: socket.socket, schema: pa.Schema, rows: Sequence[pa.RecordBatch] | Iterator[Any]) -> None:
+        super().__init__(name="penstock-sql-feed", daemon=True)
+        self.error: BaseException | None = None
+        self._sock = sock
+        self._schema = schema
+        self._rows = rows
+
+    def run(self) -> None:
+        """All rows, and the mark that they are all."""
+        try:
+            with self._sock, self._sock.makefile("wb", buffering=1 << 20) as file:
+                with pa.ipc.new_stream(file, self._schema) as writer:
+                    for batch in self._rows:
+                        writer.write_batch(batch)
+                file.write(COMPLETE)
+        except OSError:
+            return  # the child has gone, and whoever reads its answers sees that
+        except BaseException as error:  # noqa: BLE001 - told to whoever asked for the statement
+            self.error = error
+        finally:
+            closing = getattr(self._rows, "close", None)
+            if closing is not None:
+                closing()
+
+    def close(self) -> None:
+        """The child needs no more: a write that waits for it fails."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is closed already

@@ -1,0 +1,148 @@
+"""Which tables a SELECT names, and which of their columns it may need: read from DuckDB's own tree of the statement.
+
+A column that is asked for in vain costs time and changes nothing, so where a name could mean a column it counts as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import orjson
+
+from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
+
+STATEMENT_MAX = 100_000
+"""Characters of a statement."""
+
+TABLES_MAX = 32
+"""Tables of a statement."""
+
+COMPLETE = b"k"
+"""What follows a table's stream when it is whole: to Arrow one that was cut off between two batches is complete."""
+
+SCHEMAS = ("queue", "topic", "sow", "view")
+"""What may stand before the name of a table."""
+
+TEXT, JSON = "text", "json"
+MADE = (TEXT, JSON)
+"""Columns that every table has by name: the body as text, and as JSON; NULL where it is not."""
+
+SPECIAL = ('"tables"', '"databases"', "__show_tables_expanded")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A table of the statement.  `schema` is empty where the statement gives none."""
+
+    schema: str
+    name: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a SELECT reads.  `columns`: lower-case names; None for all of them."""
+
+    uses: tuple[Use, ...]
+    columns: frozenset[str] | None
+    lists_tables: bool = False
+
+    def plain(self) -> dict[str, object]:
+        """As JSON holds it."""
+        return {
+            "uses": [[use.schema, use.name, use.times] for use in self.uses],
+            "columns": None if self.columns is None else sorted(self.columns),
+            "lists_tables": self.lists_tables,
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Statement:
+        """The inverse."""
+        columns = plain["columns"]
+        return cls(
+            tuple(Use(*one) for one in plain["uses"]),
+            None if columns is None else frozenset(columns),
+            bool(plain["lists_tables"]),
+        )
+
+
+def examine(connection: Any, sql: str) -> Statement:
+    """What a statement reads.  InvalidArgument with DuckDB's own words, or for what is no single SELECT."""
+    if len(sql) > STATEMENT_MAX:
+        raise InvalidArgument(f"the statement has {len(sql)} characters, and {STATEMENT_MAX} are allowed")
+    if not sql.strip().strip(";"):
+        raise InvalidArgument("the statement is empty: give a SELECT")
+    [[text]] = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    tree = cast("dict[str, Any]", orjson.loads(text))
+    if tree["error"]:
+        raise InvalidArgument(_refused(str(tree.get("error_message") or "it cannot be read"), tree))
+    if len(tree["statements"]) != 1:
+        raise InvalidArgument(f"{len(tree['statements'])} statements were given: one SELECT at a time")
+    return _statement(tree["statements"][0])
+
+
+def _refused(message: str, tree: Mapping[str, Any]) -> str:
+    if "Only SELECT" in message:
+        return "only SELECT is possible: a query looks and changes nothing"
+    place = tree.get("position")
+    return f"the statement cannot be read: {message}" + (f" (at character {place})" if place else "")
+
+
+def _statement(tree: Mapping[str, Any]) -> Statement:
+    counts = dict[tuple[str, str], int]()
+    names, aliases, defined = set[str](), set[str](), set[str]()
+    all_columns = lists = False
+    for node in _nodes(tree):
+        kind = node.get("type")
+        if kind == "BASE_TABLE":
+            if node.get("catalog_name"):
+                raise InvalidArgument(
+                    f"{node['catalog_name']}.{node['schema_name']}.{node['table_name']}: a table is a name, or one of "
+                    "queue.name, topic.name, sow.name and view.name"
+                )
+            place = str(node["schema_name"]), str(node["table_name"])
+            counts[place] = counts.get(place, 0) + 1
+            aliases |= {str(node["table_name"]).lower(), str(node.get("alias") or "").lower()}
+        elif kind == "SHOW_REF":
+            if str(node.get("table_name")) in SPECIAL:
+                lists = True
+            elif node.get("query") is None:
+                place = "", str(node["table_name"]).strip('"')
+                counts[place] = counts.get(place, 0) + 1
+            all_columns = True
+        elif kind == "COLUMN_REF":
+            parts = [str(part).lower() for part in node["column_names"]]
+            names.update(parts)
+            all_columns = all_columns or (len(parts) == 1 and parts[0] in aliases)
+        elif kind == "STAR":
+            all_columns = True
+        elif kind == "JOIN":
+            names |= {str(one).lower() for one in node.get("using_columns") or ()}
+            all_columns = all_columns or "NATURAL" in str(node.get("ref_type"))
+        for one in cast("dict[str, Any]", node.get("cte_map") or {}).get("map") or ():
+            defined.add(str(one["key"]).lower())
+        if kind == "RECURSIVE_CTE_NODE":
+            defined.add(str(node.get("cte_name")).lower())
+    # Whole rows by the name of their table: `SELECT t FROM orders t`, wherever the tree has it.
+    all_columns = all_columns or bool(names & (aliases - {""}))
+    uses = [
+        Use(schema, name, times) for (schema, name), times in counts.items() if schema or name.lower() not in defined
+    ]
+    if len(uses) > TABLES_MAX:
+        raise InvalidArgument(f"the statement names {len(uses)} tables, and {TABLES_MAX} are allowed")
+    return Statement(tuple(uses), None if all_columns else frozenset(names), lists)
+
+
+def _nodes(value: object) -> Iterator[Mapping[str, Any]]:
+    """Every object of the tree, the outer before the inner."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            node = cast("dict[str, Any]", one)
+            yield node
+            waiting.extend(reversed(list(node.values())))
+        elif isinstance(one, list):
+            waiting.extend(reversed(cast("list[object]", one)))
