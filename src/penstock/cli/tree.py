@@ -29,6 +29,7 @@ def whole() -> typer.Typer:
         logs,
         messages,
         policies,
+        querying,
         queues,
         replaying,
         single,
@@ -39,7 +40,7 @@ def whole() -> typer.Typer:
     )
 
     app = _empty()
-    for family in (serving, converting, messages, replaying, topics, tools, backups, policies):
+    for family in (serving, converting, messages, replaying, topics, querying, tools, backups, policies):
         family.add_to(app)
     waiting.add_to(queues.app)
     app.add_typer(queues.app, name="queue")

@@ -142,8 +142,17 @@ class Doors:
         self._flight = door
         return door.listen(HOST, port)[1]
 
+    @property
+    def flight(self) -> FlightDoor:
+        """The Flight door; Unavailable before it is open."""
+        if self._flight is None:
+            raise Unavailable("the flight door is not open")
+        return self._flight
+
     def _open_http(self, port: int) -> int:
         from penstock.server.http.door import HttpDoor
+
+        self.open("flight")  # it runs what HTTP is asked in SQL
 
         door = self._http = HttpDoor(cast("Server", self), __version__)  # it reads the attributes above, no more
         return self._await(door.listen(HOST, port))[1]

@@ -11,8 +11,21 @@ from penstock.server.http.messages import Messages
 from penstock.server.http.own import Own
 from penstock.server.http.people import People
 from penstock.server.http.policies import Policies
+from penstock.server.http.queries import Querying
 from penstock.server.http.topology import Topology
-from penstock.wire.http import bindings, definitions, exchanges, health, links, messages, own, people, policies, vhosts
+from penstock.wire.http import (
+    bindings,
+    definitions,
+    exchanges,
+    health,
+    links,
+    messages,
+    own,
+    people,
+    policies,
+    query,
+    vhosts,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from penstock.server.app import Server
@@ -37,5 +50,6 @@ def rows_of(server: Server, facts: Facts) -> list[Row]:
         *policies.rows(ruling, everybody),
         *definitions.rows(facts, Definitions(server, facts, waits, topology, everybody, ruling)),
         *own.rows(Own(server, facts, waits)),
+        *query.rows(Querying(server, facts, waits)),
         *health.rows(facts, topology, talk),
     ]

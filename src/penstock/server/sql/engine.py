@@ -78,21 +78,22 @@ class Engine:
                 return
             self._kept(fed, kept, f"*, try(decode(body)) AS {TEXT}")
             text = f"CASE WHEN json_valid({TEXT}) THEN {TEXT}::JSON END"
-            columns = [quoted(name) for name in schema.names]
-            wanted = statement.columns
-            columns += [name for name in (TEXT,) if wanted is not None and name in wanted]
-            columns += [f"{text} AS {JSON}" for name in (JSON,) if wanted is not None and name in wanted]
-            taken = {*schema.names, *MADE}
-            fields = {
-                name: kind for name, kind in self._fields(kept, text, wanted).items() if name.lower() not in taken
-            }
+            asked, taken = statement.columns, {*schema.names, *MADE}
+            found = self._fields(kept, text, None if statement.whole else asked)
+            fields = {name: kind for name, kind in found.items() if name.lower() not in taken}
+            hidden = {"body"} if fields and "body" not in asked else set[str]()
+            columns = [quoted(name) for name in schema.names if name not in hidden]
+            columns += [name for name in (TEXT,) if name in asked]
+            columns += [f"{text} AS {JSON}" for name in (JSON,) if name in asked]
+            source = kept
             if fields:
                 shape = orjson.dumps(fields).decode().replace("'", "''")
-                inner = f"(SELECT *, json_transform({text}, '{shape}') AS fields FROM {kept})"
+                source = f"(SELECT *, json_transform({text}, '{shape}') AS fields FROM {kept})"
                 columns += [f"fields.{quoted(name)} AS {quoted(name)}" for name in fields]
-                self._view(use, inner, columns)
-            else:
-                self._view(use, kept, columns)
+            elif asked and len(statement.uses) == 1 and self._is_empty(kept):
+                # What no message has yet is NULL, not a mistake: a query of an empty queue has no rows, or zeros.
+                columns += [f"NULL AS {quoted(name)}" for name in sorted(asked - taken - {use.name.lower()})]
+            self._view(use, source, columns)
         except duckdb.Error as error:
             raise told(error) from None
         finally:
@@ -153,6 +154,9 @@ class Engine:
         [row] = self._db.execute(f"SELECT {highest} FROM {inner}").fetchall()
         return {name for name, beyond in zip(names, row, strict=True) if beyond}
 
+    def _is_empty(self, kept: str) -> bool:
+        return not self._db.execute(f"SELECT 1 FROM {kept} LIMIT 1").fetchall()
+
     def _do(self, sql: str) -> None:
         try:
             self._db.execute(sql).fetchall()
@@ -175,4 +179,8 @@ def told(error: Exception) -> PenstockError:
             "the statement needs more than sql.memory and sql.spill allow: read less, or allow more in the settings "
             f"({text.splitlines()[0][:200]})"
         )
+    kind, colon, rest = text.partition(": ")
+    text = rest if colon and kind.endswith("Error") else text
+    if text.startswith("Referenced column"):
+        text += "\nA field of the bodies is a column when at least one message there has it."
     return InvalidArgument(text[:1000])

@@ -103,7 +103,7 @@ class Queries:
         engine = self._handover.engine
 
         def work() -> list[Found]:
-            return [find(engine, vhost, use, statement.columns) for use in statement.uses]
+            return [find(engine, vhost, use, statement) for use in statement.uses]
 
         return self._handover.call(work, caller.gone, durable=False)
 

@@ -43,29 +43,27 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a SELECT reads.  `columns`: lower-case names; None for all of them."""
+    """What a SELECT reads.  `columns`: lower-case names that may be columns; `whole`: all of a table are wanted too."""
 
     uses: tuple[Use, ...]
-    columns: frozenset[str] | None
+    columns: frozenset[str] = frozenset()
+    whole: bool = False
     lists_tables: bool = False
 
     def plain(self) -> dict[str, object]:
         """As JSON holds it."""
         return {
             "uses": [[use.schema, use.name, use.times] for use in self.uses],
-            "columns": None if self.columns is None else sorted(self.columns),
+            "columns": sorted(self.columns),
+            "whole": self.whole,
             "lists_tables": self.lists_tables,
         }
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Statement:
         """The inverse."""
-        columns = plain["columns"]
-        return cls(
-            tuple(Use(*one) for one in plain["uses"]),
-            None if columns is None else frozenset(columns),
-            bool(plain["lists_tables"]),
-        )
+        uses = tuple(Use(*one) for one in plain["uses"])
+        return cls(uses, frozenset(plain["columns"]), plain["whole"], plain["lists_tables"])
 
 
 def examine(connection: Any, sql: str) -> Statement:
@@ -132,7 +130,7 @@ def _statement(tree: Mapping[str, Any]) -> Statement:
     ]
     if len(uses) > TABLES_MAX:
         raise InvalidArgument(f"the statement names {len(uses)} tables, and {TABLES_MAX} are allowed")
-    return Statement(tuple(uses), None if all_columns else frozenset(names), lists)
+    return Statement(tuple(uses), frozenset(names), all_columns, lists)
 
 
 def _nodes(value: object) -> Iterator[Mapping[str, Any]]:

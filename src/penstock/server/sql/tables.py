@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.dataclass import dataclass
-from penstock.server.sql.statement import MADE, SCHEMAS, Use
+from penstock.server.sql.statement import MADE, SCHEMAS, Statement, Use
 from penstock.wire.flight.schemas import MESSAGES, RECORDS
 from penstock.wire.flight.tickets import STATES, QueueContent, Replay, Sow
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
 
-QUEUE = ("lsn", "topic", "time", "state", "attempt", "priority", "headers", "body")
-TOPIC = ("lsn", "topic", "time", "priority", "headers", "body")
-SOW = ("sow_key", "lsn", "topic", "time", "headers", "body")
-VIEW = ("sow_key", "body")
-"""Columns of `SELECT *`, before the fields of the bodies."""
+QUEUE = ("lsn", "time", "state", "attempt", "body")
+TOPIC = ("lsn", "topic", "time", "body")
+SOW = ("lsn", "time", "body")
+VIEW = ("body",)
+"""Columns of `SELECT *`, before the fields of the bodies; the bodies themselves are left out where they have fields."""
 
 UNSHOWN = frozenset({"properties"})
 """Columns in our own encoding, which SQL could make nothing of."""
@@ -42,21 +42,21 @@ class Found:
     sure: bool = True
 
 
-def find(engine: Engine, vhost: str, use: Use, asked: frozenset[str] | None) -> Found:
-    """The read of a name; on the loop.  `asked`: names of columns, None for all.  NotFound, InvalidArgument."""
+def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found:
+    """The read of a name; on the loop.  NotFound, InvalidArgument."""
     schema, name = use.schema.lower(), use.name
     if schema and schema not in SCHEMAS:
         raise InvalidArgument(f"{use.schema}.{name}: before the dot stands one of {', '.join(SCHEMAS)}")
     exchange, key = place(engine, vhost, name)
     if schema in ("", "queue") and engine.core.find_queue(vhost, name) is not None:
-        return Found(use, QueueContent(name, vhost, STATES, columns=columns(QUEUE, MESSAGES.names, asked)))
+        return Found(use, QueueContent(name, vhost, STATES, columns=columns(QUEUE, MESSAGES.names, statement)))
     if schema in ("", "view") and not exchange and engine.views.shown(vhost, name) is not None:
-        return Found(use, Sow(name, "", vhost, columns=columns(VIEW, RECORDS.names, asked)))
+        return Found(use, Sow(name, "", vhost, columns=columns(VIEW, RECORDS.names, statement)))
     if schema in ("", "sow") and (vhost, exchange, key) in engine.core.sows.by_name:
-        return Found(use, Sow(key, exchange, vhost, columns=columns(SOW, RECORDS.names, asked)))
+        return Found(use, Sow(key, exchange, vhost, columns=columns(SOW, RECORDS.names, statement)))
     if schema in ("", "topic"):
         shown = [one for one in MESSAGES.names if one not in ("state", "attempt")]
-        read = Replay(key, exchange=exchange, vhost=vhost, columns=columns(TOPIC, shown, asked))
+        read = Replay(key, exchange=exchange, vhost=vhost, columns=columns(TOPIC, shown, statement))
         return Found(use, read, bool(schema) or (vhost, exchange, key) in engine.core.topology.topics)
     raise missing(engine, vhost, use)
 
@@ -69,12 +69,11 @@ def place(engine: Engine, vhost: str, name: str) -> tuple[str, str]:
     return "", name
 
 
-def columns(usual: Iterable[str], possible: Iterable[str], asked: frozenset[str] | None) -> tuple[str, ...]:
-    """The columns to read: the usual ones, or those asked for; bodies where a name may be one of their fields."""
-    there = [name for name in possible if name not in UNSHOWN]
-    if asked is None:
-        return tuple(name for name in usual if name in there)
-    chosen = [name for name in there if name in asked]
+def columns(usual: Iterable[str], possible: Iterable[str], statement: Statement) -> tuple[str, ...]:
+    """The columns to read: those that are named, for `*` the usual ones, and bodies where a name may be a field."""
+    there, asked = [name for name in possible if name not in UNSHOWN], statement.columns
+    chosen = list(usual) if statement.whole else []
+    chosen += [name for name in there if name in asked and name not in chosen]
     if "body" not in chosen and (asked - set(there) or asked & set(MADE)):
         chosen.append("body")
     return tuple(chosen) or ("lsn" if "lsn" in there else there[0],)

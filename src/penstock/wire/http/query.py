@@ -1,0 +1,60 @@
+"""`POST /api/query`: a SELECT over queues, topics and views, answered as JSON or as an Arrow stream.
+
+{"sql": "SELECT ...", "vhost": "/"}
+-> {"columns": [{"name", "type"}], "rows": [[...]], "row_count": n}
+-> with `accept: application/vnd.apache.arrow.stream`: an Arrow IPC stream
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from starlette.responses import Response, StreamingResponse
+
+from penstock.errors import InvalidArgument
+from penstock.wire.http.answers import HEADERS, json_response
+from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+ROWS_MOST = 100_000
+"""Rows of an answer in JSON, which is made whole in memory."""
+
+
+class Querying(Protocol):
+    """What these paths ask of the server.  Both raise what is refused."""
+
+    async def rows(self, user: str, vhost: str, sql: str, most: int) -> Mapping[str, object]:
+        """`columns`, `rows` and `row_count` of a statement.  InvalidArgument for more rows than that."""
+        ...
+
+    async def stream(self, user: str, vhost: str, sql: str) -> Iterator[bytes]:
+        """The result as an Arrow IPC stream; it is read in a thread."""
+        ...
+
+
+def rows(querying: Querying) -> Sequence[Row]:
+    """The path."""
+    doors = _Querying(querying)
+    return (Row("POST", "/api/query", doors.query, "A SELECT over queues, topics and views", MANAGEMENT, "sql vhost"),)
+
+
+class _Querying:
+    """The handler."""
+
+    def __init__(self, querying: Querying) -> None:
+        self._querying = querying
+
+    async def query(self, ask: Ask) -> Response:
+        """As the `accept` header says."""
+        fields = await ask.fields()
+        for name in fields.values:
+            if name not in ("sql", "vhost"):
+                raise InvalidArgument(f"unknown field {name!r}, not one of sql, vhost")
+        sql, vhost = fields.text("sql"), fields.text("vhost", "/")
+        if ARROW in ask.request.headers.get("accept", ""):
+            return StreamingResponse(
+                await self._querying.stream(ask.user, vhost, sql), headers=HEADERS, media_type=ARROW
+            )
+        return json_response(await self._querying.rows(ask.user, vhost, sql, ROWS_MOST))
