@@ -134,11 +134,12 @@ class Doors:
         return self._await(self.amqp.listen(HOST, port))[1]
 
     def _open_flight(self, port: int) -> int:
+        from penstock.server.app import flight_limits
         from penstock.server.flight.door import FlightDoor
 
-        vhosts = self.accounts.vhosts
+        vhosts, limits = self.accounts.vhosts, flight_limits(self.settings)
         wake = self.loop.call_soon_threadsafe
-        door = self.run(lambda: FlightDoor(self.engine, self.users, vhosts, self._disk, wake=wake))
+        door = self.run(lambda: FlightDoor(self.engine, self.users, vhosts, self._disk, wake=wake, limits=limits))
         self._flight = door
         return door.listen(HOST, port)[1]
 

@@ -1,11 +1,12 @@
-"""The SQL process: `python -m penstock.server.sql.child FD`, one statement long.
+"""The SQL process: `python -m penstock.server.sql.child FD`, one statement after another.
 
     in   {"sql", "memory", "spill", "folder", "threads"}
     out  {"statement": ...}                     the tables it names
     in   {"tables": [[schema, name, times]]}    and then one socket a table, with an Arrow stream and `COMPLETE`
-    out  {"schema": true} + schema, batches, {"end": {}}, or {"error": ...} at any time
+    out  {"schema": true} + schema, batches, {"end": {}}; or {"error": ...} at any time
 
-It ends with the statement, or when the server closes the socket.
+Instead of tables there may be {"enough": true}.  Each statement has a database of its own, which goes with it.  The
+process ends when the server closes the socket.
 """
 
 from __future__ import annotations
@@ -31,22 +32,21 @@ class Cut(Exception):
 
 
 def main() -> None:
-    """Answer one statement; never returns."""
+    """Answer statements; never returns."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     os.nice(5)
     sock = socket.socket(fileno=int(sys.argv[1]))
     try:
-        serve(sock)
+        while True:
+            try:
+                serve(sock)
+            except frames.Ended:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told
+                frames.send(sock, {"error": encoded(error)})
     except frames.Ended:
-        pass  # nobody waits any more
-    except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told
-        try:
-            frames.send(sock, {"error": encoded(error)})
-        except frames.Ended:
-            pass
-    sys.stderr.flush()
-    os._exit(0)
+        os._exit(0)  # nobody waits any more
 
 
 def encoded(error: Exception) -> dict[str, object]:
@@ -67,16 +67,26 @@ def serve(sock: socket.socket) -> None:
         raise frames.Ended
     bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"])
     engine = Engine(bounds)
-    statement = engine.examine(head["sql"])
+    try:
+        answer_to(sock, engine, head["sql"])
+    finally:
+        engine.close()
+
+
+def answer_to(sock: socket.socket, engine: Engine, sql: str) -> None:
+    """The tables, and then the rows."""
+    statement = engine.examine(sql)
     frames.send(sock, {"statement": statement.plain()})
     answer, _ = frames.receive(sock)
     if answer is None:
         raise frames.Ended
+    if "enough" in answer:
+        return
     fed = [socket.socket(fileno=fd) for fd in received(sock, len(answer["tables"]))]
     for named, stream in zip(answer["tables"], fed, strict=True):
         schema, batches = table(stream)
         engine.table(Use(*named), statement, schema, batches)
-    schema, rows = engine.run(head["sql"])
+    schema, rows = engine.run(sql)
     frames.send(sock, {"schema": True}, memoryview(schema.serialize()))
     for batch in rows:
         frames.send(sock, None, memoryview(batch.serialize()))

@@ -58,6 +58,10 @@ class Engine:
             self._do(f"CREATE SCHEMA {schema}")
         self._number = 0
 
+    def close(self) -> None:
+        """Let go of everything."""
+        self._db.close()
+
     def examine(self, sql: str) -> Statement:
         """What the statement reads.  InvalidArgument when it cannot be read."""
         try:
@@ -78,8 +82,9 @@ class Engine:
                 return
             self._kept(fed, kept, f"*, try(decode(body)) AS {TEXT}")
             text = f"CASE WHEN json_valid({TEXT}) THEN {TEXT}::JSON END"
+            whole = f"CASE WHEN json_valid({TEXT}) AND json_type({TEXT}) = 'OBJECT' THEN {TEXT}::JSON END"
             asked, taken = statement.columns, {*schema.names, *MADE}
-            found = self._fields(kept, text, None if statement.whole else asked)
+            found = self._fields(kept, whole, None if statement.whole else asked)
             fields = {name: kind for name, kind in found.items() if name.lower() not in taken}
             hidden = {"body"} if fields and "body" not in asked else set[str]()
             columns = [quoted(name) for name in schema.names if name not in hidden]
@@ -88,7 +93,7 @@ class Engine:
             source = kept
             if fields:
                 shape = orjson.dumps(fields).decode().replace("'", "''")
-                source = f"(SELECT *, json_transform({text}, '{shape}') AS fields FROM {kept})"
+                source = f"(SELECT *, json_transform({whole}, '{shape}') AS fields FROM {kept})"
                 columns += [f"fields.{quoted(name)} AS {quoted(name)}" for name in fields]
             elif asked and len(statement.uses) == 1 and self._is_empty(kept):
                 # What no message has yet is NULL, not a mistake: a query of an empty queue has no rows, or zeros.
@@ -140,19 +145,20 @@ class Engine:
                 # SQL's names have no case: the first of two stays, and `json` has both.
                 seen.add(name.lower())
                 out[name] = kind
-        whole = [name for name, kind in out.items() if kind == "UBIGINT"]
+        whole = [name for name, kind in out.items() if kind in ("UBIGINT", "HUGEINT")]
         large = self._beyond_signed(kept, text, whole)
         return out | {name: "HUGEINT" if name in large else "BIGINT" for name in whole}
 
     def _beyond_signed(self, kept: str, text: str, names: list[str]) -> set[str]:
-        """Of fields of whole numbers from 0 on, those that have one that a signed number cannot be."""
+        """Of fields of whole numbers, those with one that 64 bits cannot hold; of two signs DuckDB makes 128 bits."""
         if not names:
             return set()
-        shape = orjson.dumps(dict.fromkeys(names, "UBIGINT")).decode().replace("'", "''")
-        highest = ", ".join(f"max(fields.{quoted(name)}) > {2**63 - 1}" for name in names)
+        shape = orjson.dumps(dict.fromkeys(names, "HUGEINT")).decode().replace("'", "''")
+        columns = [f"fields.{quoted(name)}" for name in names]
+        beyond = ", ".join(f"max({one}) > {2**63 - 1} OR min({one}) < {-(2**63)}" for one in columns)
         inner = f"(SELECT json_transform({text}, '{shape}') AS fields FROM {kept})"
-        [row] = self._db.execute(f"SELECT {highest} FROM {inner}").fetchall()
-        return {name for name, beyond in zip(names, row, strict=True) if beyond}
+        [row] = self._db.execute(f"SELECT {beyond} FROM {inner}").fetchall()
+        return {name for name, large in zip(names, row, strict=True) if large}
 
     def _is_empty(self, kept: str) -> bool:
         return not self._db.execute(f"SELECT 1 FROM {kept} LIMIT 1").fetchall()

@@ -1,6 +1,6 @@
-"""SQL children as the server holds them: one a statement, and one more that is warm while statements come.
+"""SQL children as the server holds them: one for each statement that runs, and one that waits for the next.
 
-A child that has imported everything waits for the next statement, so that only the first one of a while pays for it.
+A child whose statement came to its end takes another one; any other is killed with what it does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Child:
                 ours.close()
                 raise Unavailable(f"no process for a statement can be started: {error.strerror}") from None
         self.sock = ours
-        self.made = time.monotonic()
+        self.idle_since = time.monotonic()
 
     @property
     def lives(self) -> bool:
@@ -73,7 +73,7 @@ class Children:
         self._closed = False
 
     def take(self) -> Child:
-        """A child for one statement, whose end is the caller's.  PreconditionFailed without duckdb."""
+        """A child for one statement; give it `back`, or end it.  PreconditionFailed without duckdb."""
         from importlib.util import find_spec
 
         if find_spec("duckdb") is None:
@@ -88,18 +88,20 @@ class Children:
             child.end()
         return Child()
 
-    def warm(self) -> None:
-        """Have a child ready for the next statement."""
+    def back(self, child: Child) -> None:
+        """A child is done with its statement: it waits for the next, if none does so already."""
+        child.idle_since = time.monotonic()
         with self._lock:
-            if self._closed or self._warm is not None:
+            if not self._closed and self._warm is None and child.lives:
+                self._warm = child
                 return
-            self._warm = Child()
+        child.end()
 
     def beat(self) -> None:
         """Once a second: a child that nobody needed goes."""
         with self._lock:
             child = self._warm
-            if child is None or time.monotonic() - child.made < self._idle_s:
+            if child is None or time.monotonic() - child.idle_since < self._idle_s:
                 return
             self._warm = None
         child.end()

@@ -119,8 +119,10 @@ class Queries:
         return found if rights is None else [one for one in found if _readable(rights, vhost, *one)]
 
     def scratch(self) -> Path:
-        """A folder for one statement; it is made when it is needed."""
-        return self._folder / uuid4().hex
+        """A new folder for one statement."""
+        folder = self._folder / uuid4().hex
+        folder.mkdir(parents=True)
+        return folder
 
     def left(self) -> None:
         """A statement has ended."""
@@ -161,6 +163,8 @@ class Query(Iterator[pa.RecordBatch]):
         self._until = until
         self._scratch = queries.scratch()
         self._feeds: list[Feed] = []
+        self._waits = False  # the child wants to know its tables
+        self._done = False  # the child can take another statement
         self._schema: pa.Schema | None = None
         self._listed: Iterator[pa.RecordBatch] = iter(())
         self._child = queries.children.take()
@@ -179,10 +183,12 @@ class Query(Iterator[pa.RecordBatch]):
         }
         self._send(child, request)
         statement = Statement.of(self._answer()["statement"])
+        self._waits = True
         if statement.lists_tables:
             return self._listing()
         found = self._queries.resolve(self._caller, self._vhost, statement)
         tables = [self._rows(one) for one in found]
+        self._waits = False
         self._send(child, {"tables": [[one.use.schema, one.use.name, one.use.times] for one in found]})
         for schema, rows in tables:
             ours, theirs = socket.socketpair()
@@ -225,6 +231,7 @@ class Query(Iterator[pa.RecordBatch]):
             raise
         if head is None and self._schema is not None:
             return pa.ipc.read_record_batch(pa.py_buffer(payload), self._schema)
+        self._done = head is not None and "end" in head
         self.close()
         raise StopIteration
 
@@ -240,6 +247,7 @@ class Query(Iterator[pa.RecordBatch]):
             raise self._why() from None
         if head is not None and "error" in head:
             error = head["error"]
+            self._done = True
             raise self._why() if "cut" in error else error_from(error)
         return head, payload
 
@@ -272,13 +280,21 @@ class Query(Iterator[pa.RecordBatch]):
         child, self._child = self._child, None
         if child is None:
             return
-        child.end()
         for feed in self._feeds:
             feed.close()
+        if self._waits:  # for tables, which will not come
+            try:
+                frames.send(child.sock, {"enough": True})
+                self._done = True
+            except frames.Ended:
+                pass  # it has died, and goes below
+        if self._done:
+            self._queries.children.back(child)
+        else:
+            child.end()
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._queries.running -= 1
         self._queries.left()
-        self._queries.children.warm()
 
     def close(self) -> None:
         """End it, whether it has come to its end or not; twice does no harm."""

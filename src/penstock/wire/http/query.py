@@ -7,16 +7,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, Unavailable
 from penstock.wire.http.answers import HEADERS, json_response
 from penstock.wire.http.routes import MANAGEMENT, Ask, Row
 
 ARROW = "application/vnd.apache.arrow.stream"
+
+T = TypeVar("T")
+
+LOOK_S = 0.25
+"""How often a wait looks whether the client still waits."""
 
 ROWS_MOST = 100_000
 """Rows of an answer in JSON, which is made whole in memory."""
@@ -54,7 +61,19 @@ class _Querying:
                 raise InvalidArgument(f"unknown field {name!r}, not one of sql, vhost")
         sql, vhost = fields.text("sql"), fields.text("vhost", "/")
         if ARROW in ask.request.headers.get("accept", ""):
-            return StreamingResponse(
-                await self._querying.stream(ask.user, vhost, sql), headers=HEADERS, media_type=ARROW
-            )
-        return json_response(await self._querying.rows(ask.user, vhost, sql, ROWS_MOST))
+            pieces = await while_asked(ask.request, self._querying.stream(ask.user, vhost, sql))
+            return StreamingResponse(pieces, headers=HEADERS, media_type=ARROW)
+        found = self._querying.rows(ask.user, vhost, sql, ROWS_MOST)
+        return json_response(await while_asked(ask.request, found))
+
+
+async def while_asked(request: Request, work: Coroutine[object, object, T]) -> T:
+    """The result of a work that may be long; it is cancelled when the client goes, which a handler is not told."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
+            if await request.is_disconnected():
+                raise Unavailable("the client is gone")
+        return task.result()
+    finally:
+        task.cancel()
