@@ -57,7 +57,7 @@ class BodyParser:
             try:
                 if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
                     out[name] = numbers(values, field.type)
-                elif convert is _text or convert is _flag:
+                elif convert is not None and convert in (_text, _flag):
                     out[name] = _alike(values, convert, field.type)
                 elif convert is not None:
                     out[name] = pa.array([None if v is None else convert(v) for v in values], field.type)
@@ -91,7 +91,7 @@ def objects(texts: Sequence[Any], errors: list[str | None]) -> list[dict[str, An
                 errors[place] = f"JSON, but no object: {type(row).__name__}"
         except ValueError as wrong:
             errors[place] = f"no JSON: {wrong}"
-        rows.append({} if errors[place] is not None else row)
+        rows.append(cast("dict[str, Any]", row if errors[place] is None else {}))
     return rows
 
 
