@@ -177,7 +177,7 @@ def test_no_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         find_java()
 
 
-def test_a_definition_and_its_digest() -> None:
+def test_a_definition() -> None:
     given = {
         "name": "p",
         "from": {"queue": "q", "vhost": "/", "columns": "json", "max_rows": 5},
@@ -186,9 +186,10 @@ def test_a_definition_and_its_digest() -> None:
         "trigger": 5_000_000,
     }
     one = Definition.of(given)
-    assert (one.mode, one.to[1].text) == ("queue", "table out")
-    assert Definition.of({**given, "trigger": 0}).digest() == one.digest()
-    assert Definition.of({**given, "sql": "SELECT 2"}).digest() != one.digest()
+    [source] = one.inputs
+    assert (source.name, source.mode, source.text) == ("input", "queue", "queue q")
+    assert (one.to[0].text, one.to[1].text) == ("topic t", "table out")
+    assert one.stream_of(source) == one.settled_stream == "p"
     assert with_vhost("penstock://u:p@h:1/x", "a/b") == "penstock://u:p@h:1/a%2Fb"
 
 
