@@ -18,7 +18,9 @@ from penstock.server.flight.sinks.decided import GroupLimits
 
 pytestmark = pytest.mark.conformance
 
-SMALL = FlightLimits(group=GroupLimits(group_bytes=2_000, chunk_bytes=4_000, chunk_rows=50))
+SMALL = FlightLimits(
+    group=GroupLimits(group_bytes=2_000, chunk_bytes=4_000, chunk_rows=50, alike_bytes=4_000, alike_rows=50)
+)
 
 
 @pytest.fixture
@@ -182,3 +184,21 @@ def test_what_could_not_be_finished_is_not_decided(client: penstock.Client, hous
     assert client.action("sink", query="query")["batch"] is None
     assert client.action("stage_drop", stages=[made[0]])["dropped"] == 1
     assert client.action("sink_commit", query="query", batch=0, stages=[name])["stored"] == 200
+
+
+def test_many_rows_that_differ_are_decided_too_and_alike_ones_in_larger_chunks(tmp_path: Path) -> None:
+    limits = FlightLimits(group=GroupLimits(group_rows=100, chunk_rows=50, alike_rows=400))
+    with FlightHouse(tmp_path, limits) as house, penstock.connect(house.url) as client:
+        for name in ("out", "other"):
+            client.declare(name)
+        same = pa.record_batch({"body": [body(0, n) for n in range(300)]})
+        differ = same.append_column("topic", pa.array(["out", "other"] * 150))
+        made = client.stage("query", 0, 0, 0, [same], topic="out")
+        assert made is not None
+        assert client.action("sink_commit", query="query", batch=0, stages=[made[0]])["stored"] == 300
+        assert kinds(house).count(35) == 0
+        mixed = [client.stage("query", 1, part, 0, [rows], topic="out") for part, rows in enumerate((differ, same))]
+        done = client.action("sink_commit", query="query", batch=1, stages=[one[0] for one in mixed if one])
+        assert done["stored"] == 600
+        assert (kinds(house).count(35), kinds(house).count(36)) == (1, 7)
+        assert contents(client) == [body(0, n) for n in [*range(300), *range(0, 300, 2), *range(300)]]

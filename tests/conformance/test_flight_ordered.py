@@ -19,7 +19,9 @@ from penstock.server.flight.sinks.ordering import check_rising, merged
 
 pytestmark = pytest.mark.conformance
 
-SMALL = FlightLimits(group=GroupLimits(group_bytes=3_000, chunk_bytes=4_000, chunk_rows=50))
+SMALL = FlightLimits(
+    group=GroupLimits(group_bytes=3_000, chunk_bytes=4_000, chunk_rows=50, alike_bytes=4_000, alike_rows=50)
+)
 
 
 def cut(rows: list[tuple[int, str]], chance: random.Random) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from penstock.testing.settings import load
 from penstock.wire.flight.schemas import PUBLISH, Bounds
 from sim.serverkit import Life, Steps, clock, state_of
 
-LIMITS = GroupLimits(group_bytes=0, chunk_bytes=900, chunk_rows=7)
+LIMITS = GroupLimits(group_bytes=0, chunk_bytes=900, chunk_rows=7, alike_bytes=900, alike_rows=7)
 SIZES = (11, 1, 16)
 ROWS = [b"%d-%d %s" % (part, row, b"x" * (40 * row)) for part, size in enumerate(SIZES) for row in range(size)]
 

@@ -17,7 +17,7 @@ COLUMNS = "id bigint, region string, total double"
 def start(spark: Any, url: str, checkpoint: str) -> Any:
     """The query, started; it ends when everything was taken."""
     source = spark.readStream.format("penstock").option("url", url)
-    frame = source.options(queue="work", stream="killed", schema=COLUMNS, maxRowsPerTrigger=40).load()
+    frame = source.options(queue="work", stream="killed", schema=COLUMNS, maxRowsPerTrigger=80).load()
     rows = frame.selectExpr("id", "if(id % 2 = 0, 'even', 'odd') AS topic").repartition(2)
     writer = rows.writeStream.queryName("parity").format("penstock").option("url", url).option("ordered", "id")
     return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()

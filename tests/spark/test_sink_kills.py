@@ -55,7 +55,10 @@ def check(server: ServerProcess) -> None:
         assert client.action("stages")["stages"] == []
     server.stop()
     told = subprocess.run(
-        [sys.executable, "-m", "penstock", "audit", str(server.data)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "penstock", "audit", "--data", str(server.data)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert told.returncode == 0, told.stdout + told.stderr
 

@@ -35,7 +35,7 @@ class House:
         life.declare("out")
         self.handover = Handover(life.engine, life.jobs.append)
         self.stages = Stages(life.disk, life.clock, Bounds())
-        self.copier = Copier(self.handover, self.stages, life.disk, GroupLimits(chunk_rows=1))
+        self.copier = Copier(self.handover, self.stages, life.disk, GroupLimits(chunk_rows=1, alike_rows=1))
         name = self.stages.keep(
             StageInfo("query", 0, 0, 0, "out", "", "/"),
             pa.schema([PUBLISH.field("body")]),

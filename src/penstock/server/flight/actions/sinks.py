@@ -18,7 +18,7 @@ from penstock.server.flight.actions.streams import Reply, StreamActions
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
-from penstock.server.flight.sinks.decided import Chunk, chunk_publishes, chunks_of
+from penstock.server.flight.sinks.decided import Chunk, alike, chunk_publishes, chunks_of
 from penstock.server.flight.sinks.stages import Found, parts_of, stage_publishes
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.fields import Fields
@@ -173,8 +173,10 @@ class SinkActions(StreamActions):
             self.copier.finish(query, decided).wait(caller.gone)
 
     def _slow(self, uploads: Uploads) -> bool:
-        """Whether the loop would work on these rows for long in one piece: records of topics with keys."""
-        by_name = self.engine.core.sows.by_name
+        """Whether the loop would work on these rows for long in one piece: rows that differ, records of keys."""
+        by_name, limits = self.engine.core.sows.by_name, self.copier.limits
+        if sum(len(upload) for _, upload in uploads if not alike(upload)) > limits.group_rows:
+            return True
         if not by_name:
             return False
         rows = [
@@ -182,7 +184,6 @@ class SinkActions(StreamActions):
             for info, upload in uploads
             if any((info.vhost, info.exchange, name) in by_name for name in upload.names)
         ]
-        limits = self.copier.limits
         return sum(count for count, _ in rows) > (
             limits.delta_rows if any(delta for _, delta in rows) else limits.chunk_rows
         )
@@ -212,6 +213,10 @@ class SinkActions(StreamActions):
             parts = parts_of(self.stages.in_order(found))
             self.stages.hold([part.stage for part in parts])
             self._look(caller, asked, parts)
+        except BaseException:  # nothing is decided, whatever it is: the client may have left
+            self._let_go(given, parts)
+            raise
+        try:
             committed = self._handover.submit(job).wait(None)
         except (Refused, LogDamaged):
             self._let_go(given, parts)
@@ -239,7 +244,7 @@ class SinkActions(StreamActions):
         def look(chunk: Chunk) -> None:
             core.sink_look(self.engine.now(), whole, chunk_publishes(self.engine, chunk))
 
-        for chunk in chunks_of(self.copier.disk, asked.query, state, self.copier.limits):
+        for chunk in chunks_of(self.copier.disk, asked.query, state, self.copier.limits, core.sows.by_name):
             self._do(caller, partial(look, chunk), durable=False)
         self._do(caller, whole.room, durable=False)
 

@@ -100,7 +100,7 @@ class Copier:
         self._stages.hold(names)
         check_parts(self.disk, query, state)
         running: tuple[Chunk, Answer[Committed]] | None = None
-        for chunk in chunks_of(self.disk, query, state, self.limits):
+        for chunk in chunks_of(self.disk, query, state, self.limits, core.sows.by_name):
             if running is not None:
                 stored, lsn = self._done(query, batch, stored, *running)
             if self._stopping.is_set():

@@ -9,7 +9,7 @@ gone by then are left out, as rows that nobody wants are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.state.decided import DecidedPart, DecidedState
@@ -40,8 +40,11 @@ class GroupLimits:
     """How large a group of a sink may be, and the chunks of one that is larger."""
 
     group_bytes: int = 64 << 20  # of the stages' files
+    group_rows: int = 65_536  # of those that differ in topic, properties or times
     chunk_bytes: int = 2 << 20
     chunk_rows: int = 8192  # a chunk is decided in one turn of the loop
+    alike_bytes: int = 8 << 20  # the same of rows of which nothing is looked at one by one
+    alike_rows: int = 65_536
     delta_rows: int = 500  # the same of one with deltas, each of which is merged there
 
 
@@ -73,29 +76,58 @@ def _damaged(query: str, state: DecidedState, error: LogDamaged) -> LogDamaged:
     )
 
 
-def chunks_of(disk: Disk, query: str, state: DecidedState, limits: GroupLimits) -> Iterator[Chunk]:
+def alike(upload: Upload) -> bool:
+    """Whether its rows have one topic, one header and no times, so that nothing is done row by row."""
+    return (
+        upload.name_of is None
+        and isinstance(upload.properties, bytes)
+        and upload.not_before is None
+        and upload.expires_at is None
+    )
+
+
+def chunks_of(
+    disk: Disk,
+    query: str,
+    state: DecidedState,
+    limits: GroupLimits,
+    keyed: Container[tuple[str, str, str]] = (),
+) -> Iterator[Chunk]:
     """What is missing of a batch, in order; it holds about one chunk in memory.
 
-    `state` is not looked at again after the first chunk.  LogDamaged as `check_parts`.
+    `state` is not looked at again after the first chunk.  keyed: topics whose rows are looked at one by one.
+    LogDamaged as `check_parts`.
     """
     skip = state.rows
     gathered: list[Stretch] = []
     rows = size = 0
+    rows_most, bytes_most = limits.alike_rows, limits.alike_bytes  # of the chunk that is gathered
     for part in state.parts:
         if skip >= part.rows:
             skip -= part.rows
             continue
         left = part.rows - skip
-        most = limits.delta_rows if part.delta else limits.chunk_rows
+        few = limits.delta_rows if part.delta else limits.chunk_rows
         try:
             for batch in rows_of(disk, part.stage, skip):
                 for small in pieces(batch, limits.chunk_bytes):
+                    upload = read_upload(small, part.topic, _TAKEN, "stage")
+                    same = alike(upload) and (part.vhost, part.exchange, upload.names[0]) not in keyed
+                    most = limits.alike_rows if same else few
                     for a in range(0, small.num_rows, most):
-                        piece = small.slice(a, most)
-                        if rows and (rows + len(piece) > most or size + piece.nbytes > limits.chunk_bytes):
+                        piece = small
+                        if small.num_rows > most:
+                            piece = small.slice(a, most)
+                            upload = read_upload(piece, part.topic, _TAKEN, "stage")
+                        if not same:
+                            rows_most, bytes_most = min(rows_most, most), limits.chunk_bytes
+                        if rows and (rows + len(piece) > rows_most or size + piece.nbytes > bytes_most):
                             yield Chunk(rows, gathered)
                             gathered, rows, size = [], 0, 0
-                        gathered.append((part, read_upload(piece, part.topic, _TAKEN, "stage")))
+                            rows_most, bytes_most = limits.alike_rows, limits.alike_bytes
+                            if not same:
+                                rows_most, bytes_most = most, limits.chunk_bytes
+                        gathered.append((part, upload))
                         rows, size, left = rows + piece.num_rows, size + piece.nbytes, left - piece.num_rows
             if left:
                 raise LogDamaged(f"{path_of(part.stage)} has {part.rows - left} rows of {part.rows}")
@@ -142,7 +174,7 @@ def finishing(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> 
     copied, missing = 0, sum(state.total - state.rows for _, state in waiting)
     for query, state in waiting:
         logger.info("query %s: copying batch %d from row %d of %d", query, state.batch, state.rows, state.total)
-        for chunk in chunks_of(disk, query, state, limits):
+        for chunk in chunks_of(disk, query, state, limits, engine.core.sows.by_name):
             if engine.log.full:
                 left = state.total - state.rows
                 raise DiskFull(f"{left} rows of batch {state.batch} of query '{query}', which is decided, have no room")
