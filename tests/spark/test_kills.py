@@ -87,7 +87,8 @@ class Plant:
 
     def kill_driver(self) -> None:
         """Python and Java at once, as when the machine's memory is short."""
-        pid = self.supervisor.driver.pid
+        driver = self.supervisor.driver
+        pid = driver.pid if driver is not None else None
         if pid is not None:
             os.killpg(pid, signal.SIGKILL)
 

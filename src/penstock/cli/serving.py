@@ -122,8 +122,11 @@ def check_ready_file(name: str | None) -> None:
 def up(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A settings file with pipelines.")],
     ready_file: ReadyFile = None,
+    spark_log: Annotated[
+        bool, typer.Option("--spark-log", help="Spark's own log too, in driver.log under the data folder.")
+    ] = False,
 ) -> None:
-    """Run the server and its Spark pipelines, and restart what falls over.
+    """Run the server and its Spark pipelines, restart what falls over, and follow changes of the pipelines in CONFIG.
 
     Example: penstock up penstock.toml
     """
@@ -131,7 +134,13 @@ def up(
     check_ready_file(ready_file)
     from penstock.cli.supervisor import up as run
 
-    run(settings, ready_file=ready_file)
+    run(
+        settings,
+        ready_file=ready_file,
+        file=Path(config),
+        reload=lambda: read_settings(config, {}),
+        spark_log=spark_log,
+    )
 
 
 def check(

@@ -1,7 +1,8 @@
-"""`penstock up`: the server and the driver of its pipelines as two processes, each started again when it dies.
+"""`penstock up`: the server and the drivers of its pipelines as processes, each started again when it dies.
 
-The server comes first; when it is started again it keeps its addresses, and the pipelines wait for it.  The driver's
-own output, with whatever Spark prints, goes to `<data>/spark/driver.log`.  A stop ends the pipelines first, then the
+The server comes first; when it is started again it keeps its addresses, and the pipelines wait for it.  A driver's
+own output, with whatever Spark prints, goes to `<data>/spark/driver.log`.  Pipelines with resources of their own have a
+driver of their own.  When the settings file changes, so do the pipelines.  A stop ends the pipelines first, then the
 server.
 """
 
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.cli.hosting import parcel
+from penstock.cli.jobs import SHARED, address_of, folder_of, groups, job, write_job
+from penstock.cli.jobs import login as login
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.java import find_java
-from penstock.spark.pipelines.definition import with_vhost
 
 Say = Callable[[str], object]
 
@@ -32,6 +34,9 @@ READY_S = 600.0
 PAUSE_S = (0.1, 10.0)
 CALM_S = 60.0
 """A process that has run for so long starts again at once when it dies."""
+
+LOOK_AT_FILE_S = 1.0
+"""How often the settings file is looked at."""
 
 STOP_S = (20.0, 120.0)
 """How long the driver and the server may take to stop before they are killed."""
@@ -146,20 +151,32 @@ class Supervisor:
         say: Say = say_aloud,
         driver: Sequence[str] = DRIVER,
         pause: tuple[float, float] = PAUSE_S,
+        file: Path | None = None,
+        reload: Callable[[], Any] | None = None,
+        spark_log: bool = False,
     ) -> None:
-        """`settings`: `config.settings.Settings`.  `driver`: the command that runs a job file."""
-        self.settings = settings
+        """`settings`: `config.settings.Settings`.  `driver`: the command that runs a job file.
+
+        file, reload: where the settings came from, and how they are read again when it changes.
+        spark_log: Spark's own log goes into the drivers' files too.
+        """
+        self.settings = self.as_given = settings
         self.ready_file = ready_file
         self.say = say
         self.stopping = threading.Event()
-        data = Path(settings.server.data).absolute()
-        self.folder = Path(settings.spark.checkpoints).absolute() if settings.spark.checkpoints else data / "spark"
+        self.folder = folder_of(settings)
         self.server = Child("server", say, pause)
-        self.driver = Child("driver", say, pause)
+        self.drivers: dict[str, Child] = {}
         self.ready: dict[str, Any] | None = None
         self._driver_command = driver
         self._server_ready = self.folder / "server.json"
         self._waiting_since = 0.0
+        self._pause = pause
+        self._file, self._reload = file, reload
+        self._file_text = b"" if file is None else file.read_bytes()
+        self._looked_at_file = time.monotonic()
+        self._spark_log = spark_log
+        self._path = [str(Path.cwd()), *([str(file.absolute().parent)] if file is not None else [])]
         if settings.pipeline and settings.listen.flight is None:
             raise SettingsError("listen.flight is off, and pipelines read and write through it")
 
@@ -174,8 +191,21 @@ class Supervisor:
                 self.look()
                 self.stopping.wait(BEAT_S if self.ready is not None else 0.02)
         finally:
-            self.driver.stop(STOP_S[0])
+            self._stop_drivers(list(self.drivers))
             self.server.stop(STOP_S[1])
+
+    @property
+    def driver(self) -> Child | None:
+        """The driver of pipelines that ask for no resources of their own."""
+        return self.drivers.get(SHARED)
+
+    def _stop_drivers(self, names: Sequence[str]) -> None:
+        """All at once."""
+        stops = [threading.Thread(target=self.drivers[name].stop, args=(STOP_S[0],)) for name in names]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
 
     def look(self) -> None:
         """One round: who has died, who may start, who is ready."""
@@ -191,13 +221,50 @@ class Supervisor:
             self._start_server()
         if self.ready is None and self.server.pid is not None:
             self._look_for_ready()
-        if not self.settings.pipeline:
+        self._look_at_file()
+        for name, driver in self.drivers.items():
+            status = driver.ended()
+            if status is not None:
+                which = "the pipelines' driver" if name == SHARED else f"driver {name} of pipelines"
+                self.say(f"penstock: {which} ended ({told(status)}) and is started again")
+            if driver.due() and (self.ready is not None or driver.starts):
+                self._start_driver(name)
+
+    def _look_at_file(self) -> None:
+        """Take pipelines from the settings file when it has changed; the server keeps what it started with."""
+        now = time.monotonic()
+        if (
+            self._file is None
+            or self._reload is None
+            or self.ready is None
+            or now - self._looked_at_file < LOOK_AT_FILE_S
+        ):
             return
-        status = self.driver.ended()
-        if status is not None:
-            self.say(f"penstock: the pipelines' driver ended ({told(status)}) and is started again")
-        if self.driver.due() and (self.ready is not None or self.driver.starts):
-            self._start_driver()
+        self._looked_at_file = now
+        try:
+            text = self._file.read_bytes()
+        except OSError:
+            return  # an editor is at it
+        if text == self._file_text:
+            return
+        self._file_text = text
+        try:
+            fresh = self._reload()
+            if fresh.pipeline:
+                find_java()
+        except PenstockError as error:
+            self.say(f"penstock: the changed settings are not taken: {error}")
+            return
+        if fresh.pipeline and self.settings.listen.flight is None:
+            self.say("penstock: listen.flight is off, and pipelines read and write through it: start again with it on")
+            return
+        others = [name for name in type(fresh).model_fields if name not in ("pipeline", "spark")]
+        if any(getattr(fresh, name) != getattr(self.as_given, name) for name in others):
+            self.say("penstock: settings of the server have changed too; they hold after a restart of penstock up")
+        self.as_given = fresh
+        self.settings = self.settings.model_copy(update={"pipeline": fresh.pipeline, "spark": fresh.spark})
+        self.say("penstock: the settings have changed, and the pipelines follow")
+        self._write_jobs(str(self.ready["flight"]))
 
     def _start_server(self) -> None:
         self._server_ready.unlink(missing_ok=True)
@@ -213,8 +280,7 @@ class Supervisor:
             return
         self.ready = cast("dict[str, Any]", found)
         self._keep_addresses(self.ready)
-        if self.settings.pipeline:
-            self._write_job(str(self.ready["flight"]))
+        self._write_jobs(str(self.ready["flight"]))
         self._tell_ready()
 
     def _keep_addresses(self, ready: dict[str, Any]) -> None:
@@ -228,41 +294,38 @@ class Supervisor:
         if kept:
             self.settings = self.settings.model_copy(update={"listen": listen.model_copy(update=kept)})
 
-    @property
-    def job_file(self) -> Path:
-        """What the driver reads; it holds a password and is ours alone to read."""
-        return self.folder / "driver.json"
+    def job_file(self, name: str = SHARED) -> Path:
+        """What a driver reads; it holds a password and is ours alone to read."""
+        return self.folder / (f"{SHARED}.json" if name == SHARED else f"{SHARED}-{name}.json")
 
-    def _write_job(self, flight: str) -> None:
-        settings = self.settings
-        user, password = login(settings)
-        host, _, port = flight.rpartition(":")
-        if host in ("0.0.0.0", "[::]", "::"):
-            host = "127.0.0.1"
-        job = {
-            "url": with_vhost(f"penstock://{host}:{port}", "/"),
-            "user": user,
-            "password": password,
-            "folder": str(self.folder),
-            "master": settings.spark.master,
-            "memory": f"{max(256, settings.spark.memory >> 20)}m",
-            "conf": dict(settings.spark.conf),
-            "pipelines": [one.model_dump(mode="json", by_alias=True) for one in settings.pipeline],
-        }
-        aside = self.job_file.with_suffix(".part")
-        aside.unlink(missing_ok=True)
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(job, file)
-        os.replace(aside, self.job_file)
+    def _write_jobs(self, flight: str) -> None:
+        """Tell each driver its pipelines; a driver that has none any more is stopped first."""
+        wanted = groups(self.settings)
+        gone = [name for name in self.drivers if name not in wanted]
+        self._stop_drivers(gone)
+        for name in gone:
+            del self.drivers[name]
+            self.job_file(name).unlink(missing_ok=True)
+        for name, pipelines in wanted.items():
+            made = job(self.settings, pipelines, name, address_of(flight), path=self._path, spark_log=self._spark_log)
+            write_job(self.job_file(name), made)
+            self.drivers.setdefault(name, Child("driver", self.say, self._pause))
 
-    def _start_driver(self) -> None:
-        self.driver.start([*self._driver_command, str(self.job_file), "--with-parent"], log=self.folder / "driver.log")
+    def _start_driver(self, name: str) -> None:
+        log = self.folder / (f"{SHARED}.log" if name == SHARED else f"{SHARED}-{name}.log")
+        self.drivers[name].start([*self._driver_command, str(self.job_file(name)), "--with-parent"], log=log)
         self._tell_ready()
 
     def _tell_ready(self) -> None:
         if self.ready is None or self.ready_file is None:
             return
-        told = {**self.ready, "pid": os.getpid(), "server_pid": self.server.pid, "driver_pid": self.driver.pid}
+        driver = self.driver
+        told = {
+            **self.ready,
+            "pid": os.getpid(),
+            "server_pid": self.server.pid,
+            "driver_pid": driver.pid if driver else None,
+        }
         aside = f"{self.ready_file}.{os.getpid()}"
         Path(aside).write_text(json.dumps(told))
         os.replace(aside, self.ready_file)
@@ -273,24 +336,21 @@ def told(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"status {status}"
 
 
-def login(settings: Any) -> tuple[str, str]:
-    """The first user of the settings: pipelines act as they."""
-    user = settings.users[0]
-    if user.password is not None:
-        return str(user.name), str(user.password.get_secret_value())
-    try:
-        return str(user.name), Path(user.password_file).read_text().splitlines()[0]
-    except (OSError, IndexError) as error:
-        raise SettingsError(f"password_file of user {user.name} cannot be read: {error}") from error
-
-
-def up(settings: Any, *, ready_file: str | None = None, say: Say = say_aloud) -> None:
+def up(
+    settings: Any,
+    *,
+    ready_file: str | None = None,
+    say: Say = say_aloud,
+    file: Path | None = None,
+    reload: Callable[[], Any] | None = None,
+    spark_log: bool = False,
+) -> None:
     """Run the server and the pipelines of the settings until SIGTERM or SIGINT.
 
     `ready_file` gets what `serve` writes, with `server_pid` and `driver_pid` beside `pid`, our own.
     Errors: SettingsError without Java; SystemExit with the server's status when its first start fails.
     """
-    supervisor = Supervisor(settings, ready_file=ready_file, say=say)
+    supervisor = Supervisor(settings, ready_file=ready_file, say=say, file=file, reload=reload, spark_log=spark_log)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: supervisor.stopping.set())
     try:

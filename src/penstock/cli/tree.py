@@ -28,6 +28,7 @@ def whole() -> typer.Typer:
         lineage,
         logs,
         messages,
+        pipelines,
         policies,
         querying,
         queues,
@@ -46,10 +47,9 @@ def whole() -> typer.Typer:
     app.add_typer(queues.app, name="queue")
     app.add_typer(single.app, name="message")
     app.add_typer(streams.app, name="stream")
+    lineage.add_to(pipelines.app)
+    app.add_typer(pipelines.app, name="pipeline")
     app.add_typer(logs.app, name="log")
-    pipeline = typer.Typer(no_args_is_help=True, help="Pipelines on Spark.")
-    lineage.add_to(pipeline)
-    app.add_typer(pipeline, name="pipeline")
     logs.add_audit_to(app)
     app.command()(version)
     app.callback()(_root)

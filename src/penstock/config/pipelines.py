@@ -17,6 +17,9 @@ from penstock.config.sections import MIB, Duration, Name, Section, Size
 ONLY = "input"
 """The name of the input of a pipeline that has one and does not name it."""
 
+RESERVED = ("driver", "scratch", "server", "status")
+"""What files beside the checkpoints are called."""
+
 InputName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
 
 Otherwise: TypeAlias = Literal["keep", "drop", "fail", "dead-letter"]
@@ -258,6 +261,8 @@ class Pipeline(Section):
 
     @model_validator(mode="after")
     def _sound(self) -> Pipeline:
+        if self.name.partition("-")[0] in RESERVED:
+            raise ValueError(f"a pipeline cannot be called {self.name!r}: files of the driver are called so")
         if (self.sql is None) == (self.python is None):
             raise ValueError("a pipeline has either sql or python")
         if self.schedule is not None and "trigger" in self.model_fields_set:

@@ -189,6 +189,7 @@ class Server:
             apply_settings(recovered.core, settings, self.engine.now)
             self.accounts.bound(recovered.core.queue_limits)
             declare_views(self.engine.views, settings)
+            self.engine.pipelines.declared = tuple(one.name for one in settings.pipeline)
             self.engine.acts.resuming.start()
             self.engine.finish_turn()
             self.progress.watch("finishing", 0, 1)

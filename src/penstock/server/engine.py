@@ -38,6 +38,7 @@ from penstock.server.filters.rating import Rates
 from penstock.server.filters.scanning import Scans
 from penstock.server.gates import Fence, Gates, at_most_once, receiver_of
 from penstock.server.napping import Nap
+from penstock.server.pipelines import PipelineReports
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
 from penstock.server.sow.present import Present
@@ -98,6 +99,7 @@ class Engine:
         self.replays = Replays(self)
         self.views = Views(self)
         self.records = Present(self)
+        self.pipelines = PipelineReports(clock)
         self.delivered = 0
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
         self._nap = Nap(clock, log)

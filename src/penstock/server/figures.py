@@ -5,8 +5,8 @@ Each is made from what is at hand; nothing is read and nothing is walked but the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
 
 from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behind
 from penstock.core.queue.dispatching.consumers import UNLIMITED
@@ -16,6 +16,7 @@ from penstock.server.streams.standing import standings
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.facts import (
     ActionMetrics,
+    PipelineMetrics,
     QueueMetrics,
     ReplayMetrics,
     StreamMetrics,
@@ -102,6 +103,35 @@ def view_numbers(engine: Engine) -> list[ViewMetrics]:
         )
         for one in views.all_shown()
     ]
+
+
+def pipeline_numbers(engine: Engine) -> list[PipelineMetrics]:
+    """Every Spark pipeline, as its driver told last."""
+    return [_pipeline(one) for one in engine.pipelines.all()]
+
+
+def _pipeline(status: Mapping[str, object]) -> PipelineMetrics:
+    """One status as numbers."""
+
+    def number(name: str) -> float:
+        value = status.get(name)
+        return float(value) if isinstance(value, (int, float)) else 0.0
+
+    expect = status.get("expect")
+    failed = cast("dict[str, dict[str, int]]", expect).get("failed", {}) if isinstance(expect, dict) else {}
+    return PipelineMetrics(
+        str(status["pipeline"]),
+        str(status.get("state", "")),
+        rows=int(number("rows")),
+        rows_per_second=number("rows_per_second"),
+        batches=int(number("batches")),
+        lag=int(number("lag")),
+        batch_seconds=number("batch_ms") / 1000,
+        state_rows=int(number("state_rows")),
+        state_bytes=int(number("state_bytes")),
+        failures=int(number("failures_total")),
+        unmet=failed,
+    )
 
 
 def topic_numbers(core: Core) -> list[TopicMetrics]:

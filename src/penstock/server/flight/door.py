@@ -32,6 +32,7 @@ from penstock.server.flight.actions.details import DetailsAction
 from penstock.server.flight.actions.hold import HoldAction
 from penstock.server.flight.actions.locate import LocateAction
 from penstock.server.flight.actions.messages import MessageActions
+from penstock.server.flight.actions.pipelines import PipelineActions
 from penstock.server.flight.actions.policies import PolicyActions
 from penstock.server.flight.actions.ranges import RangeActions
 from penstock.server.flight.actions.replays import ReplayActions
@@ -156,6 +157,7 @@ class FlightDoor:
         self.actions.table |= HoldAction(self.handover, self.holds).table
         self.actions.table |= LocateAction(self.handover, disk, self.actions.check_vhost).table
         self.actions.table |= DetailsAction(self.handover).table
+        self.actions.table |= PipelineActions(engine.pipelines).table
         engine.readers.append(self.holds.floor)
 
     # -- the loop's thread

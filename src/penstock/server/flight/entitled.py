@@ -39,7 +39,7 @@ REPLAYS = frozenset({"replay_pause", "replay_resume", "publisher"})
 
 FREE = REPLAYS | frozenset(
     {"health", "position", "hold", "sink", "stage_drop", "list", "stats", "details", "topics", "ack", "ack_filter"}
-    | {"policies", "policy_set", "policy_delete", "locate"}
+    | {"policies", "policy_set", "policy_delete", "locate", "pipeline_report"}
 )
 """Actions that show nothing of messages; those about queues, files and policies ask for themselves."""
 

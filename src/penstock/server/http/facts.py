@@ -17,6 +17,7 @@ from penstock.server.clock import SystemClock
 from penstock.server.figures import (
     action_numbers,
     consumers,
+    pipeline_numbers,
     queue_numbers,
     replay_numbers,
     stream_numbers,
@@ -193,6 +194,7 @@ class Facts:
             views=view_numbers(engine),
             views_unnamed=engine.views.unnamed,
             topics=topic_numbers(engine.core),
+            pipelines=pipeline_numbers(engine),
             durable_lsn=log.durable,
             last_lsn=engine.core.last_lsn,
             bulk_running=server.bulk.running,
@@ -223,6 +225,11 @@ class Facts:
             pause_total=pauses.total,
             pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
         )
+
+    def pipelines(self) -> Sequence[Mapping[str, object]]:
+        """Spark pipelines, as their drivers told of them last."""
+        self.refuse_early()
+        return self._server.engine.pipelines.all()
 
     def process(self) -> Mapping[str, object]:
         """Facts of the process."""

@@ -25,7 +25,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.errors import PenstockError
+from penstock.errors import DataFolderInUse, PenstockError
 from penstock.spark.local import session
 from penstock.spark.pipelines.definition import Definition
 from penstock.spark.pipelines.locks import locked
@@ -66,7 +66,8 @@ class Driver:
         self.reporter: Reporter | None = None
         self._job_file = job_file
         self._job_stamp = _stamp(job_file)
-        self._locks = ExitStack()
+        self._locks: dict[str, ExitStack] = {}
+        self._entering: list[Pipeline] = []  # new ones that another driver still has
 
     def _pipelines(self, job: dict[str, Any]) -> list[Pipeline]:
         patience = float(job.get("patience") or DEFAULT_PATIENCE_S)
@@ -86,10 +87,23 @@ class Driver:
         for path in reversed(cast("list[str]", self.job.get("path") or [])):
             if path not in sys.path:
                 sys.path.insert(0, path)
-        with self._locks:
+        try:
             for one in self.all:
-                self._locks.enter_context(locked(self.folder, one.name))
+                self._lock(one.name)
             self._run()
+        finally:
+            for name in list(self._locks):
+                self._unlock(name)
+
+    def _lock(self, name: str) -> None:
+        held = ExitStack()
+        held.enter_context(locked(self.folder, name))
+        self._locks[name] = held
+
+    def _unlock(self, name: str) -> None:
+        held = self._locks.pop(name, None)
+        if held is not None:
+            held.close()
 
     def _run(self) -> None:
         scratch = self.folder / ("scratch" if self.name == "driver" else f"scratch-{self.name}")
@@ -104,6 +118,7 @@ class Driver:
             while not self.stopping.is_set():
                 now = time.monotonic()
                 self._look_at_job()
+                self._enter()
                 for one in self.all:
                     one.look(spark, now)
                 if now - told >= STATUS_S:
@@ -145,17 +160,31 @@ class Driver:
         moved = any(job.get(key) != self.job.get(key) for key in ("url", "user", "password", "patience"))
         for name, pipeline in wanted.items():
             if name not in present:
-                self._locks.enter_context(locked(self.folder, name))
-                logger.info("pipeline %s is new", name)
-                self.all.append(self._running(pipeline))
+                self._entering.append(pipeline)
             elif moved or pipeline.definition != present[name].pipeline.definition:
                 logger.info("pipeline %s has changed", name)
                 present[name].replace(pipeline)
+        self._entering = [one for one in self._entering if wanted.get(one.definition.name) is one]
         for name in present.keys() - wanted.keys():
             logger.info("pipeline %s is gone from the settings", name)
             self.all.remove(present[name])
-            self.executor.submit(present[name].stop)
+            self.executor.submit(self._leave, present[name])
         self.job = job
+
+    def _leave(self, one: Running) -> None:
+        one.stop()
+        self._unlock(one.name)
+
+    def _enter(self) -> None:
+        """Begin with new pipelines; one that another driver is still stopping comes with a later look."""
+        for pipeline in list(self._entering):
+            try:
+                self._lock(pipeline.definition.name)
+            except DataFolderInUse:
+                continue
+            self._entering.remove(pipeline)
+            logger.info("pipeline %s is new", pipeline.definition.name)
+            self.all.append(self._running(pipeline))
 
     @property
     def exit_status(self) -> int:

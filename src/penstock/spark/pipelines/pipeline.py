@@ -61,9 +61,9 @@ class Pipeline:
         """
         definition = self.definition
         self.note_code()
-        old = self._old_papers()
+        old = self.old_papers()
         planned = self.plan(spark, {} if old is None else old.columns)
-        self._refuse_misfit(old, planned.papers)
+        self.refuse_misfit(old, planned.papers)
         self._tell_lost_checkpoint()
         for path in self.checkpoint.sweep():
             logger.warning("pipeline %s: removed the empty file %s, which a power cut leaves", definition.name, path)
@@ -131,7 +131,8 @@ class Pipeline:
         python = self.definition.python
         return python is not None and code.watched(python) != self._stamp
 
-    def _old_papers(self) -> Papers | None:
+    def old_papers(self) -> Papers | None:
+        """What the checkpoint was made for, and columns that were inferred before.  SettingsError when unreadable."""
         try:
             found = Papers.read(self._papers)
         except (ValueError, TypeError, KeyError) as error:
@@ -142,7 +143,8 @@ class Pipeline:
             return None
         return found if self.checkpoint.exists or found is None else Papers((), found.columns)
 
-    def _refuse_misfit(self, old: Papers | None, new: Papers) -> None:
+    def refuse_misfit(self, old: Papers | None, new: Papers) -> None:
+        """SettingsError with the reason and the choices, where the checkpoint is none for this definition."""
         why = old.misfit(new) if old is not None and self.checkpoint.exists else None
         if why is not None:
             raise SettingsError(

@@ -101,6 +101,23 @@ class ActionMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineMetrics:
+    """Numbers of one Spark pipeline, as its driver told them last; counters count from the start of the driver."""
+
+    name: str
+    state: str = ""
+    rows: int = 0  # of input
+    rows_per_second: float = 0.0
+    batches: int = 0
+    lag: int = 0  # messages that wait in its queues, records of the log after its place in topics
+    batch_seconds: float = 0.0  # of the last batch
+    state_rows: int = 0
+    state_bytes: int = 0
+    failures: int = 0
+    unmet: Mapping[str, int] = field(default_factory=dict[str, int])  # rows that a rule's condition was not true of
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """Numbers of the whole server at one moment; counters count from the start of the process."""
 
@@ -140,6 +157,7 @@ class Metrics:
     views: Sequence[ViewMetrics] = ()
     views_unnamed: int = 0  # aggregated subscriptions
     topics: Sequence[TopicMetrics] = ()
+    pipelines: Sequence[PipelineMetrics] = ()
     durable_lsn: int = 0
     last_lsn: int = 0
     bulk_running: int = 0  # requests that the bulk process works on

@@ -16,7 +16,14 @@ from prometheus_client.registry import Collector
 
 from penstock.wire.http.facts import Metrics
 from penstock.wire.http.figures import queue_figures
-from penstock.wire.http.parts import action_counters, replay_figures, stream_figures, topic_figures, view_figures
+from penstock.wire.http.parts import (
+    action_counters,
+    pipeline_figures,
+    replay_figures,
+    stream_figures,
+    topic_figures,
+    view_figures,
+)
 
 _QUEUE_GAUGES = (
     ("rabbitmq_queue_messages", "Messages ready, unacknowledged and delayed"),
@@ -164,6 +171,7 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
     yield from stream_figures(metrics.streams)
     yield from view_figures(metrics.views, metrics.views_unnamed, per_object=per_object)
     yield from topic_figures(metrics.topics, per_object=per_object)
+    yield from pipeline_figures(metrics.pipelines)
 
 
 def _queue_families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:

@@ -12,7 +12,14 @@ from typing import TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from penstock.wire.http.facts import ActionMetrics, ReplayMetrics, StreamMetrics, TopicMetrics, ViewMetrics
+from penstock.wire.http.facts import (
+    ActionMetrics,
+    PipelineMetrics,
+    ReplayMetrics,
+    StreamMetrics,
+    TopicMetrics,
+    ViewMetrics,
+)
 
 T = TypeVar("T")
 
@@ -64,6 +71,44 @@ _TOPICS: Mapping[str, tuple[Callable[[TopicMetrics], int], str]] = {
     "penstock_sow_records": (lambda one: one.records, "Present records of topics with a key"),
     "penstock_sow_index_bytes": (lambda one: one.index_bytes, "Memory of their index"),
 }
+
+
+_PIPELINES: Mapping[str, tuple[Callable[[PipelineMetrics], float], str]] = {
+    "penstock_pipeline_running": (lambda one: one.state == "running", "1 while the pipeline's query runs"),
+    "penstock_pipeline_failed": (lambda one: one.state == "failed", "1 if the pipeline was given up"),
+    "penstock_pipeline_rows_per_second": (lambda one: one.rows_per_second, "Input rows a second"),
+    "penstock_pipeline_lag": (lambda one: one.lag, "Messages, or records of the log, that it has yet to read"),
+    "penstock_pipeline_batch_seconds": (lambda one: one.batch_seconds, "Time of the last batch"),
+    "penstock_pipeline_state_rows": (lambda one: one.state_rows, "Rows that it remembers between batches"),
+    "penstock_pipeline_state_bytes": (lambda one: one.state_bytes, "Memory of these rows"),
+}
+
+_PIPELINE_COUNTERS: Mapping[str, tuple[Callable[[PipelineMetrics], float], str]] = {
+    "penstock_pipeline_rows": (lambda one: one.rows, "Input rows of finished batches"),
+    "penstock_pipeline_batches": (lambda one: one.batches, "Finished batches"),
+    "penstock_pipeline_failures": (lambda one: one.failures, "Times that it failed"),
+}
+
+
+def pipeline_figures(pipelines: Sequence[PipelineMetrics]) -> Iterable[Metric]:
+    """Spark pipelines: they are few, so each has its lines."""
+    yield GaugeMetricFamily("penstock_pipelines", "Spark pipelines", value=len(pipelines))
+    for name, (of, text) in _PIPELINES.items():
+        gauge = GaugeMetricFamily(name, text, labels=["pipeline"])
+        for one in pipelines:
+            gauge.add_metric([one.name], float(of(one)))
+        yield gauge
+    for name, (of, text) in _PIPELINE_COUNTERS.items():
+        counter = CounterMetricFamily(name, text, labels=["pipeline"])
+        for one in pipelines:
+            counter.add_metric([one.name], float(of(one)))
+        yield counter
+    text = "Input rows that a rule of a pipeline was not true of"
+    unmet = CounterMetricFamily("penstock_pipeline_expectation_failed_rows", text, labels=["pipeline", "rule"])
+    for one in pipelines:
+        for rule, count in one.unmet.items():
+            unmet.add_metric([one.name, rule], count)
+    yield unmet
 
 
 def replay_figures(replays: ReplayMetrics) -> Iterable[Metric]:

@@ -1,0 +1,111 @@
+"""What a driver of pipelines is given: which pipelines go together, and the file that says so.
+
+Pipelines with one master, one size of heap and the same settings of Spark's core share a process; another one of these
+needs a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import SettingsError
+from penstock.spark.pipelines.definition import with_vhost
+
+SHARED = "driver"
+"""The name of the driver of pipelines that ask for nothing of their own."""
+
+QUIET_LOG = {"spark.log.level": "INFO"}
+"""What `--spark-log` asks of Spark."""
+
+
+def groups(settings: Any) -> dict[str, list[Any]]:
+    """Pipelines by the name of the driver that runs them."""
+    found: dict[str, list[Any]] = {}
+    for one in settings.pipeline:
+        found.setdefault(driver_of(one, settings), []).append(one)
+    return found
+
+
+def driver_of(pipeline: Any, settings: Any) -> str:
+    """The name of its driver: `driver`, or one that its own resources make."""
+    own = resources(pipeline, settings)
+    if own == resources(None, settings):
+        return SHARED
+    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def resources(pipeline: Any, settings: Any) -> dict[str, Any]:
+    """What belongs to a process: master, heap, and settings of Spark that are none of SQL."""
+    spark = settings.spark
+    conf = dict(spark.conf)
+    if pipeline is not None:
+        conf |= {name: value for name, value in pipeline.conf.items() if not name.startswith("spark.sql.")}
+    memory = (pipeline.memory if pipeline is not None else None) or spark.memory
+    return {
+        "master": (pipeline.master if pipeline is not None else None) or spark.master,
+        "memory": f"{max(256, memory >> 20)}m",
+        "conf": conf,
+    }
+
+
+def folder_of(settings: Any) -> Path:
+    """Where checkpoints and everything about pipelines lie."""
+    if settings.spark.checkpoints:
+        return Path(settings.spark.checkpoints).absolute()
+    return Path(settings.server.data).absolute() / "spark"
+
+
+def job(
+    settings: Any, pipelines: Sequence[Any], name: str, url: str, *, path: Sequence[str] = (), spark_log: bool = False
+) -> dict[str, Any]:
+    """The job of a driver; `path`: folders where the users' own modules are."""
+    user, password = login(settings)
+    own = resources(pipelines[0] if pipelines else None, settings)
+    return {
+        "name": name,
+        "url": url,
+        "user": user,
+        "password": password,
+        "folder": str(folder_of(settings)),
+        **own,
+        "conf": {**own["conf"], **(QUIET_LOG if spark_log else {})},
+        "path": list(path),
+        "pipelines": [one.model_dump(mode="json", by_alias=True) for one in pipelines],
+    }
+
+
+def write_job(path: Path, told: Mapping[str, Any]) -> None:
+    """Put it there in one step.  It holds a password and is ours alone to read."""
+    aside = path.with_suffix(".part")
+    aside.unlink(missing_ok=True)
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(told, file)
+    os.replace(aside, path)
+
+
+def address_of(flight: str) -> str:
+    """The URL of a server on this machine that listens there."""
+    host, _, port = flight.rpartition(":")
+    if host in ("0.0.0.0", "[::]", "::"):
+        host = "127.0.0.1"
+    return with_vhost(f"penstock://{host}:{port}", "/")
+
+
+def login(settings: Any) -> tuple[str, str]:
+    """The first user of the settings: pipelines act as they."""
+    user = settings.users[0]
+    if user.password is not None:
+        return str(user.name), str(user.password.get_secret_value())
+    if user.password_file is None:
+        raise SettingsError(
+            f"pipelines log in as the first user, {user.name}, who has only a hash: give a password or password_file"
+        )
+    try:
+        return str(user.name), Path(user.password_file).read_text().splitlines()[0]
+    except (OSError, IndexError) as error:
+        raise SettingsError(f"password_file of user {user.name} cannot be read: {error}") from error

@@ -1,0 +1,316 @@
+"""`pipeline list|check|run|status`: the Spark pipelines of a settings file, and how they are on a server.
+
+Spark runs in a process of its own, so that what Java prints stays out of the answers.
+"""
+
+from __future__ import annotations
+
+import json as jsons
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_facts, write_json, write_table
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.config.settings import Settings
+
+app = typer.Typer(help="List, check, run and look at Spark pipelines.", no_args_is_help=True, rich_markup_mode=None)
+
+WHAT = "Names of pipelines, and the settings file (default: --config)."
+DEFAULT_CONFIG = "penstock.toml"
+
+What = Annotated[list[str] | None, typer.Argument(metavar="[NAME]... [CONFIG]", help=WHAT)]
+Config = Annotated[str, typer.Option("--config", "-c", envvar="PENSTOCK_CONFIG", help="The settings file.")]
+SparkLog = Annotated[bool, typer.Option("--spark-log", help="Spark's own log, on standard error.")]
+Server = Annotated[
+    str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server.  Default: where the settings listen.")
+]
+
+LOOK_S = 0.2
+STOP_S = 20.0
+
+CHECKER = (sys.executable, "-m", "penstock.spark.pipelines.checking")
+DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
+
+STATUS_COLUMNS = (
+    "pipeline", "state", "rows", "rows/s", "lag", "batch", "batch time", "state rows", "state bytes", "since",
+    "last error",
+)  # fmt: skip
+
+
+def statuses(url: str, name: str | None) -> list[dict[str, Any]]:
+    """What the server knows of pipelines.  Raises NotFound for a name that it has never heard."""
+    from penstock.client import connect
+
+    with connect(url) as client:
+        told = cast("Client", client).action("pipeline_status", with_vhost=False, pipeline=name)
+    return cast("list[dict[str, Any]]", told["pipelines"])
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the pipelines that a server's settings name or that run beside it: what they read, write, and when.
+
+    Example: penstock pipeline list
+    """
+    found = statuses(url, None)
+    if json:
+        write_json(found)
+        return
+    rows = [[one["pipeline"], one["state"], one.get("reads"), one.get("writes"), one.get("when")] for one in found]
+    write_table(("pipeline", "state", "reads", "writes", "when"), rows)
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(help="One pipeline, with everything known of it.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Show how pipelines are: rows a second, lag, time of a batch, size of their state, last error.
+
+    Example: penstock pipeline status revenue
+    """
+    found = statuses(url, name)
+    if json:
+        write_json(found[0] if name is not None else found)
+    elif name is not None:
+        write_facts(facts(found[0]))
+    else:
+        write_table(STATUS_COLUMNS, [row(one) for one in found])
+
+
+def row(one: Mapping[str, Any]) -> list[object]:
+    """A line of the table."""
+    trouble = one.get("error") or ""
+    if one.get("next_try") and one["state"] == "waiting":
+        trouble = f"{trouble} (next try {one['next_try']})"
+    return [
+        one["pipeline"], one["state"], one.get("rows"), one.get("rows_per_second"), one.get("lag"), one.get("batch"),
+        told_ms(one.get("batch_ms")), one.get("state_rows"), one.get("state_bytes"), one.get("since"), trouble,
+    ]  # fmt: skip
+
+
+def facts(one: Mapping[str, Any]) -> dict[str, object]:
+    """Everything known of one pipeline, for a person; what is nothing is left out."""
+    told = dict(one)
+    expect = cast("dict[str, Any]", told.pop("expect", None) or {})
+    told["batch time"] = told_ms(told.pop("batch_ms", None))
+    told.pop("batch_time", None)
+    for rule, failed in cast("dict[str, int]", expect.get("failed") or {}).items():
+        told[f"expect {rule!r}"] = f"{counted(failed, 'row')} of {expect['rows']:,} did not"
+    return {name.replace("_", " "): value for name, value in told.items() if value not in (None, "", {}, [])}
+
+
+def told_ms(value: object) -> str | None:
+    """Milliseconds for a person."""
+    return f"{value / 1000:.2f} s" if isinstance(value, (int, float)) else None
+
+
+def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
+    """The settings, their file, and the pipelines that are meant.  SettingsError for names that are not there."""
+    from penstock.cli.serving import read_settings
+    from penstock.config.hints import known_name
+    from penstock.errors import NotFound, SettingsError
+
+    files = [one for one in what if os.path.isfile(one) or one.endswith((".toml", ".json", ".xml"))]
+    if len(files) > 1:
+        raise SettingsError(f"name one settings file, not {' and '.join(files)}")
+    file = files[0] if files else config
+    settings = read_settings(file, {})
+    names = [one for one in what if one not in files]
+    known = [one.name for one in settings.pipeline]
+    for name in names:
+        if name not in known:
+            raise NotFound(f"{file} has no [[pipeline]] {name!r}{known_name(name, known)}")
+    found = [one for one in settings.pipeline if not names or one.name in names]
+    if not found:
+        raise SettingsError(f"{file} has no [[pipeline]]")
+    return settings, file, found
+
+
+def url_of(settings: Settings, url: str | None) -> str:
+    """Where the server is: as given, or where the settings have it listen.  SettingsError without a Flight door."""
+    from penstock.cli.jobs import address_of
+    from penstock.errors import SettingsError
+
+    if url is not None:
+        return url
+    if settings.listen.flight is None:
+        raise SettingsError("listen.flight is off, and pipelines read and write through it")
+    return address_of(str(settings.listen.flight))
+
+
+@app.command()
+def check(
+    what: What = None,
+    config: Config = DEFAULT_CONFIG,
+    url: Server = None,
+    spark_log: SparkLog = False,
+    json: Json = False,
+) -> None:
+    """Let Spark plan pipelines without running them: mistakes in SQL, columns, outputs, and whether checkpoints fit.
+
+    No server is needed where `columns` are named; without one nobody can tell the columns of JSON.
+
+    Example: penstock pipeline check penstock.toml
+    """
+    from penstock.cli.jobs import job, resources, write_job
+    from penstock.spark.java import find_java
+
+    settings, file, pipelines = chosen(what or [], config)
+    find_java()
+    with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
+        path = [str(Path.cwd()), str(Path(file).absolute().parent)]
+        made = job(settings, pipelines, "check", url_of(settings, url), path=path, spark_log=spark_log)
+        made |= {"conf": resources(None, settings)["conf"], "memory": "512m"}
+        write_job(Path(folder, "job.json"), made)
+        process = subprocess.run(
+            [*CHECKER, str(Path(folder, "job.json"))],
+            stdout=subprocess.PIPE,
+            stderr=None if spark_log else subprocess.PIPE,
+            check=False,
+        )
+        verdicts = [jsons.loads(line) for line in process.stdout.splitlines() if line.startswith(b"{")]
+        if len(verdicts) != len(pipelines):
+            raise crashed(process.returncode, process.stderr or b"")
+    if json:
+        write_json(verdicts)
+    for one in [] if json else verdicts:
+        write(verdict(one))
+    if any(one["verdict"] == "wrong" for one in verdicts):
+        raise typer.Exit(2)
+
+
+def crashed(status: int, errors: bytes) -> Exception:
+    """Spark did not even start: the last line that it printed."""
+    from penstock.errors import SettingsError
+
+    lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+    last = f": {lines[-1]}" if lines else ""
+    return SettingsError(f"Spark ended with status {status}{last}; --spark-log shows all it said")
+
+
+def verdict(one: Mapping[str, Any]) -> str:
+    """One line about a pipeline."""
+    if one["verdict"] != "good":
+        return f"{one['pipeline']}: {one['verdict']}: {one['why']}"
+    columns = ", ".join(f"{name} {kind}" for name, kind in cast("dict[str, str]", one["columns"]).items())
+    remembers = ", remembers rows between batches" if one["remembers"] else ""
+    return f"{one['pipeline']}: good ({columns}; mode {one['mode']}{remembers})"
+
+
+@app.command()
+def run(
+    what: What = None,
+    config: Config = DEFAULT_CONFIG,
+    once: Annotated[bool, typer.Option("--once", help="Take what there is now, then end.")] = False,
+    url: Server = None,
+    spark_log: SparkLog = False,
+    json: Json = False,
+) -> None:
+    """Run pipelines here, beside a server that runs already, until Ctrl-C; with --once until their input is used up.
+
+    Example: penstock pipeline run revenue penstock.toml --once
+    """
+    from penstock.cli.jobs import folder_of, groups, job, write_job
+    from penstock.errors import SettingsError
+    from penstock.spark.java import find_java
+
+    settings, file, pipelines = chosen(what or [], config)
+    alone = groups(settings.model_copy(update={"pipeline": tuple(pipelines)}))
+    if len(alone) > 1:
+        names = ", ".join(one.name for one in pipelines)
+        raise SettingsError(f"{names} have resources of their own: run them one at a time")
+    find_java()
+    folder = folder_of(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"run-{os.getpid()}"
+    path = [str(Path.cwd()), str(Path(file).absolute().parent)]
+    made = job(settings, pipelines, name, url_of(settings, url), path=path, spark_log=spark_log) | {"once": once}
+    job_file, log, told = (folder / f"{kind}-{name}.{end}" for kind, end in
+                           (("driver", "json"), ("driver", "log"), ("status", "json")))  # fmt: skip
+    write_job(job_file, made)
+    try:
+        with log.open("wb") as output:
+            ended = watch([*DRIVER, str(job_file), "--with-parent"], None if spark_log else output, told, show=not json)
+        last = statuses_in(told)
+        if json:
+            write_json(last)
+        failed = [one for one in last if one.get("error") and one["state"] == "failed"]
+        for one in failed:
+            note(f"penstock: {one['error']}")
+        if ended and not failed:
+            note(f"penstock: {last_line(log) or f'the driver ended with status {ended}'}")
+        if ended:
+            raise typer.Exit(ended if ended > 0 else 1)
+    finally:
+        for leftover in (job_file, told, log):
+            leftover.unlink(missing_ok=True)
+
+
+def watch(command: Sequence[str], output: Any, told: Path, *, show: bool) -> int:
+    """Run the driver and show how it comes on; SIGTERM and Ctrl-C stop it.  Its exit status."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: stopping.set())
+    shown: dict[str, str] = {}
+    asked = 0.0
+    while (status := process.poll()) is None:
+        if stopping.is_set() and not asked:
+            process.terminate()
+            asked = time.monotonic()
+        if asked and time.monotonic() - asked > STOP_S:
+            os.killpg(process.pid, signal.SIGKILL)
+        if show:
+            tell(told, shown)
+        try:
+            process.wait(LOOK_S)
+        except subprocess.TimeoutExpired:
+            continue
+    if show:
+        tell(told, shown)
+    return 0 if stopping.is_set() and status in (0, -signal.SIGTERM) else status
+
+
+def tell(told: Path, shown: dict[str, str]) -> None:
+    """A line on standard error for each pipeline that has come on."""
+    for one in statuses_in(told):
+        text = f"{one['pipeline']}: {one['state']}, {one['rows']:,} rows"
+        if one.get("batch") is not None:
+            text += f", batch {one['batch']} in {told_ms(one['batch_ms'])}"
+        if one.get("lag"):
+            text += f", {one['lag']:,} to go"
+        if one.get("error") and one["state"] == "waiting":
+            text += f"; {one['error']}; next try {one['next_try']}"
+        if shown.get(one["pipeline"]) != text:
+            shown[one["pipeline"]] = text
+            note(text)
+
+
+def statuses_in(told: Path) -> list[dict[str, Any]]:
+    """What a driver has written about its pipelines; nothing before it has."""
+    try:
+        found: dict[str, Any] = jsons.loads(told.read_text())
+    except (FileNotFoundError, ValueError):
+        return []
+    return [{"pipeline": name, **one} for name, one in cast("dict[str, dict[str, Any]]", found["pipelines"]).items()]
+
+
+def last_line(log: Path) -> str:
+    """Of what the driver printed, the last thing that it said itself."""
+    lines = log.read_text("utf-8", "replace").splitlines()
+    said = [line.partition("penstock.pipelines: ")[2] for line in lines if " ERROR penstock.pipelines: " in line]
+    return said[-1] if said else next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,41 @@
+"""Actions about Spark pipelines: a driver tells how they are, and anybody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.errors import NotFound
+from penstock.server.flight.calls import Caller
+from penstock.wire.flight.fields import Fields
+
+if TYPE_CHECKING:
+    from penstock.server.pipelines import PipelineReports
+
+Reply = Mapping[str, object]
+
+
+class PipelineActions:
+    """These actions, as rows of the table of all actions."""
+
+    def __init__(self, reports: PipelineReports) -> None:
+        self._reports = reports
+        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
+            "pipeline_report": (self._report, "driver, host, pid, state, pipelines: how a driver's pipelines are"),
+            "pipeline_status": (self._status, "pipeline: how it is, or all of them"),
+        }
+
+    def _report(self, caller: Caller, f: Fields) -> Reply:
+        driver, host, pid, state = f.name("driver"), f.text("host"), f.count("pid"), f.text("state")
+        pipelines = f.table("pipelines")
+        f.finish()
+        self._reports.tell(driver, host, pid, state, pipelines)
+        return {}
+
+    def _status(self, caller: Caller, f: Fields) -> Reply:
+        name = f.optional_text("pipeline")
+        f.finish()
+        found = [one for one in self._reports.all() if name in (None, one["pipeline"])]
+        if name is not None and not found:
+            raise NotFound(f"no pipeline {name!r}: no settings name it, and no driver has told of it")
+        return {"pipelines": found}

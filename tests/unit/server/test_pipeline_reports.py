@@ -1,0 +1,96 @@
+"""What drivers tell of pipelines, and what comes of their word over Flight, HTTP and in the metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+import penstock
+from http_lab import Http
+from penstock.errors import InvalidArgument, NotFound
+from penstock.server.pipelines import FORGOTTEN_US, SILENT_US, PipelineReports
+from penstock.testing import Broker
+
+STATUS = {
+    "state": "running",
+    "since": "2026-11-20T08:00:00Z",
+    "rows": 30,
+    "rows_per_second": 2.5,
+    "batches": 3,
+    "batch": 2,
+    "batch_ms": 150,
+    "lag": 7,
+    "state_rows": 4,
+    "state_bytes": 1200,
+    "failures_total": 1,
+    "error": None,
+    "reads": ["queue flights"],
+    "expect": {"rows": 30, "failed": {"delay is known": 2}},
+    "whatever": object,
+}
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    now = 0
+
+    def mono(self) -> int:
+        return self.now
+
+
+def test_a_silent_driver_is_gone_and_forgotten_after_an_hour() -> None:
+    clock = Hand()
+    reports = PipelineReports(clock)  # type: ignore[arg-type]
+    reports.declared = ("delays",)
+    assert reports.all() == [{"pipeline": "delays", "state": "not running"}]
+    reports.tell("driver", "here", 12, "running", {"delays": STATUS, "sums": {"state": "failed", "error": "no column"}})
+    delays, sums = reports.all()
+    assert (delays["state"], delays["rows"], delays["pid"], "whatever" in delays) == ("running", 30, 12, False)
+    clock.now += SILENT_US + 5_000_000
+    delays, sums = reports.all()
+    assert (delays["state"], delays["silent_seconds"], delays["rows_per_second"]) == ("gone", 15, 0.0)
+    assert (sums["state"], sums["error"]) == ("failed", "no column")
+    clock.now += FORGOTTEN_US
+    reports.tell("driver", "here", 13, "running", {"other": STATUS})
+    assert [(one["pipeline"], one["state"]) for one in reports.all()] == [
+        ("delays", "not running"),
+        ("other", "running"),
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"../x": {}}, {"x": 1}, {f"p{i}": {} for i in range(1001)}])
+def test_what_no_driver_says_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument):
+        PipelineReports(Hand()).tell("driver", "", 0, "running", wrong)  # type: ignore[arg-type]
+
+
+def test_told_over_flight_and_seen_over_flight_http_and_in_the_metrics() -> None:
+    pipeline = {"name": "delays", "from": {"queue": "flights"}, "sql": "SELECT 1", "to": [{"topic": "t"}]}
+    with Broker(config={"pipeline": [pipeline]}) as broker, penstock.connect(broker.flight_url) as client:
+        http = Http(broker)
+        told = {name: value for name, value in STATUS.items() if name != "whatever"}
+        act: Any = client._link.act
+        act("pipeline_report", {"driver": "driver", "host": "h", "pid": 1, "state": "running",
+                                "pipelines": {"delays": told}})  # fmt: skip
+        [shown] = act("pipeline_status", {"pipeline": "delays"})["pipelines"]
+        assert (shown["pipeline"], shown["lag"], shown["reads"]) == ("delays", 7, ["queue flights"])
+        with pytest.raises(NotFound, match="no pipeline 'sums'"):
+            act("pipeline_status", {"pipeline": "sums"})
+        assert http.get("pipelines") == [shown]
+        assert http.get("pipelines/delays") == shown
+        assert http.ask("GET", "pipelines/sums").status_code == 404
+        metrics = httpx.get(f"{broker.http_url}/metrics", timeout=20).text
+    for line in (
+        "penstock_pipelines 1.0",
+        'penstock_pipeline_rows_total{pipeline="delays"} 30.0',
+        'penstock_pipeline_rows_per_second{pipeline="delays"} 2.5',
+        'penstock_pipeline_lag{pipeline="delays"} 7.0',
+        'penstock_pipeline_batch_seconds{pipeline="delays"} 0.15',
+        'penstock_pipeline_state_bytes{pipeline="delays"} 1200.0',
+        'penstock_pipeline_failures_total{pipeline="delays"} 1.0',
+        'penstock_pipeline_expectation_failed_rows_total{pipeline="delays",rule="delay is known"} 2.0',
+    ):
+        assert line in metrics
