@@ -91,7 +91,7 @@ def test_a_finished_batch_forgives_failures() -> None:
     assert (one.failures, one.error) == (5, "stream 's' is now read by another")
     looked(one, 2)
     assert (one.state, one.failures, one.error) == ("running", 0, None)
-    assert (one.figures.batch, one.figures.rows, one.figures.batch_ms) == (2, 10, 7)
+    assert (one.figures.batch, one.figures.rows, one.figures.batch_ms) == (2, 30, 7)
 
 
 def test_a_setting_that_cannot_work_is_not_tried_again() -> None:

@@ -20,6 +20,7 @@ DOCUMENTS = (
     "docs/backup.md",
     "docs/limits-and-rings.md",
     "docs/massive-queues.md",
+    "docs/pipelines.md",
     "docs/replay.md",
     "docs/settling.md",
     "docs/sow.md",

@@ -36,7 +36,12 @@ class Figures:
     behind: dict[str, int] = field(default_factory=dict[str, int])  # topics: records of the log after the last batch
     failed: dict[str, int] = field(default_factory=dict[str, int])  # by rule
     checked: int = 0
+    seen: int = -1  # the last batch of this run that is counted here
     recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+
+    def begin(self) -> None:
+        """Another run begins: its progress has the batches that it runs, and no other."""
+        self.seen = -1
 
     def note(self, query: Any, now: float, wall: float) -> bool:
         """Take in what has ended since the last look; whether a batch did."""
@@ -45,10 +50,11 @@ class Figures:
             return False
         number = int(last["batchId"])
         fresh: list[Any] = []
-        if self.batch is None or number > self.batch:
-            if self.batch is not None and number > self.batch + 1:
-                fresh = [one for one in query.recentProgress if self.batch < int(one["batchId"]) < number]
+        if number > self.seen:
+            if number > self.seen + 1 and number:
+                fresh = [one for one in query.recentProgress if self.seen < int(one["batchId"]) < number]
             fresh.append(last)
+            self.seen = number if _is_done(last) else number - 1
         done = [one for one in fresh if _is_done(one)]
         for one in done:
             self._batch(one, now, wall)

@@ -165,6 +165,7 @@ class Running:
                 self._failed(short(str(error)), now)
         else:
             self.state, self._started = "running", now
+            self.figures.begin()
 
     def _give_up(self, error: PenstockError) -> None:
         """What another try would not mend."""

@@ -1,0 +1,109 @@
+"""docs/pipelines.md: its settings are read as one file, and each of its pipelines runs over a few messages."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+
+from penstock.cli.tree import whole
+from penstock.config.load import load_text
+from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.pipeline import Pipeline
+from penstock.spark.pipelines.place import Place
+from penstock.spark.remote import Where
+from spark_lab import Lab
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pipelines.md").read_text()
+
+DEPARTURES = [
+    {"id": 1, "tailnum": "N1", "origin": "JFK", "at": "2013-01-01T10:05:00Z"},
+    {"id": 1, "tailnum": "N1", "origin": "JFK", "at": "2013-01-01T10:05:00Z"},
+    {"id": 2, "tailnum": None, "origin": "LGA", "at": "2013-01-01T10:30:00Z"},
+    {"id": -3, "tailnum": "N2", "origin": "EWR", "at": "2013-01-01T12:30:00Z"},
+]
+WEATHER = [
+    {"origin": "JFK", "hour": "2013-01-01T10:00:00Z", "temp": 1.5},
+    {"origin": "EWR", "hour": "2013-01-01T10:00:00Z", "temp": 9.0},
+]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def bodies(lab: Lab, topic: str) -> list[Any]:
+    return sorted((json.loads(message.body) for message in lab.client.replay(topic, "EPOCH")), key=str)
+
+
+def test_the_examples_run(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    [code] = blocks("python")
+    (tmp_path / "busy.py").write_text(code)
+    (tmp_path / "planes.csv").write_text("tailnum,manufacturer,seats\nN1,BOEING,178\n")
+    settings = load_text("\n".join(blocks("toml")))
+    for queue in settings.queue:
+        lab.declare(queue.name)
+    written = {to.topic for one in settings.pipeline for to in one.to if to.topic}
+    engine = lab.house.engine
+    lab.house.run(lambda: [engine.core.declare_topic(engine.now(), "/", "", topic) for topic in written])
+    lab.house.run(
+        lambda: [engine.core.declare_topic(engine.now(), "/", "", one.name, one.declared()) for one in settings.topics]
+    )
+    lab.client.publish("flights", {"id": 1, "carrier": "UA", "delay": 11.0})
+    lab.client.publish("flights", {"id": 2, "carrier": "UA", "delay": 13.0})
+    for name, rows in (("departures", DEPARTURES), ("weather", WEATHER)):
+        for row in rows:
+            lab.client.publish(name, row)
+
+    place = Place(Where(lab.house.url), tmp_path / "spark")
+    expected: dict[str, Any] = {}
+    for one in settings.pipeline:
+        pipeline = Pipeline(Definition.of(one.model_dump(mode="json", by_alias=True)), place)
+        query = pipeline.start(lab.spark, once=True)
+        query.awaitTermination()
+        assert query.exception() is None
+        expected[one.name] = query.recentProgress
+
+    [united] = lab.client.sow("delays-by-carrier")
+    assert json.loads(united.body) == {"carrier": "UA", "flights": 2, "delay": 12.0}
+    planes: Any = pyarrow.dataset.dataset("out/by-plane", format="parquet", partitioning="hive").to_table()
+    assert [(row["manufacturer"], row["seats"]) for row in planes.to_pylist() if row["id"] == 1] == [
+        ("BOEING", 178)
+    ] * 2
+    assert [row["seats"] for row in planes.to_pylist() if row["id"] != 1] == [None] * 2
+    assert bodies(lab, "departures-per-hour") == [
+        {"hour": "2013-01-01T10:00:00Z", "origin": "JFK", "departures": 1},
+        {"hour": "2013-01-01T10:00:00Z", "origin": "LGA", "departures": 1},
+    ]
+    assert {"id": 1, "origin": "JFK", "temp": 1.5} in bodies(lab, "departures-with-weather")
+    assert [row["id"] for row in bodies(lab, "clean-departures")] == [1, 1, 2]
+    assert [row["id"] for row in bodies(lab, "not-plausible")] == [-3]
+    counted = next(one["observedMetrics"] for one in expected["clean"] if one["numInputRows"])
+    assert list(counted["penstock expect input"]) == [4, 1, 0, 1]
+    assert [row["origin"] for row in bodies(lab, "busy-departures")] == ["ewr", "jfk", "jfk"]
+    nightly: Any = pyarrow.dataset.dataset("out/nightly", format="parquet").to_table()
+    assert sorted((row["origin"], row["n"]) for row in nightly.to_pylist()) == [("EWR", 1), ("JFK", 2), ("LGA", 1)]
+    sys.modules.pop("busy", None)
+
+
+def test_the_commands_are_there() -> None:
+    import click
+    import typer
+
+    tree = typer.main.get_command(whole())
+    for line in re.findall(
+        r"penstock [a-z][^`\n|]*", "\n".join([*blocks("sh"), *re.findall(r"\| `(penstock [^`]*)`", PAGE)])
+    ):
+        command: Any = tree
+        for word in line.split()[1:]:
+            if not isinstance(command, click.Group):
+                break
+            assert word in command.commands, line
+            command = command.commands[word]

@@ -1,0 +1,91 @@
+"""`[[pipeline]]`: every form of it, and what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.config.load import load_text
+from penstock.errors import SettingsError
+
+HEAD = '[[pipeline]]\nname = "p"\n'
+REST = 'sql = "SELECT 1"\nto = [{ topic = "t" }]\n'
+
+
+def test_one_input_and_named_ones_are_one_form() -> None:
+    plain = load_text(f'{HEAD}from = {{ queue = "q", watermark = {{ column = "at", delay = "10s" }} }}\n{REST}')
+    [pipeline] = plain.pipeline
+    assert list(pipeline.source) == ["input"]
+    assert pipeline.source["input"].watermark is not None
+    assert pipeline.source["input"].watermark.delay == 10_000_000
+    inline = load_text(
+        f'{HEAD}from = {{ f = {{ topic = "f" }}, p = {{ table = "p.csv", columns = "a INT" }} }}\n{REST}'
+    )
+    nested = load_text(
+        f'{HEAD}{REST}[pipeline.inputs.f]\ntopic = "f"\n[pipeline.inputs.p]\ntable = "p.csv"\ncolumns = "a INT"\n'
+    )
+    assert inline.pipeline == nested.pipeline
+    assert [one.reads for one in inline.pipeline[0].source.values()] == ["log", "table"]
+
+
+def test_rules_have_names_and_two_forms() -> None:
+    named = load_text(
+        f'{HEAD}from = {{ queue = "q" }}\n{REST}[pipeline.expect]\n"delay is known" = "delay IS NOT NULL"\n'
+        '"id" = { that = "id > 0", topic = "bad" }\n"two" = { that = "b", otherwise = "fail" }\n'
+    )
+    assert [(one.name, one.otherwise, one.topic) for one in named.pipeline[0].expect] == [
+        ("delay is known", "keep", None),
+        ("id", "dead-letter", "bad"),
+        ("two", "fail", None),
+    ]
+    listed = load_text(f'{HEAD}from = {{ queue = "q" }}\n{REST}expect = [{{ that = "id > 0", topic = "bad" }}]\n')
+    assert [(one.name, one.otherwise) for one in listed.pipeline[0].expect] == [("id > 0", "dead-letter")]
+
+
+def test_a_view_declares_its_topic_once() -> None:
+    text = f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ view = "v", key = ["region", "/day"] }}]\n'
+    assert [(one.name, one.key) for one in load_text(text).topics] == [("v", ("/region", "/day"))]
+    declared = '[[topic]]\nname = "v"\nkey = ["/region", "/day"]\nexpiration = "1d"\n'
+    assert [one.expiration for one in load_text(declared + text).topics] == [86_400_000_000]
+
+
+def test_settings_of_spark_are_text() -> None:
+    settings = load_text('[spark.conf]\n"spark.sql.shuffle.partitions" = 4\n"spark.x" = true\n')
+    assert settings.spark.conf == {"spark.sql.shuffle.partitions": "4", "spark.x": "true"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f'{HEAD}from = {{ queue = "q", topic = "t" }}\n{REST}', "from either a queue or a topic, a view, a table"),
+        (f'{HEAD}from = {{ queue = "q", topik = "t" }}\n{REST}', "from.topik: unknown key; did you mean 'topic'"),
+        (f'{HEAD}{REST}[pipeline.inputs.a]\ntopik = "t"\n', "inputs.a.topik: unknown key"),
+        (f'{HEAD}{REST}[pipeline.inputs.a-b]\ntopic = "t"\n', "inputs"),
+        (f'{HEAD}from = {{ table = "t" }}\n{REST}', "reads at least one queue or topic"),
+        (f'{HEAD}from = {{ topic = "t", dedup = ["id"] }}\n{REST}', "dedup needs a watermark"),
+        (f'{HEAD}from = {{ queue = "q", start = "latest" }}\n{REST}', "`start` is of topics"),
+        (f'{HEAD}from = {{ queue = "q" }}\n{REST}schedule = "sometimes"\n', "'sometimes' is no schedule"),
+        (f'{HEAD}from = {{ queue = "q" }}\n{REST}schedule = "02:00"\ntrigger = "5s"\n', "a trigger or a schedule"),
+        (f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ view = "v" }}]\n', "needs a key"),
+        (f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ topic = "v", key = ["a"] }}]\n', "goes with a view"),
+        (
+            (f'[[topic]]\nname = "v"\nkey = ["/b"]\n{HEAD}from = {{ queue = "q" }}\nsql = "s"\n'
+            'to = [{ view = "v", key = ["a"] }]\n'),
+            "is /a, and elsewhere /b",
+        ),
+        (
+            f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ topic = "t", partition_by = ["a"] }}]\n',
+            "partition_by goes with a table",
+        ),
+        (
+            (f'{HEAD}from = {{ a = {{ topic = "a" }}, b = {{ topic = "b" }} }}\n{REST}'
+            'expect = { x = "y" }\n'),
+            "set it in the one that it is about",
+        ),
+        (f'{HEAD}from = {{ queue = "q", vhost = "x" }}\n{REST}', "there is no [[vhost]] 'x'"),
+        (f'[[pipeline]]\nname = "driver"\nfrom = {{ queue = "q" }}\n{REST}', "cannot be called 'driver'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(text: str, told: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_text(text)
+    assert told in str(caught.value)
