@@ -5,7 +5,6 @@ Read from Spark's progress, batch by batch, so that none is missed where several
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -33,7 +32,6 @@ class Figures:
     state_rows: int = 0
     state_bytes: int = 0
     watermark: str | None = None
-    behind: dict[str, int] = field(default_factory=dict[str, int])  # topics: records of the log after the last batch
     failed: dict[str, int] = field(default_factory=dict[str, int])  # by rule
     checked: int = 0
     seen: int = -1  # the last batch of this run that is counted here
@@ -58,7 +56,6 @@ class Figures:
         done = [one for one in fresh if _is_done(one)]
         for one in done:
             self._batch(one, now, wall)
-        self._sources(last)
         return bool(done)
 
     def _batch(self, progress: Any, now: float, wall: float) -> None:
@@ -85,15 +82,6 @@ class Figures:
             self.checked += int(counts[0] or 0)
             for place, check in enumerate(one.expect):
                 self.failed[check.name] = self.failed.get(check.name, 0) + int(counts[place + 1] or 0)
-
-    def _sources(self, progress: Any) -> None:
-        """How far behind the log each topic is: records of whatever kind, an upper end of its messages."""
-        for one, source in zip(self.definition.streams, progress["sources"], strict=False):
-            if one.mode != "log":
-                continue
-            end, latest = _lsn(source["endOffset"]), _lsn(source["latestOffset"])
-            if end is not None and latest is not None:
-                self.behind[one.name] = max(0, latest - end)
 
     def rate(self, now: float) -> float:
         """Rows a second, over the last seconds."""
@@ -132,13 +120,3 @@ def _get(progress: Any, name: str) -> Any:
     if isinstance(progress, Mapping):
         return cast("Mapping[str, Any]", progress).get(name)
     return getattr(progress, name, None)
-
-
-def _lsn(offset: Any) -> int | None:
-    """Of the offset of a topic, which Spark gives as text."""
-    try:
-        found: Any = json.loads(offset) if isinstance(offset, str) else offset
-    except ValueError:
-        return None
-    value: Any = cast("dict[str, Any]", found).get("lsn") if isinstance(found, dict) else None
-    return value if isinstance(value, int) else None

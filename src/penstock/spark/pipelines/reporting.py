@@ -30,7 +30,7 @@ class Reporter:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._lag: dict[str, dict[str, int]] = {}  # messages that wait in queues, by pipeline and input
+        self._lag: dict[str, dict[str, int]] = {}  # by pipeline and input
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._state = "starting"
@@ -56,7 +56,7 @@ class Reporter:
             status = one.status(now)
             if stopped and status["state"] not in ("failed", "done"):
                 status["state"] = "stopped"
-            lag = {**one.figures.behind, **self._lag.get(one.name, {})}
+            lag = self._lag.get(one.name, {})
             told[one.name] = {**status, "lag": sum(lag.values()) if lag else None, "lag_by_input": lag}
         return told
 
@@ -78,7 +78,7 @@ class Reporter:
             ended = self._ended.wait(TELL_S)
             try:
                 if not ended:
-                    self._look_at_queues(server)
+                    self._look_at_streams(server)
                 server.act("pipeline_report", driver=self._driver.name, host=socket.gethostname(), pid=os.getpid(),
                            state=self._state, pipelines=self.told())  # fmt: skip
                 complaint = None
@@ -89,14 +89,13 @@ class Reporter:
             if ended:
                 return
 
-    def _look_at_queues(self, server: Remote) -> None:
+    def _look_at_streams(self, server: Remote) -> None:
+        """What each stream has yet to read, as the server counts it."""
+        try:
+            lags = {str(one["stream"]): int(one["lag"]) for one in server.act("streams")["streams"]}
+        except Refused:
+            lags = {}  # a user who may not see streams
         for one in list(self._driver.all):
-            found: dict[str, int] = {}
-            for source in one.pipeline.definition.streams:
-                if source.mode == "queue":
-                    try:
-                        stats = server.act("stats", queue=source.queue, vhost=source.vhost)
-                    except Refused:
-                        continue  # the pipeline itself says what is wrong with its queue
-                    found[source.name] = int(stats["ready"])
-            self._lag[one.name] = found
+            definition = one.pipeline.definition
+            names = {source.name: definition.stream_of(source) for source in definition.streams}
+            self._lag[one.name] = {name: lags[stream] for name, stream in names.items() if stream in lags}
