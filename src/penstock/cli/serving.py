@@ -209,6 +209,8 @@ def check(
         f"{count} {name.replace('_', ' ')}{'' if count == 1 else 's'}" for name, count in counts.items() if count
     )
     write(f"{config}: good{f' ({declared})' if declared else ''}")
+    if settings.pipeline:
+        note(f"Spark has not looked at the pipelines: penstock pipeline check {config}")
     if settings.server.sync != "commit":
         note(f'warning: sync = "{settings.server.sync}": a confirmed message may be lost in a power cut')
 
