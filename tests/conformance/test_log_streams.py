@@ -218,3 +218,24 @@ def test_large_ranges_are_measured_in_the_child(tmp_path: Path) -> None:
         sizes = [len(part) for part in reader.rows(spread)]
         assert (sum(sizes), len(sizes)) == (spread["rows"], 4)
         assert max(sizes) - min(sizes) <= 2
+
+
+def test_a_stream_that_nobody_reads_lets_go(
+    client: penstock.Client, house: FlightHouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(client, [1] * 3)
+    reader = Reader(client, topic="t", abandon_after="1h")
+    first = reader.plan(reader.begin())
+    for _ in range(3):
+        house.clock.ahead += 3_000_000_000
+        assert reader.plan(first["start"])["end"] == first["end"]
+        assert client.streams()[0]["state"] == "held"
+    house.clock.ahead += 3_700_000_000
+    house.run(house.engine.tick)
+    house.beat()
+    [stream] = client.streams()
+    assert (stream["state"], stream["holds_from"], stream["held_bytes"]) == ("abandoned", None, 0)
+    assert stream["read_seconds"] == pytest.approx(3_700, abs=60)
+    assert "stream 's' is abandoned: nobody has read it for 1h, and it holds nothing any more" in caplog.text
+    assert reader.plan(first["start"])["parts"] == first["parts"], "its reader comes back, and it holds again"
+    assert client.streams()[0]["holds_from"] == first["start"]

@@ -1,0 +1,49 @@
+"""The sections of docs/spark.md about streams in log mode and what streams hold: their examples run in order."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from live_server import LiveServer
+from penstock.spark.reading.options import READ
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
+SECTIONS = {part.split("\n", 1)[0]: part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)}
+LOG, HELD = SECTIONS["Streams, log mode"], SECTIONS["Streams and what they hold"]
+
+
+def blocks(section: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+
+
+def test_the_examples_run(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveServer(tmp_path, flight=True) as server:
+        url = f"penstock://guest:guest@{server.ready['flight']}"
+        names: dict[str, Any] = {"url": url, "spark": spark, "penstock": penstock}
+        for block in blocks(LOG, "python"):
+            exec(compile(block, "docs/spark.md", "exec"), names)
+        assert "[400, 400, 200]\n" in capsys.readouterr().out
+        for line in "".join(blocks(HELD, "sh")).splitlines():
+            command = line.replace('"$url"', url).split()
+            assert "long-trips" in subprocess.run(
+                [sys.executable, "-m", *command], capture_output=True, text=True, timeout=60, check=True
+            ).stdout  # fmt: skip
+        for block in blocks(HELD, "python"):
+            exec(compile(block, "docs/spark.md", "exec"), names)
+        assert "trips held " in capsys.readouterr().out
+        with penstock.connect(url) as client:
+            assert client.streams() == []
+            assert sum(1 for _ in client.replay("long-trips", "EPOCH")) == sum(n % 90 >= 60 for n in range(1000))
+
+
+def test_every_option_of_a_log_stream_is_named() -> None:
+    other = {"user", "password", "vhost", "path", "patience", "states", "log", "startingLsn", "endingLsn", "view"}
+    other |= {"mode", "queue", "endingOffsets"}
+    assert {name for name in READ if f"`{name}" not in LOG and f'"{name}"' not in LOG} - other <= {"url"}
