@@ -2,7 +2,7 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench bench-spark soak soak-load soak-random soak-interleavings soak-queues conformance clean
+.PHONY: help install demo test check bench bench-spark soak soak-load soak-random soak-spark soak-interleavings soak-queues conformance clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -43,10 +43,11 @@ bench: $(STAMP)
 bench-spark: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run_spark.py $(BENCH_ARGS)
 
-# Parts by name: make soak-load, soak-random, soak-interleavings.  PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
+# Parts by name: make soak-load, soak-random, soak-spark (kills of a query over a queue), soak-interleavings.
+# PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
 # PENSTOCK_EFFORT that of the random tests (10).  Interleavings end with Ctrl-C or with the first failure, and so does
 # make soak-queues, which walks the model of a queue.
-soak: soak-load soak-random soak-interleavings
+soak: soak-load soak-random soak-spark soak-interleavings
 
 soak-load: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.soak --out soak.jsonl
@@ -54,6 +55,10 @@ soak-load: $(STAMP)
 soak-random: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit \
 		tests/conformance/test_damage.py $(PYTEST_ARGS)
+
+soak-spark: $(STAMP)
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/spark/test_queue_stream.py \
+		tests/spark/test_kills.py $(PYTEST_ARGS)
 
 soak-interleavings: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m sim.interleave --chains 0 --first $${PENSTOCK_SEED:-1000000}

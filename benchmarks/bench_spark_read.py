@@ -35,15 +35,20 @@ def publish(url: str, messages: int) -> None:
     """Bodies that differ, so that Parquet gains nothing by a dictionary."""
     import penstock
 
-    random = np.random.default_rng(1)
     with penstock.connect(url) as client:
         client.declare_topic("bench")
-        for start in range(0, messages, UPLOAD):
-            count = min(UPLOAD, messages - start)
-            data = random.integers(32, 127, count * BODY, dtype=np.uint8).tobytes()
-            offsets = np.arange(0, (count + 1) * BODY, BODY, dtype=np.int32)
-            bodies: Any = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-            client.publish_table("bench", pa.table({"body": bodies}))
+        publish_to(client, "bench", messages)
+
+
+def publish_to(client: Any, topic: str, messages: int) -> None:
+    """The same to any topic."""
+    random = np.random.default_rng(1)
+    for start in range(0, messages, UPLOAD):
+        count = min(UPLOAD, messages - start)
+        data = random.integers(32, 127, count * BODY, dtype=np.uint8).tobytes()
+        offsets = np.arange(0, (count + 1) * BODY, BODY, dtype=np.int32)
+        bodies: Any = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+        client.publish_table(topic, pa.table({"body": bodies}))
 
 
 def timed(work: Callable[[], object]) -> float:

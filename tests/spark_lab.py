@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 from flight_house import FlightHouse
 from penstock.client import Client
 from penstock.spark.pipelines.driver import short
+from penstock.spark.remote import Where, remote
 
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
@@ -56,6 +59,17 @@ class Lab:
     def ids(self, queue: str) -> list[int]:
         """What waits in a queue, by the field `id`."""
         return sorted(json.loads(message.body)["id"] for message in self.client.peek(queue, count=1_000_000))
+
+    def act(self, action: str, **fields: object) -> dict[str, Any]:
+        """An action of the server's, by its name."""
+        return remote(Where(self.house.url)).act(action, **fields)
+
+    def until(self, what: Callable[[], bool], seconds: float = 30.0) -> None:
+        """Wait until it is true."""
+        event, deadline = threading.Event(), time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < deadline, "it did not come true in time"
+            event.wait(0.05)
 
     def counts(self, queue: str) -> tuple[int, int, int]:
         stats = self.client.queue(queue)

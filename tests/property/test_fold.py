@@ -22,6 +22,7 @@ from penstock.core.state.codec import canonical
 from penstock.core.state.decided import DecidedPart
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
+from penstock.core.streams.poison import Link
 from penstock.core.topology.topology import table_of
 from penstock.errors import PenstockError, Refused
 from penstock.expr import compile_filter
@@ -272,7 +273,7 @@ class History:
         queue, now = self.queue(), self.world.now
         streams = self.world.core.streams
         name = f"s{self.next(2)}"
-        match self.next(5):
+        match self.next(6):
             case 0 if queue is not None:
                 self.epochs[name] = streams.open(now, name, queue).epoch
             case 1 | 2 if name in self.epochs:
@@ -281,6 +282,13 @@ class History:
                 streams.settle(now, name, self.epochs[name], streams.state(name).planned - self.next(2))
             case 4 if name in self.epochs:
                 streams.release(now, name)
+            case 5 if name in self.epochs:
+                state = streams.state(name)
+                own = next(one for one in self.world.core.queues() if one.id == state.queue)
+                self.epochs[name] = streams.open(now, name, own).epoch
+                if self.next(3) and state.planned in state.plans:
+                    streams.poison.read(name, state.planned, link=Link(state.planned, "nobody", 1))
+                streams.poison.resume(now, name, self.epochs[name], state.planned, self.next(3))
 
     def key(self) -> None:
         """A topic gets a key, another, or none."""

@@ -1,8 +1,10 @@
 """kill -9 of the driver and of the server under `penstock up`: no result lost, none twice, every message settled once.
 
-One long job with all the kills: six of each at random moments, and aimed ones around the commit of the sink.  The
-pipeline keeps sums over everything in its state, so a message that is lost or counted twice shows for ever, and puts
-them into a topic and a table.  The truth is what was published.  `PENSTOCK_SEED` repeats the choices.
+One job with all the kills: of the driver, of one of its Python workers and of the server, in flow and at random
+moments, and aimed ones around the commit of the sink; 5 of them, and more than 30 with `PENSTOCK_EFFORT` (`make
+soak-spark`).  The pipeline keeps sums over everything in its state, so a message that is lost or counted twice shows
+for ever, and puts them into a topic and a table.  The truth is what was published.
+`PENSTOCK_SEED` repeats the choices.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,7 @@ class Plant:
         )
         self.thread = threading.Thread(target=self.supervisor.run)
         self.published = 0
+        self.chance = random.Random(SEED)
 
     @property
     def server(self) -> Remote:
@@ -92,6 +96,14 @@ class Plant:
         if pid is not None:
             os.killpg(pid, signal.SIGKILL)
 
+    def kill_worker(self) -> None:
+        """One of the Python processes that Spark runs the tasks, the source or the sink in."""
+        pid = self.supervisor.driver.pid
+        found = [one for one in descendants(pid) if b"pyspark" in command_of(one)] if pid is not None else []
+        if found:
+            with suppress(ProcessLookupError):
+                os.kill(self.chance.choice(found), signal.SIGKILL)
+
     def counts(self, queue: str) -> dict[str, Any]:
         return self.server.act("stats", queue=queue)
 
@@ -112,6 +124,27 @@ class Plant:
         raise AssertionError(f"seed {SEED}: nothing happened for {PATIENCE_S} s\n{self.lines}\n{log}")
 
 
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def descendants(pid: int) -> list[int]:
+    """The live processes below this one."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                text = (path / "stat").read_text()
+                children.setdefault(int(text[text.rindex(")") + 2 :].split()[1]), []).append(int(path.name))
+    found = [pid]
+    for one in found:
+        found.extend(children.get(one, ()))
+    return found[1:]
+
+
 @pytest.fixture
 def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     source = str(HERE.parents[1] / "src")
@@ -126,13 +159,17 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     assert not made.thread.is_alive()
 
 
-def test_results_are_exact_whatever_dies(plant: Plant) -> None:
+FEW = ("driver in flow", "driver aimed", "worker in flow", "server in flow", "server aimed")
+MANY = (
+    *["driver in flow"] * 5, *["driver any time"] * 6, *["driver aimed"] * 5, *["worker in flow"] * 5,
+    *["server in flow"] * 4, *["server any time"] * 6, *["server aimed"] * 3,
+)  # fmt: skip
+
+
+def test_results_are_exact_whatever_dies(plant: Plant, effort: int) -> None:
     chance = random.Random(SEED)
     pause = threading.Event()
-    plan = [
-        *["driver in flow"] * 2, *["driver any time"] * 4, *["driver aimed"] * 2,
-        *["server in flow"] * 3, *["server any time"] * 3, "server aimed",
-    ]  # fmt: skip
+    plan = list(FEW if effort == 1 else MANY)
     chance.shuffle(plan)
     plant.publish(500)
     for what in plan:
@@ -155,7 +192,7 @@ def test_results_are_exact_whatever_dies(plant: Plant) -> None:
             pause.wait(chance.uniform(0.0, 0.7))
         else:
             pause.wait(chance.uniform(0.1, 2.0))  # perhaps while something starts
-        (plant.kill_driver if what.startswith("driver") else plant.kill_server)()
+        {"driver": plant.kill_driver, "worker": plant.kill_worker, "server": plant.kill_server}[what.split()[0]]()
 
     def settled() -> bool:
         counts = plant.counts("jobs")

@@ -102,8 +102,8 @@ def test_every_state_of_a_checkpoint(lab: Lab, tmp_path: Path) -> None:
     lab.declare("source", "sink")
     checkpoint, old = tmp_path / "checkpoint", tmp_path / "old"
 
-    def run(rows: int = 50) -> None:
-        frame = lab.stream(queue="source", stream="queue-3", schema=COLUMNS, maxRowsPerTrigger=rows)
+    def run(rows: int = 50, **options: object) -> None:
+        frame = lab.stream(queue="source", stream="queue-3", schema=COLUMNS, maxRowsPerTrigger=rows, **options)
         lab.write(frame.select("id"), checkpoint, topic="sink")
 
     lab.publish("source", range(100))
@@ -148,7 +148,7 @@ def test_every_state_of_a_checkpoint(lab: Lab, tmp_path: Path) -> None:
     # A lost checkpoint: a new query goes on where the stream stands.
     shutil.rmtree(checkpoint)
     lab.publish("source", range(190, 200))
-    run()
+    run(onLostCheckpoint="continue")
     assert lab.ids("sink") == list(range(200))
     assert lab.counts("source") == (0, 0, 200)
 

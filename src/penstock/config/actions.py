@@ -34,7 +34,7 @@ from penstock.records.actions import (
 from penstock.records.schedules import parse_schedule
 from penstock.records.templates import unfit
 
-Reason: TypeAlias = Literal["forced_expire", "time_limit", "max_deliveries", "max_cancels"]
+Reason: TypeAlias = Literal["forced_expire", "time_limit", "max_deliveries", "max_cancels", "poison"]
 
 _ONLY: Mapping[str, tuple[str, ...]] = {
     "reason": ("expire",),

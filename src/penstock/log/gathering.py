@@ -26,6 +26,7 @@ MUST_SYNC = frozenset(
         Kind.QUEUE_DELETE, Kind.BIND, Kind.UNBIND, Kind.TOPIC_DECLARE, Kind.TOPIC_DELETE, Kind.STREAM, Kind.PLAN,
         Kind.PLAN_SETTLE, Kind.SINK_COMMIT, Kind.DECIDED, Kind.CHUNK, Kind.TRANSACTION, Kind.POLICY,
         Kind.POLICY_DELETE, Kind.ADDRESS_SETTING, Kind.STREAM_START, Kind.STREAM_RELEASE,
+        Kind.STREAM_TRY, Kind.STREAM_NARROW,
     }
 )  # fmt: skip
 """Kinds whose commit is synced whatever `sync` says."""

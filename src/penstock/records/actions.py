@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from penstock.records.dataclass import dataclass
 
-REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries")
+REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries", "poison")
 """Why a queue expires a message."""
 
 Event: TypeAlias = Literal["expire", "delete", "publish", "deliver", "oof", "schedule"]

@@ -65,7 +65,8 @@ class Kind(IntEnum):
     STREAM = 30  # name: stream; header {"queue", "epoch", "mode", "floor", "time"?, "asked"?, "abandon_after"?}:
     #   opened, or fenced anew; asked: what log mode reads, from the next batch on; times in microseconds
     PLAN = 31  # name: stream; header {"batch", "epoch", "queue"}; body: queue id + pairs granted as that batch
-    PLAN_SETTLE = 32  # name: stream; header {"batch"}: batches <= batch are settled (their pairs leave the queue)
+    PLAN_SETTLE = 32  # name: stream; header {"batch", "query"?, "query_batch"?}: batches <= batch are settled (their
+    #   pairs leave the queue); it was that batch of that query
     STREAM_RELEASE = 33  # name: stream; header {"batch"?, "epoch"?, "released"?, "abandoned"?, "dropped"?}: planned,
     #   unsettled messages go back to the queue, and it holds nothing of the log from the time `released` on;
     #   dropped: there is no such stream now
@@ -124,6 +125,13 @@ class Kind(IntEnum):
 
     KEYED = 68  # body: queue id + (LSN, key) pairs, a key being 64 bits that are not 0; in one group with the rows:
     #   the keys by which the queue knows which message a newer one replaces
+
+    STREAM_TRY = 70  # name: stream; header {"batch", "epoch", "tries"}: so many readers have failed to settle the batch
+    STREAM_NARROW = (
+        71  # name: stream; header {"batch", "epoch", "revision", "level"?: [rows, more], "poison"?: 1}; body:
+    )
+    #   queue id + pairs: these alone are the batch now.  The others went back to the queue (a RETURN follows), and the
+    #   next `more` rows come in batches of at most `rows`; or the one there was is put aside (an EXPIRE follows)
 
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.spark.expressions.column import column
     from penstock.spark.local import install, register, session
+    from penstock.spark.settling import settle_on_progress
 
 _LAZY = {
     "column": "penstock.spark.expressions.column",
     "install": "penstock.spark.local",
     "register": "penstock.spark.local",
     "session": "penstock.spark.local",
+    "settle_on_progress": "penstock.spark.settling",
 }
 
-__all__ = ["column", "install", "register", "session"]
+__all__ = ["column", "install", "register", "session", "settle_on_progress"]
 
 
 def __getattr__(name: str) -> object:

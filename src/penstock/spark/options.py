@@ -18,7 +18,6 @@ FROM_SPARK = ("checkpointLocation", "queryName", "serialization.format", "__part
 """What Spark puts among the options by itself."""
 
 LATER = {
-    "orderby": "group keys are not in this version",
     "abandon_after": "planned batches wait without a limit in this version; action `stream_release` ends that",
 }
 

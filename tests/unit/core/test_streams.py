@@ -171,15 +171,16 @@ def test_competitors_share_the_queue(world: World) -> None:
 
 
 def test_a_stream_belongs_to_one_queue_and_ends_with_it(world: World) -> None:
-    opened(world)
+    plan(world, opened(world), 0)
     other = world.declare("other")
     with pytest.raises(PreconditionFailed, match="stream 's' reads queue 'q'"):
         world.core.streams.open(world.now, "s", other)
     world.core.delete_queue(world.now, world.core.queue("/", "q"))
     world.turn()
-    with pytest.raises(NotFound, match="no stream 's'"):
+    with pytest.raises(NotFound, match="stream 's' ended with its queue 'q', which was deleted"):
         world.core.streams.state("s")
     assert world.folded().streams == {}
+    assert world.cancelled == [], "nobody waits for what a stream's silent consumer hears"
     with pytest.raises(InvalidArgument):
         world.core.streams.open(world.now, "", other)
 

@@ -284,7 +284,9 @@ class Audit:
                     self._publishers.pop(publisher, None)
             case Kind.SINK_COMMIT | Kind.DECIDED | Kind.CHUNK | Kind.SINK_FORGET:
                 self._sinks.record(kind, lsn, name, load(header))
-            case Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:  # others say nothing of batches
+            case (  # others say nothing of batches
+                Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE | Kind.STREAM_TRY | Kind.STREAM_NARROW
+            ):
                 self._streams.record(kind, lsn, name, load(header), values, time)
             case _:
                 pass  # the topology and the log's own records promise nothing about messages

@@ -54,7 +54,7 @@ class StreamAudit:
             del self._streams[name]
 
     def record(self, kind: Kind, lsn: int, name: str, header: dict[str, object], values: Ints, time: int) -> None:
-        """STREAM, PLAN, PLAN_SETTLE or STREAM_RELEASE.  `values`: its body as integers."""
+        """STREAM, PLAN, PLAN_SETTLE, STREAM_RELEASE, STREAM_TRY or STREAM_NARROW.  `values`: its body as integers."""
 
         def number(key: str) -> int:
             said = header[key]
@@ -81,6 +81,14 @@ class StreamAudit:
             stream.plans.clear()
             if header.get("dropped"):
                 del self._streams[name]
+        elif kind in (Kind.STREAM_TRY, Kind.STREAM_NARROW):
+            batch = number("batch")
+            if batch != stream.planned or batch <= stream.floor:
+                wrong(f"batch {batch} was doubted; {stream.planned} are planned, and {stream.floor} settled")
+            elif kind is Kind.STREAM_NARROW:
+                kept = values[1:].reshape(-1, 2)
+                if not self._narrow(stream, batch, kept, lsn, time, poison="poison" in header):
+                    wrong(f"batch {batch} was narrowed to messages that it did not have")
         elif kind is Kind.PLAN:
             batch = number("batch")
             self.planned += 1
@@ -103,6 +111,24 @@ class StreamAudit:
             for done in [done for done in stream.plans if done <= batch]:
                 self._settled.append((name, lsn, stream.queue, stream.plans.pop(done)))
             stream.floor = max(batch, stream.floor)
+
+    def _narrow(self, stream: _Stream, batch: int, kept: Ints, lsn: int, time: int, *, poison: bool) -> bool:
+        """A batch keeps some of its rows; False when it had others.
+
+        One that is put aside is nobody's until its EXPIRE; the others come back by a RETURN.
+        """
+        before = stream.plans.get(batch)
+        queue = self._queues.get(stream.queue)
+        if before is None or queue is None:
+            return True
+        inside = np.searchsorted(before[:, 0], kept[:, 0], side="right") - 1
+        stream.plans[batch] = kept
+        if poison:
+            zeros = np.zeros(len(before), dtype=np.int64)
+            queue.events.append(
+                Events(before[:, 0], before[:, 1], zeros + lsn, zeros + int(Op.RETURN), zeros, zeros + time)
+            )
+        return not ((inside < 0).any() or (kept[:, 1] > before[:, 1][inside]).any())
 
     def close(self) -> None:
         """At the end of a window, when the queues know what is gone: nothing of a settled batch waits."""

@@ -101,6 +101,7 @@ class Parts:
         self.transactions: int = 0  # committed by this process
         self._buried: dict[Token, list[Buried]] = {}  # dead letters whose rows are being judged
         self._sinks = Sinks(self._out, self._publisher, self.streams)
+        self.streams.poison.committed = lambda query: self._sinks.known.batches.get(query, -1)
         self._topics: dict[tuple[str, str, str], Topic] = {}
         self._older_topics: dict[tuple[str, str, str], Topic] = {}
         self._topics_version = -1

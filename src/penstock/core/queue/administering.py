@@ -112,7 +112,8 @@ def delete(queue: Queue, now: Now, sink: Sink) -> int:
     """End all consumers and forget everything; the caller writes the record.  Returns how much was ready."""
     for consumer in list(queue.all_consumers):
         if not consumer.closed:
-            sink.effect(Cancelled(consumer))
+            if not consumer.fenced:  # a stream's silent one: its reader hears of it when it asks
+                sink.effect(Cancelled(consumer))
             close(queue, consumer)
         queue.freed(consumer, consumer.leases.clear())
         queue.drop_if_done(consumer)

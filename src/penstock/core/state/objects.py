@@ -158,7 +158,14 @@ class Objects:
                     self._sinks.pop(query, None)
                     self._sink_marks.pop(query, None)
             case (
-                Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE | Kind.STREAM_START | Kind.STREAM_READ
+                Kind.STREAM
+                | Kind.PLAN
+                | Kind.PLAN_SETTLE
+                | Kind.STREAM_RELEASE
+                | Kind.STREAM_START
+                | Kind.STREAM_READ
+                | Kind.STREAM_TRY
+                | Kind.STREAM_NARROW
             ):
                 self._stream(kind, name, load(header), body)
             case Kind.DECIDED:

@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.state.doubt import Doubt, dump_doubt, load_doubt
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
@@ -45,6 +46,7 @@ class StreamState:
     abandoned: bool = False  # because nobody read it
     dropped: bool = False  # there is no such stream any more
     counted: array[int] = field(default_factory=lambda: array("q"))  # mode changes: flat pairs its reader has counted
+    doubt: Doubt = field(default_factory=Doubt)  # queue mode: of the batch that is planned and not settled
 
     @property
     def holds_from(self) -> int | None:
@@ -106,11 +108,24 @@ class StreamState:
                 pairs.frombytes(body[8:])
                 if self.mode == "changes":
                     self._count(pairs, numbers)
+                elif self.mode == "queue":
+                    self.doubt.planned(sum(pairs[1::2]) - sum(pairs[::2]))
                 self.forget_old()
                 self.released, self.abandoned = 0, False
             case Kind.PLAN_SETTLE:
+                if self.plans.get(self.planned):
+                    self.doubt.poisoned = 0
+                if "query" in header:
+                    self.doubt.last = str(header["query"]), numbers["query_batch"]
                 self.floor = numbers["batch"]
                 self.forget_old()
+            case Kind.STREAM_TRY:
+                self.doubt.tries = numbers["tries"]
+            case Kind.STREAM_NARROW:
+                pairs = self.plans[self.planned] = array("q")
+                pairs.frombytes(body[8:])
+                level = cast("tuple[int, int] | None", header.get("level"))
+                self.doubt.narrowed(numbers["revision"], level, numbers.get("poison", 0))
             case Kind.STREAM_START:
                 self.start, self.said = numbers["start"], str(header["said"])
             case Kind.STREAM_RELEASE:
@@ -119,6 +134,7 @@ class StreamState:
                 self.released = numbers.get("released", 0)
                 if self.mode == "queue":
                     self.release()
+                    self.doubt = Doubt(last=self.doubt.last)
                 elif self.mode == "changes":
                     self._count_anew()
             case _:  # STREAM_READ
@@ -143,7 +159,7 @@ class StreamState:
 
     def copy(self) -> StreamState:
         """One that changes by itself; the pairs of a batch never change."""
-        return replace(self, plans=dict(self.plans), before=list(self.before))
+        return replace(self, plans=dict(self.plans), before=list(self.before), doubt=self.doubt.copy())
 
     def dump(self) -> dict[str, object]:
         """For JSON; what is empty is left out, but for what the first layout had."""
@@ -157,6 +173,7 @@ class StreamState:
             "plans": [[batch, self.plans[batch].tolist()] for batch in sorted(self.plans)],
             **{name: value for name, value in more.items() if value},
             **({} if self.start is None else {"start": self.start}),
+            **dump_doubt(self.doubt),
         }  # fmt: skip
 
     @classmethod
@@ -171,6 +188,7 @@ class StreamState:
             [(last, asked) for last, asked in before], numbers.get("start"), str(data.get("said", "")),
             numbers.get("abandon_after", 0), numbers.get("read", 0), numbers.get("released", 0),
             bool(data.get("abandoned")), counted=array("q", cast("list[int]", data.get("counted", []))),
+            doubt=load_doubt(data.get("doubt")),
         )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ class Holdings:
     def settle(self, now: Now, queue: Queue, name: str, chunks: list[Chunk], verb: Verb) -> None:
         """End what the stream holds."""
         consumer = self._consumer(now, queue, name)
-        queue.settle(now, chunks, verb, self._outbox, by=consumer)
+        queue.settle(now, chunks, verb, self._outbox, by=consumer, reason="poison" if verb is Verb.EXPIRE else None)
         self._touched.add(queue)
 
     def restore(self, now: Now, queue: Queue, name: str, chunks: Iterable[Chunk]) -> None:

@@ -10,7 +10,8 @@ In `log` mode nothing is granted (`ranges`).  What is held for a stream that nob
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import le
 from typing import Protocol
 
 from penstock.core.effects import Effect, Verb
@@ -19,11 +20,15 @@ from penstock.core.queue.view import Queue
 from penstock.core.state.streams import Asked, StreamState
 from penstock.core.streams.changes import Changes
 from penstock.core.streams.keeping import Keeping
+from penstock.core.streams.poison import Poison, chunks_of
 from penstock.core.streams.ranges import Ranges, refuse_other_topic
 from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
-from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
+from penstock.records.chunks import Chunk, Now, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
+
+GONE_MOST = 1000
+"""Streams that are remembered for a sentence after their queue is gone."""
 
 
 class Holding(Protocol):
@@ -34,7 +39,7 @@ class Holding(Protocol):
         ...
 
     def settle(self, now: Now, queue: Queue, name: str, chunks: list[Chunk], verb: Verb) -> None:
-        """Settle or release what the stream holds."""
+        """Settle what the stream holds, give it back, or (EXPIRE) put it aside as poison."""
         ...
 
 
@@ -53,6 +58,7 @@ class Plan:
 
     batch: int
     chunks: tuple[Chunk, ...]  # its messages, ascending
+    revision: int = 0  # how often it was narrowed
 
 
 class Streams:
@@ -68,6 +74,8 @@ class Streams:
         self.keeping = Keeping(outbox, self)
         self.ranges = Ranges(outbox, self)
         self.changes = Changes(outbox, self)
+        self._gone: dict[str, str] = {}  # the queues of streams that ended with them; of this process alone
+        self.poison = Poison(outbox, holding, self)
 
     def reads(self, queue: int) -> bool:
         """Whether some stream reads the queue of this id."""
@@ -114,6 +122,7 @@ class Streams:
             refuse_other_topic(name, state.asked, asked)
         if state is None:
             state = self.states[name] = StreamState(number, self._dropped.get(name, 0), mode=mode)
+            self._gone.pop(name, None)
         self.readers[name] = instance
         now = self._outbox.at(now)
         header: dict[str, object] = {
@@ -140,16 +149,18 @@ class Streams:
         if start > state.planned:
             raise PreconditionFailed(
                 f"stream '{name}' has planned {state.planned} batches, and was asked to go on after batch {start}: the "
-                "checkpoint belongs to another stream or another server"
+                "checkpoint belongs to another stream, another server or an earlier queue of this name; delete it to "
+                f"go on at {state.floor + 1}"
             )
         if rows_max < 1:
             raise InvalidArgument(f"stream '{name}': a batch has at least 1 row, not {rows_max}")
-        queue = self._queue(name, state)
+        queue = self.queue(name, state)
         planned = [batch for batch in state.plans if batch > start and len(state.plans[batch])]
         if start < state.floor and (start + 1 not in state.plans):
             raise PreconditionFailed(
                 f"the checkpoint of stream '{name}' is at batch {start}, the stream at {state.floor}: acknowledged "
-                f"messages are not delivered again; delete the checkpoint to go on at {state.floor + 1}"
+                "messages are not delivered again; put the newest checkpoint back, or delete this one and set option "
+                f"onLostCheckpoint to continue, to go on at {state.floor + 1}"
             )
         now = self._outbox.at(now)
         self.keeping.read(now, name, state)
@@ -158,8 +169,8 @@ class Streams:
             self._settle(now, name, state, queue, start)
             if planned:
                 batch = min(planned)
-                return Plan(batch, self._chunks(state, batch))
-            chunks = self._holding.take(now, queue, name, rows_max)
+                return Plan(batch, self._chunks(state, batch), state.doubt.revision if batch == state.planned else 0)
+            chunks = self._holding.take(now, queue, name, min(rows_max, state.doubt.rows_max))
             if not chunks:
                 return Plan(start, ())
             return self._new(now, name, state, chunks)
@@ -172,7 +183,7 @@ class Streams:
         now = self._outbox.at(now)
         self.keeping.read(now, name, state)
         self._outbox.begin()
-        self._settle(now, name, state, self._queue(name, state), batch)
+        self._settle(now, name, state, self.queue(name, state), batch)
         self._outbox.end()
 
     def check(self, name: str, epoch: int, batch: int) -> StreamState:
@@ -182,7 +193,7 @@ class Streams:
             raise PreconditionFailed(
                 f"stream '{name}' has planned {state.planned} batches; batch {batch} cannot be settled"
             )
-        self._queue(name, state)
+        self.queue(name, state)
         return state
 
     def batch(self, name: str, batch: int) -> tuple[Chunk, ...]:
@@ -226,6 +237,8 @@ class Streams:
         """What a stream is.  NotFound when there is none."""
         state = self.states.get(name)
         if state is None:
+            if name in self._gone:
+                raise NotFound(f"stream '{name}' ended with its queue '{self._gone[name]}', which was deleted")
             raise NotFound(f"no stream '{name}'")
         return state
 
@@ -242,6 +255,10 @@ class Streams:
         for name in [name for name, state in self.states.items() if state.queue == queue and state.mode == "queue"]:
             del self.states[name]
             self.readers.pop(name, None)
+            self.poison.forget(name)
+            present = self._queue_of(queue)
+            if len(self._gone) < GONE_MOST and present is not None:
+                self._gone[name] = present.name
 
     def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
         """A stream for the reader that holds this epoch.  Errors: NotFound, InvalidArgument, Fenced."""
@@ -254,7 +271,8 @@ class Streams:
             raise Fenced(f"stream '{name}' is now read {by}under epoch {state.epoch}; epoch {epoch} is over")
         return state
 
-    def _queue(self, name: str, state: StreamState) -> Queue:
+    def queue(self, name: str, state: StreamState) -> Queue:
+        """The queue of a stream.  NotFound when it is gone."""
         queue = self._queue_of(state.queue)
         if queue is None:
             raise NotFound(f"the queue of stream '{name}' is gone")
@@ -264,16 +282,14 @@ class Streams:
         if batch <= state.floor:
             return
         done = [c for b in range(state.floor + 1, batch + 1) if b in state.plans for c in self._chunks(state, b)]
-        self._outbox.record(Kind.PLAN_SETTLE, name, {"batch": batch})
-        state.floor = batch
-        state.forget_old()
+        header: dict[str, object] = {"batch": batch, **self.poison.whose(name, batch)}
+        self._outbox.record(Kind.PLAN_SETTLE, name, header)
+        state.fold(Kind.PLAN_SETTLE, header)
         if done:
             self._holding.settle(now, queue, name, done, Verb.ACK)
 
     def _new(self, now: Now, name: str, state: StreamState, chunks: list[Chunk]) -> Plan:
-        pairs = array("q")
-        for chunk in chunks:
-            pairs.extend(pairs_of(chunk, False))
+        pairs = joined(chunks)
         header = {"batch": state.planned + 1, "epoch": state.epoch, "queue": state.queue, "time": now.wall}
         body = pack_pairs(state.queue, pairs)
         self._outbox.record(Kind.PLAN, name, header, body)
@@ -282,18 +298,21 @@ class Streams:
 
     @staticmethod
     def _chunks(state: StreamState, batch: int) -> tuple[Chunk, ...]:
-        pairs = state.plans[batch]
-        out = list[Chunk]()
-        single = array("q")
-        for i in range(0, len(pairs), 2):
-            a, b = pairs[i], pairs[i + 1]
-            if b - a < 64:
-                single.extend(range(a, b))
-            else:
-                if single:
-                    out.append(as_chunk(single))
-                    single = array("q")
-                out.append(range(a, b))
-        if single:
-            out.append(as_chunk(single))
-        return tuple(out)
+        return chunks_of(state.plans[batch])
+
+
+def joined(chunks: Sequence[Chunk]) -> array[int]:
+    """Exact pairs of the chunks, ascending: a queue may give out later messages before earlier ones."""
+    pairs = array("q")
+    for chunk in chunks:
+        pairs.extend(pairs_of(chunk, False))
+    starts = pairs[::2]
+    if all(map(le, starts, starts[1:])):
+        return pairs
+    out = array("q")
+    for low, high in sorted(zip(starts, pairs[1::2], strict=True)):
+        if out and out[-1] == low:
+            out[-1] = high
+        else:
+            out.extend((low, high))
+    return out

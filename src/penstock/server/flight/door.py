@@ -44,7 +44,7 @@ from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.reading.contents import content, planned, snapshot
+from penstock.server.flight.reading.contents import content, planned, read_batch, snapshot
 from penstock.server.flight.reading.following import Following
 from penstock.server.flight.reading.infos import parted, queue_info, topic_info
 from penstock.server.flight.reading.outlet import Piece
@@ -329,7 +329,7 @@ class FlightDoor:
                 self.actions.check_vhost(wanted.vhost)
                 return self.queries.run(caller, wanted.vhost, wanted.statement)
             case Plan():
-                chunks = self.handover.call(partial(self.engine.core.streams.batch, wanted.stream, wanted.batch), gone)
+                chunks = self.handover.call(partial(read_batch, self.engine.core.streams, wanted), gone)
                 return (relay and relay.planned(wanted, chunks, gone)) or planned(wanted, chunks, log, history)
 
     def _table(self, caller: Caller, wanted: Get) -> tuple[pa.Schema, Batches]:

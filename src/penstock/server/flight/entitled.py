@@ -60,6 +60,7 @@ class Gatekeeper:
             "range_parts": self._stream,
             "stream_begin": self._stream,
             "settle": self._stream,
+            "stream_resume": self._stream,
             "stream_release": self._stream,
             "sink_commit": self._sink_commit,
             "sow_delete": self._sow_delete,

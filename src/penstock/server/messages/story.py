@@ -48,7 +48,7 @@ _ALWAYS = np.array(
         int(kind)
         for kind in (
             Kind.BOOT, Kind.ROUTE, Kind.QUEUE_DECLARE, Kind.QUEUE_DELETE, Kind.PLAN_SETTLE, Kind.STREAM_RELEASE,
-            Kind.PAUSE,
+            Kind.STREAM_NARROW, Kind.PAUSE,
         )
     ]
 )  # fmt: skip
@@ -165,7 +165,7 @@ class Teller:
                 number = unpack_pairs(record.body)[0]
                 if number in self.at:
                     self._paused(record, number)
-            case Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE:
+            case Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE | Kind.STREAM_NARROW:
                 self._stream(record)
             case Kind.PUBLISH | Kind.PUBLISH_TRANSIENT:
                 if record.lsn == self.lsn:
@@ -247,6 +247,10 @@ class Teller:
             if record.kind is Kind.PLAN_SETTLE and batch is not None and planned <= batch:
                 self._tell(record, "plan settled", number, stream=stream, batch=planned)  # a SETTLE follows
                 del self._plans[stream, planned]
+            elif record.kind is Kind.STREAM_NARROW:
+                if planned == batch and not _covers(unpack_pairs(record.body)[1], self.lsn):
+                    self._tell(record, "left its batch", number, stream=stream, batch=planned)
+                    del self._plans[stream, planned]
             elif record.kind is Kind.STREAM_RELEASE and (batch is None or planned <= batch):
                 self._tell(record, "plan released", number, stream=stream, batch=planned)
                 del self._plans[stream, planned]

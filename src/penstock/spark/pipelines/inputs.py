@@ -59,6 +59,8 @@ class Inputs:
                 "stream": self.definition.stream_of(one),
                 "maxRowsPerTrigger": str(one.max_rows),
             }
+        if one.mode == "queue":  # a lost checkpoint is told of at the start, and deleted as our own errors advise
+            given["onLostCheckpoint"] = "continue"
         return {name: value for name, value in given.items() if value}
 
     def frames(self, session: Any, columns: Mapping[str, str | None]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from penstock.records.dataclass import dataclass
 from penstock.spark.arrow import batch_of, by_name, column, values
 from penstock.spark.reading import direct
 from penstock.spark.reading.columns import ERROR, Layout
+from penstock.spark.reading.keyed import of_part, with_needed
 from penstock.spark.reading.options import ReadOptions
 from penstock.spark.reading.parsing import BodyParser
 from penstock.spark.remote import Remote, remote
@@ -67,6 +68,8 @@ class PlanPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     batch: int
     part: int
     parts: int
+    revision: int = 0  # how often the batch was narrowed
+    order_by: str | None = None  # an expression: a part has the rows of its keys, instead of its share of the rows
 
 
 @dataclass
@@ -203,13 +206,7 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
                 ),
             )
         case PlanPart():
-            try:
-                yield from server.rows(
-                    "plan", stream=part.stream, batch=part.batch, part=part.part, parts=part.parts, columns=columns
-                )
-            except NotFound:
-                if options.fail_on_data_loss:
-                    raise
+            yield from _planned(server, options, part, layout.fetched)
         case ContentPart() | RecordPart():
             yield from _content(server, options, layout, part)
         case RowsPart():
@@ -239,6 +236,38 @@ def either(
             if options.direct == "true":
                 raise direct.refuse(why) from why
     yield from asked(given)
+
+
+def _planned(
+    server: Remote, options: ReadOptions, part: PlanPart, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a planned batch; the server hears whose batch they are."""
+    keyed = part.order_by is not None
+    asked: dict[str, object] = {
+        "stream": part.stream,
+        "batch": part.batch,
+        "revision": part.revision,
+        "columns": with_needed(columns) if keyed else list(columns),
+        "part": None if keyed else part.part,
+        "parts": None if keyed else part.parts,
+    }
+    task = task_of()
+    if task is not None:
+        asked |= {"query": task[0], "query_batch": task[1]}
+    try:
+        rows = server.rows("plan", **asked)
+        yield from rows if part.order_by is None else of_part(rows, part.order_by, part.part, part.parts)
+    except NotFound:
+        if options.fail_on_data_loss:
+            raise
+
+
+def task_of() -> tuple[str, int] | None:
+    """The query and its batch that this task belongs to; None outside a streaming query."""
+    context: Any = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    return None if query is None or batch is None else (str(query), int(batch))
 
 
 def span(origin: int, start: int, end: int) -> str:
@@ -333,13 +362,11 @@ class Publisher:
         if first is not None:
             self._name, self._next = name, first
             return
-        context: Any = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-        if query is None or batch is None:
+        task = task_of()
+        if task is None:
             raise TypeError("only a task of a streaming query may publish")
-        self._name = f"spark/{query}/{name}"
-        self._next = (int(batch) << SEQUENCE_BITS) + 1
+        self._name = f"spark/{task[0]}/{name}"
+        self._next = (task[1] << SEQUENCE_BITS) + 1
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], headers: Sequence[dict[str, str]], exchange: str = ""

@@ -27,6 +27,7 @@ READ = (
     *COMMON, "states", "log", "startingLsn", "endingLsn", "mode", "stream", "startingBookmark", "endingBookmark",
     "startingOffsets", "endingOffsets", "startingTimestamp", "filter", "maxRowsPerTrigger", "maxBytesPerTrigger",
     "minPartitions", "schema", "parse", "badRecordsTopic", "failOnDataLoss", "view", "direct", "abandon_after",
+    "orderBy", "poisonAfter", "onLostCheckpoint",
 )  # fmt: skip
 
 
@@ -55,6 +56,9 @@ class ReadOptions:
     bad_records_topic: str | None = None
     fail_on_data_loss: bool = True
     abandon_after: str | None = None  # a duration, or None: as the server has it
+    order_by: str | None = None  # mode queue: rows of one value are in one partition, in order
+    poison_after: int = 0  # mode queue: failures of a batch after which the row to blame is looked for; 0: never
+    continue_lost: bool = False  # mode queue: a query without a checkpoint goes on where the stream stands
     given: tuple[str, ...] = ()  # names of those that were given
     view: str | None = None  # a view, a conflated topic, or a topic with a key
     direct: str = "auto"
@@ -155,6 +159,9 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
         bad,
         take.flag("failOnDataLoss", True),
         abandoning(take.text("abandon_after")),
+        take.text("orderBy"),
+        take.count("poisonAfter") or 0,
+        _lost(take.text("onLostCheckpoint")),
         tuple(name for name in READ if take.text(name) is not None),
         view,
         direct,
@@ -173,3 +180,9 @@ def abandoning(text: str | None) -> str | None:
     except ValueError as error:
         raise InvalidArgument(f"option abandon_after: {error}; write a duration as in 7d, or off") from None
     return text
+
+
+def _lost(choice: str | None) -> bool:
+    if choice not in (None, "fail", "continue"):
+        raise InvalidArgument(f"option onLostCheckpoint is {choice!r}, not fail or continue")
+    return choice == "continue"

@@ -6,21 +6,32 @@ that finds it in the checkpoint can settle the batch with its own commit.  {"bat
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.expr import compile_value
 from penstock.spark.reading.fetching import PlanPart, parts_for
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, SAMPLE_ROWS, Offset, StreamReader
 
 if TYPE_CHECKING:
     from penstock.spark.reading.columns import Layout
     from penstock.spark.reading.options import ReadOptions
+
+logger = logging.getLogger("penstock.spark")
+
+
+class Planned(NamedTuple):
+    """What this reader knows of a batch."""
+
+    rows: int
+    revision: int  # how often it was narrowed
 
 
 class QueueStreamReader(StreamReader):
@@ -33,10 +44,15 @@ class QueueStreamReader(StreamReader):
         if options.queue is None:
             raise InvalidArgument("mode queue reads a queue: name it with option queue")
         if options.filter is not None:
-            raise InvalidArgument("option filter: in mode queue the queue's own filter decides; set it on the queue")
+            raise InvalidArgument(
+                "option filter: in mode queue the queue's own filter decides, because what a stream takes it also "
+                "settles; set it on the queue, or filter the rows in Spark"
+            )
         if options.starting is not None or options.ending is not None:
             raise InvalidArgument("mode queue takes what the queue holds: bookmarks and offsets go with mode log")
-        self._sizes = dict[int, int]()  # rows of the newest batch
+        if options.order_by is not None:
+            compile_value(options.order_by)  # a mistake is told now and once, not by every task
+        self._known = dict[int, Planned]()  # the newest batch
         self._elsewhere = False  # a query without a checkpoint reads a stream that has moved on
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -62,27 +78,32 @@ class QueueStreamReader(StreamReader):
                 return start
         answer = self._plan(batch, most, wait)
         end, rows = int(answer["batch"]), int(answer["rows"])
-        if not rows:
+        if not rows and end <= (batch or self.floor):
             return start
         if self._until is not None and end > self.planned_before:
             self._until -= rows
-        self._sizes = {end: rows}
+        self._known = {end: Planned(rows, int(answer["revision"]))}
         return {"batch": end, "stream": self.stream, "origin": self.origin}
 
     def _plan(self, batch: int, most: int, wait: str) -> dict[str, Any]:
-        epoch = self.opened()
-
-        def plan(start: int) -> dict[str, Any]:
-            return self.server.act("plan", stream=self.stream, epoch=epoch, start=start, max_rows=most, wait=wait)
-
-        if batch or not self.floor or self._elsewhere:
-            return plan(batch or self.floor)
-        try:
-            # A first batch that was planned and settled, but that Spark lost again, is still known and comes back.
-            return plan(0)
-        except PreconditionFailed:
+        epoch, lost = self.opened(), None
+        if not batch and self.floor:
+            if not self.options.continue_lost:
+                raise PreconditionFailed(self._lost())
+            lost = None if self._elsewhere else True
             self._elsewhere = True
-            return plan(self.floor)
+        start = batch or self.floor
+        return self.server.act(
+            "plan", stream=self.stream, epoch=epoch, start=start, max_rows=most, wait=wait, lost=lost
+        )
+
+    def _lost(self) -> str:
+        again = ", which was given out before and comes again" if self.planned_before > self.floor else ""
+        return (
+            f"stream '{self.stream}' has settled {self.floor} batches, and this query starts without a checkpoint: it "
+            "was lost, or this is another query. Put the checkpoint back; or delete what is left of it and set option "
+            f"onLostCheckpoint to continue, and the query goes on with batch {self.floor + 1}{again}"
+        )
 
     def _settle(self, batch: int) -> None:
         if batch:
@@ -99,12 +120,35 @@ class QueueStreamReader(StreamReader):
         batch = int(end["batch"])
         if batch == int(start["batch"]):
             return []
-        rows = self._sizes.get(batch)
-        if rows is None:
-            found = self.server.rows("plan", stream=self.stream, batch=batch, columns=["lsn"])
-            rows = sum(one.num_rows for one in found)
-        parts = parts_for(rows, self.options.min_partitions)
-        return [PlanPart(self.stream, batch, part, parts) for part in range(parts)]
+        known = self._known.get(batch)
+        if known is None:
+            known = self._resume(batch)
+        parts = parts_for(known.rows, self.options.min_partitions)
+        return [
+            PlanPart(self.stream, batch, part, parts, known.revision, self.options.order_by) for part in range(parts)
+        ]
+
+    def _resume(self, batch: int) -> Planned:
+        """A batch that is in the checkpoint's offsets already: an earlier run came to nothing with it."""
+        limit = self.options.poison_after
+        answer = self.server.act(
+            "stream_resume", stream=self.stream, epoch=self.opened(), batch=batch, poison_after=limit
+        )
+        known = Planned(int(answer["rows"]), int(answer["revision"]))
+        self._known = {batch: known}
+        if answer["left"]:
+            if self._until is not None:
+                self._until += int(answer["left"])
+            logger.warning(
+                "stream %s: batch %d has failed again and again; it has %d rows now, and %d come in smaller batches",
+                self.stream, batch, known.rows, answer["left"],
+            )  # fmt: skip
+        elif answer.get("poison") is not None:
+            logger.warning(
+                "stream %s: batch %d has failed because of the message at LSN %d, which is put aside as poison",
+                self.stream, batch, answer["poison"],
+            )  # fmt: skip
+        return known
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         """The newest batch and how many messages are ready beyond it."""
@@ -113,5 +157,5 @@ class QueueStreamReader(StreamReader):
         if now - seen > BACKLOG_S:
             ready = int(self.server.act("stats", queue=self.options.queue, vhost=self.server.vhost)["ready"])
             self._reported = (now, ready)
-        newest = max(self._sizes, default=self.floor)
+        newest = max(self._known, default=self.floor)
         return {"batch": newest, "ready": ready}

@@ -14,7 +14,7 @@
                                "top_n", "skip_n", "columns", "conflation", "conflation_key", "projection", "grouping",
                                "select", "fully_durable", "timestamp"}}
                 {"log": {"from", "to", "columns", "kinds"}}
-                {"plan": {"stream", "batch", "part", "parts", "columns"}}
+                {"plan": {"stream", "batch", "part", "parts", "columns", "revision", "query", "query_batch"}}
                 {"sql": "SELECT ..."}, or {"sql": {"statement", "vhost"}}
 
 Owns names, types and ranges.  Refuses to know what a queue or a topic is.  Every error is an InvalidArgument that names
@@ -203,6 +203,9 @@ class Plan:
     part: int = 0
     parts: int = 1
     columns: tuple[str, ...] | None = None
+    revision: int | None = None  # of the batch, as the reader was told
+    query: str | None = None  # whose batch `query_batch` these rows are
+    query_batch: int = 0
 
 
 Put: TypeAlias = "Publish | Stage | Transact"
@@ -360,6 +363,9 @@ def _plan(f: Fields) -> Plan:
         f.count("part"),
         f.count("parts", 1, 1, 100_000),
         f.names("columns", REPLAY_COLUMNS),
+        f.optional_count("revision"),
+        f.optional_text("query"),
+        f.count("query_batch"),
     )
     if command.part >= command.parts:
         raise InvalidArgument(f"plan: part {command.part} of {command.parts} does not exist; parts count from 0")

@@ -43,7 +43,7 @@ _COUNTS: Mapping[str, tuple[Of, str]] = {
     ),
 }
 
-_REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries")
+_REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries", "poison")
 
 
 def queue_figures(queues: Sequence[QueueMetrics], *, per_object: bool) -> Iterable[Metric]:

@@ -70,6 +70,10 @@ class SinkActions(StreamActions):
             "sinks": (self._sinks, "every query that has committed, with what of it is on its way"),
         }
 
+    def void(self, query: str, batch: int) -> None:
+        """Stages up to this batch of a query are of no use any more."""
+        self.stages.drop_batch(query, batch)
+
     def _stages(self, caller: Caller, f: Fields) -> Reply:
         f.finish()
         return {"stages": self.stages.listing(), "bytes": self.stages.used, "quota": self.stages.quota}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.state.durable import Ints
 from penstock.core.streams.changes import available, difference
+from penstock.core.streams.poison import Resumed
 from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.reading.contents import Part, snapshot
@@ -42,7 +43,14 @@ class StreamActions:
                 self._stream_open,
                 "stream, queue or topic or pattern, ...: a new epoch of a durable reader",
             ),
-            "plan": (self._plan, "stream, epoch, start, max_rows, wait: settle up to start, grant the next batch"),
+            "plan": (
+                self._plan,
+                "stream, epoch, start, max_rows, wait, lost: settle up to start, grant the next batch",
+            ),
+            "stream_resume": (
+                self._stream_resume,
+                "stream, epoch, batch, poison_after: go on with a batch that an earlier reader did not settle",
+            ),
             "plan_changes": (
                 self._plan_changes,
                 "stream, epoch, start, queue, vhost, max_rows: what went and what came since the batch `start`",
@@ -119,15 +127,19 @@ class StreamActions:
         epoch = self._epoch(f, stream)
         start, rows = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
         wait = min(f.duration("wait", 0), PLAN_WAIT_MAX_US) / 1e6
+        lost = f.flag("lost")
         f.finish()
         deadline = time.monotonic() + wait
 
         def work() -> Reply:
+            if lost:
+                self.engine.core.streams.poison.take_over(self.engine.now(), stream, epoch())
             plan = self.engine.core.streams.plan(self.engine.now(), stream, epoch(), start, rows)
             chunks = [chunk for chunk in plan.chunks if len(chunk)]
             return {
                 "stream": stream,
                 "batch": plan.batch,
+                "revision": plan.revision,
                 "rows": sum(map(len, chunks)),
                 "first": chunks[0][0] if chunks else None,
                 "last": chunks[-1][-1] if chunks else None,
@@ -138,6 +150,31 @@ class StreamActions:
             if reply["batch"] != start or caller.gone() or time.monotonic() >= deadline:
                 return reply
             time.sleep(PLAN_POLL_S)
+
+    def void(self, query: str, batch: int) -> None:
+        """What was staged up to this batch of a query was made of rows that it has no longer."""
+
+    def _stream_resume(self, caller: Caller, f: Fields) -> Reply:
+        stream = f.name("stream")
+        epoch = self._epoch(f, stream)
+        batch, limit = f.number("batch", 1), f.count("poison_after")
+        f.finish()
+
+        def work() -> Resumed:
+            return self.engine.core.streams.poison.resume(self.engine.now(), stream, epoch(), batch, limit)
+
+        resumed = self._do(caller, work)
+        if resumed.link is not None:
+            self.void(resumed.link.query, resumed.link.query_batch)
+        return {
+            "stream": stream,
+            "batch": batch,
+            "rows": resumed.rows,
+            "revision": resumed.revision,
+            "tries": resumed.tries,
+            "left": resumed.left,
+            "poison": resumed.poison,
+        }
 
     def _plan_changes(self, caller: Caller, f: Fields) -> Reply:
         """What is available is looked at on the loop, compared here, and written down on the loop."""

@@ -1,0 +1,122 @@
+"""Mode queue by itself: order within a key, settling on progress, lost checkpoints, odd moments."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from penstock.spark import settle_on_progress
+from spark_lab import Lab, sentence
+
+COLUMNS = "id bigint, region string, total double"
+
+
+def run(lab: Lab, checkpoint: Path, stream: str, queue: str, topic: str, **options: object) -> Any:
+    frame = lab.stream(queue=queue, stream=stream, schema=COLUMNS, **options).select("id")
+    return lab.write(frame, checkpoint, topic=topic)
+
+
+def test_rows_of_a_key_are_in_one_partition_in_order(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("keyed")
+    lab.client.publish_table("keyed", pa.table({"body": [b'{"id": %d, "k": "k%d"}' % (n, n % 11) for n in range(500)]}))
+    seen: list[list[tuple[str, int]]] = []
+
+    def collect(frame: Any, batch: int) -> None:
+        seen.extend(_by_partition(frame))
+
+    frame = lab.stream(
+        queue="keyed", stream="keyed-1", schema="id bigint, k string", orderBy="/k", minPartitions=3,
+    ).select("k", "id")  # fmt: skip
+    query = (
+        frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    )
+    query.start().awaitTermination()
+    assert len(seen) == 3
+    assert sorted(number for part in seen for _, number in part) == list(range(500))
+    assert sum(len({key for key, _ in part}) for part in seen) == 11, "each key is in one partition"
+    for part in seen:
+        assert [number for _, number in part] == sorted(number for _, number in part)
+
+
+def _by_partition(frame: Any) -> list[list[tuple[str, int]]]:
+    def number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        for batch in batches:
+            yield batch.append_column("part", pa.array([context.partitionId()] * batch.num_rows, pa.int32()))
+
+    rows = frame.mapInArrow(number, "k string, id bigint, part int").collect()
+    parts: dict[int, list[tuple[str, int]]] = {}
+    for row in rows:
+        parts.setdefault(row["part"], []).append((row["k"], row["id"]))
+    return list(parts.values())
+
+
+def test_a_finished_batch_is_settled_on_progress(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("soon")
+    listener = settle_on_progress(lab.spark, lab.house.url)
+    frame = lab.stream(queue="soon", stream="soon-1", schema=COLUMNS).select("id")
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    lab.publish("soon", range(10))
+    query = writer.trigger(processingTime="1 hour").start()
+    try:
+        lab.until(lambda: lab.counts("soon") == (0, 0, 10))
+    finally:
+        query.stop()
+        lab.spark.streams.removeListener(listener)
+
+
+def test_a_lost_checkpoint_is_told_and_the_choice_taken(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("lost", "lost-out")
+    lab.publish("lost", range(10))
+    run(lab, tmp_path / "one", "lost-1", "lost", "lost-out")
+    lab.publish("lost", range(10, 20))
+    with pytest.raises(StreamingQueryException) as caught:
+        run(lab, tmp_path / "two", "lost-1", "lost", "lost-out")
+    told = sentence(caught.value)
+    assert told.startswith("stream 'lost-1' has settled 1 batches, and this query starts without a checkpoint")
+    assert "set option onLostCheckpoint to continue, and the query goes on with batch 2" in told
+    shutil.rmtree(tmp_path / "two")
+    run(lab, tmp_path / "two", "lost-1", "lost", "lost-out", onLostCheckpoint="continue")
+    assert lab.ids("lost-out") == list(range(20))
+    assert lab.counts("lost") == (0, 0, 20)
+
+
+def test_several_streams_and_a_worker_share_a_queue_that_is_paused_and_purged(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("shared", "shared-a", "shared-b")
+    lab.publish("shared", range(60))
+    with lab.client.consume("shared", backlog=5) as consumer:
+        mine = [message.json()["id"] for _, message in zip(range(5), consumer, strict=False)]
+        run(lab, tmp_path / "a", "shared-1", "shared", "shared-a", maxRowsPerTrigger=20)
+        lab.publish("shared", range(60, 80))
+        run(lab, tmp_path / "b", "shared-2", "shared", "shared-b")
+    assert sorted(mine + lab.ids("shared-a") + lab.ids("shared-b")) == list(range(80))
+    lab.act("pause", queue="shared")
+    lab.publish("shared", range(80, 90))
+    run(lab, tmp_path / "b", "shared-2", "shared", "shared-b")
+    assert lab.counts("shared")[0] >= 10
+    lab.act("purge", queue="shared")
+    lab.act("resume", queue="shared")
+    run(lab, tmp_path / "b", "shared-2", "shared", "shared-b")
+    assert not set(range(80, 90)) & set(lab.ids("shared-b"))
+
+
+def test_a_queue_that_is_deleted_ends_its_stream_with_a_sentence(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("doomed", "doomed-out")
+    lab.publish("doomed", range(10))
+    run(lab, tmp_path, "doomed-1", "doomed", "doomed-out")
+    lab.act("delete", queue="doomed")
+    lab.declare("doomed")
+    lab.publish("doomed", range(5))
+    with pytest.raises(StreamingQueryException) as caught:
+        run(lab, tmp_path, "doomed-1", "doomed", "doomed-out")
+    assert "an earlier queue of this name" in sentence(caught.value)
+    assert json.loads(lab.client.peek("doomed")[0].body)["id"] == 0

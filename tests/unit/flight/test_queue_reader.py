@@ -1,0 +1,173 @@
+"""Spark's reader of a queue, driven as Spark drives it, without Spark: its calls, its parts and their rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import BinaryType, LongType, StructType
+
+import penstock
+from flight_house import FlightHouse
+from penstock.client import Client
+from penstock.errors import PreconditionFailed
+from penstock.spark.reading import fetching
+from penstock.spark.reading.columns import layout
+from penstock.spark.reading.options import read_options
+from penstock.spark.reading.queue_stream import QueueStreamReader
+from penstock.spark.settling import settle_source
+
+SCHEMA = StructType().add("lsn", LongType()).add("body", BinaryType())
+
+
+class Query:
+    """A query as Spark keeps it: what is in its offset log, and in its commit log."""
+
+    def __init__(self, house: FlightHouse, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
+        self.url = house.url
+        self.given: dict[str, str] = {"url": house.url, "queue": "q", "stream": "s", "mode": "queue"}
+        self.given |= {name: str(value) for name, value in options.items()}
+        self.logged: list[dict[str, Any]] = [{"batch": 0}]
+        self.committed = 0
+        self.out: list[int] = []
+        self.parts: list[list[int]] = []
+        monkeypatch.setattr(fetching, "task_of", lambda: ("query", len(self.logged) - 2))
+
+    def reader(self) -> QueueStreamReader:
+        options = read_options(self.given)
+        return QueueStreamReader(options, layout(options, SCHEMA, None))
+
+    def run(self, bad: int | None = None) -> bool:
+        """One start, until nothing is ready; False when the bad row comes."""
+        reader = self.reader()
+        reader.prepareForTriggerAvailableNow()
+        while True:
+            if self.committed == len(self.logged) - 1:
+                end = reader.latestOffset(self.logged[-1], ReadMaxRows(100))
+                if end == self.logged[-1]:
+                    return True
+                self.logged.append(json.loads(json.dumps(end)))
+            parts = reader.partitions(self.logged[-2], self.logged[-1])
+            self.parts = [self.ids(reader.read(part)) for part in parts]
+            rows = [one for part in self.parts for one in part]
+            if bad in rows:
+                return False
+            self.out += rows
+            self.committed += 1
+
+    @staticmethod
+    def ids(batches: Iterator[pa.RecordBatch]) -> list[int]:
+        return [int(json.loads(body)["id"]) for batch in batches for body in batch.column("body").to_pylist()]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[FlightHouse]:
+    with FlightHouse(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def client(house: FlightHouse) -> Iterator[Client]:
+    with penstock.connect(house.url) as made:
+        made.declare("dead")
+        made.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead", max_deliveries=2)
+        yield made
+
+
+def publish(client: Client, start: int, end: int) -> None:
+    for number in range(start, end):
+        client.publish("q", {"id": number, "k": f"k{number % 5}"})
+
+
+def test_a_poison_row_is_put_aside(house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(client, 0, 40)
+    query = Query(house, monkeypatch, poisonAfter=2)
+    failures = 0
+    while not query.run(bad=25):
+        failures += 1
+        assert failures < 10
+    assert failures == 2 + 1 + 2, "the batch of 40, three of them, and the row"
+    assert query.out == [number for number in range(40) if number != 25]
+    assert [json.loads(message.body)["id"] for message in client.peek("dead")] == [25]
+    stats = client.queue("q")
+    assert (stats["ready"], stats["leased"], stats["acked"]) == (0, 0, 39)
+
+
+def test_without_poison_after_a_batch_stays(
+    house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, 0, 20)
+    query = Query(house, monkeypatch)
+    for _ in range(4):
+        assert not query.run(bad=3)
+        assert query.parts == [list(range(20))]
+
+
+def test_rows_of_a_key_are_in_one_part(house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(client, 0, 60)
+    query = Query(house, monkeypatch, orderBy="/k", minPartitions=3)
+    assert query.run()
+    assert sorted(query.out) == list(range(60))
+    assert len(query.parts) == 3
+    assert sum(len({number % 5 for number in part}) for part in query.parts) == 5
+    assert all(part == sorted(part) for part in query.parts)
+
+
+def test_a_lost_checkpoint_is_told_and_the_choice_taken(
+    house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, 0, 10)
+    assert Query(house, monkeypatch).run()
+    publish(client, 10, 20)
+    with pytest.raises(PreconditionFailed, match="has settled 1 batches, and this query starts without a checkpoint"):
+        Query(house, monkeypatch).run()
+    other = Query(house, monkeypatch, onLostCheckpoint="continue")
+    monkeypatch.setattr(fetching, "task_of", lambda: ("another query", len(other.logged) - 2))
+    assert other.run()
+    assert other.out == list(range(10, 20))
+    assert client.queue("q")["acked"] == 20
+
+
+def test_a_query_that_kept_its_id_and_lost_its_entries_is_refused(
+    house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, 0, 10)
+    assert Query(house, monkeypatch).run()
+    publish(client, 10, 20)
+    with pytest.raises(PreconditionFailed, match="its checkpoint has lost entries"):
+        Query(house, monkeypatch, onLostCheckpoint="continue").run()
+    assert client.queue("q")["leased"] == 10
+
+
+def test_what_a_progress_event_says_is_settled(
+    house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, 0, 10)
+    query = Query(house, monkeypatch)
+    reader = query.reader()
+    end = reader.latestOffset({"batch": 0}, ReadMaxRows(100))
+    assert client.queue("q")["leased"] == 10
+    for said in (None, "-", "[]", '{"lsn": 5}', '{"batch": 0}', json.dumps(end), json.dumps(end)):
+        settle_source(reader.options.where, said)
+    assert client.queue("q")["acked"] == 10
+    settle_source(reader.options.where, '{"batch": 99, "stream": "s"}')  # refused by the server, and only told
+
+
+def test_a_deleted_queue_ends_its_stream(house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(client, 0, 10)
+    query = Query(house, monkeypatch)
+    assert query.run()
+    reader = query.reader()
+    reader.opened()
+    reader.server.act("delete", queue="q")
+    with pytest.raises(Exception, match="stream 's' ended with its queue 'q', which was deleted"):
+        reader.latestOffset(query.logged[-1], ReadMaxRows(100))
+    client.declare("q")
+    publish(client, 0, 5)
+    with pytest.raises(PreconditionFailed, match="an earlier queue of this name"):
+        query.run()
