@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_facts, write_json, write_table
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -43,10 +44,7 @@ STOP_S = 20.0
 CHECKER = (sys.executable, "-m", "penstock.spark.pipelines.checking")
 DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
 
-STATUS_COLUMNS = (
-    "pipeline", "state", "rows", "rows/s", "lag", "batch", "batch time", "state rows", "state bytes", "since",
-    "last error",
-)  # fmt: skip
+STATUS_COLUMNS = ("pipeline", "state", "since", "rows/s", "lag", "batch", "batch time", "remembers")
 
 
 def statuses(url: str, name: str | None) -> list[dict[str, Any]]:
@@ -88,18 +86,28 @@ def status(
     elif name is not None:
         write_facts(facts(found[0]))
     else:
-        write_table(STATUS_COLUMNS, [row(one) for one in found])
+        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=STATUS_COLUMNS[:3])
+        for line in filter(None, map(trouble, found)):
+            write(line)
 
 
 def row(one: Mapping[str, Any]) -> list[object]:
     """A line of the table."""
-    trouble = one.get("error") or ""
-    if one.get("next_try") and one["state"] == "waiting":
-        trouble = f"{trouble} (next try {one['next_try']})"
-    return [
-        one["pipeline"], one["state"], one.get("rows"), one.get("rows_per_second"), one.get("lag"), one.get("batch"),
-        told_ms(one.get("batch_ms")), one.get("state_rows"), one.get("state_bytes"), one.get("since"), trouble,
-    ]  # fmt: skip
+    rows, size = one.get("state_rows"), one.get("state_bytes")
+    remembers = f"{counted(rows, 'row')}, {format_size(size or 0)}" if rows else None
+    since = str(one.get("since") or "").replace("T", " ").removesuffix("Z")
+    speed, lag, batch = (one.get(name) for name in ("rows_per_second", "lag", "batch"))
+    return [one["pipeline"], one["state"], since, speed, lag, batch, told_ms(one.get("batch_ms")), remembers]
+
+
+def trouble(one: Mapping[str, Any]) -> str | None:
+    """Its last error with the next try, in one line; None where there is none."""
+    error = one.get("error")
+    if not error:
+        return None
+    name = one["pipeline"]
+    text = f"{name}: {str(error).removeprefix(f'pipeline {name}: ')}"
+    return f"{text} (next try {one['next_try']})" if one.get("next_try") else text
 
 
 def facts(one: Mapping[str, Any]) -> dict[str, object]:

@@ -7,6 +7,7 @@ import re
 
 _STATE = re.compile(r"\s*SQLSTATE: \w+\.?")
 _CLASS = re.compile(r"^(?:[\w.$]+(?:Exception|Error)): (?=\S)")
+_CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\] ")
 LENGTH_MAX = 500
 
 
@@ -18,7 +19,8 @@ def short(text: str) -> str:
         return ours[-1].partition(": ")[2]
     told = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "An error occurred"))]
     first = _CLASS.sub("", told[0].removeprefix(": ")) if told else text
-    return _STATE.sub("", first)[:LENGTH_MAX].rstrip(" ;")
+    plain = _STATE.sub("", _CONDITION.sub("", first)).replace(".;", ";")
+    return plain[:LENGTH_MAX].rstrip(" ;")
 
 
 def quieten() -> None:
