@@ -197,4 +197,4 @@ def test_the_sentence_of_a_spark_error() -> None:
     text = "[X] boom\nTraceback (most recent call last):\n  File 'x', line 1\n"
     text += "penstock.errors.Fenced: stream 's' is read\n\tat java.x"
     assert short(text) == "stream 's' is read"
-    assert short("[PARSE] wrong\n  at java") == "[PARSE] wrong"
+    assert short("[PARSE.SYNTAX] wrong. SQLSTATE: 42601; line 1\n  at java") == "wrong; line 1"

@@ -86,7 +86,7 @@ def status(
     elif name is not None:
         write_facts(facts(found[0]))
     else:
-        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=STATUS_COLUMNS[:3])
+        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=STATUS_COLUMNS)
         for line in filter(None, map(trouble, found)):
             write(line)
 
@@ -95,7 +95,8 @@ def row(one: Mapping[str, Any]) -> list[object]:
     """A line of the table."""
     rows, size = one.get("state_rows"), one.get("state_bytes")
     remembers = f"{counted(rows, 'row')}, {format_size(size or 0)}" if rows else None
-    since = str(one.get("since") or "").replace("T", " ").removesuffix("Z")
+    day, _, clock = str(one.get("since") or "").removesuffix("Z").partition("T")
+    since = clock if day == time.strftime("%Y-%m-%d", time.gmtime()) else day
     speed, lag, batch = (one.get(name) for name in ("rows_per_second", "lag", "batch"))
     return [one["pipeline"], one["state"], since, speed, lag, batch, told_ms(one.get("batch_ms")), remembers]
 
