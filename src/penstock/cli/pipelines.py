@@ -44,7 +44,7 @@ STOP_S = 20.0
 CHECKER = (sys.executable, "-m", "penstock.spark.pipelines.checking")
 DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
 
-STATUS_COLUMNS = ("pipeline", "state", "since", "rows/s", "lag", "batch", "batch time", "remembers")
+STATUS_COLUMNS = ("pipeline", "state", "since", "rows/s", "lag", "batch", "remembers")
 
 
 def statuses(url: str, name: str | None) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def status(
     elif name is not None:
         write_facts(facts(found[0]))
     else:
-        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=STATUS_COLUMNS)
+        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=("state", "since")
         for line in filter(None, map(trouble, found)):
             write(line)
 
@@ -94,11 +94,12 @@ def status(
 def row(one: Mapping[str, Any]) -> list[object]:
     """A line of the table."""
     rows, size = one.get("state_rows"), one.get("state_bytes")
-    remembers = f"{counted(rows, 'row')}, {format_size(size or 0)}" if rows else None
+    remembers = f"{rows:,}: {format_size(size or 0)}" if rows else None
     day, _, clock = str(one.get("since") or "").removesuffix("Z").partition("T")
     since = clock if day == time.strftime("%Y-%m-%d", time.gmtime()) else day
     speed, lag, batch = (one.get(name) for name in ("rows_per_second", "lag", "batch"))
-    return [one["pipeline"], one["state"], since, speed, lag, batch, told_ms(one.get("batch_ms")), remembers]
+    last = None if batch is None else f"{batch}: {told_ms(one.get('batch_ms'))}"
+    return [one["pipeline"], one["state"], since, speed, lag, last, remembers]
 
 
 def trouble(one: Mapping[str, Any]) -> str | None:
