@@ -86,7 +86,7 @@ def status(
     elif name is not None:
         write_facts(facts(found[0]))
     else:
-        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=("state", "since")
+        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=("state", "since"))
         for line in filter(None, map(trouble, found)):
             write(line)
 
