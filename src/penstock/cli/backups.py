@@ -58,6 +58,7 @@ def _of_server(url: str, target: Path, copy: bool) -> dict[str, Any]:
 
 
 def _of_folder(data: str, target: Path, copy: bool) -> dict[str, Any]:
+    from penstock.cli.archiving import archive_place
     from penstock.cli.logfiles import open_folder
     from penstock.server.bulk.alone import stand_alone
     from penstock.server.bulk.backup import run
@@ -73,7 +74,9 @@ def _of_folder(data: str, target: Path, copy: bool) -> dict[str, Any]:
         try:
             with bar("bytes") as show:
                 request = Request(disk, view, _never, show)
-                return run(request, str(target.absolute()), copy, "", show)
+                place = archive_place(data)
+                archive = "" if place is None else str(place.absolute())
+                return run(request, str(target.absolute()), copy, "", show, archive)
         finally:
             view.close()
     finally:

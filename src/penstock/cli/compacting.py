@@ -35,6 +35,11 @@ def of_folder(data: str, age: str | None, size: str | None, compress: bool, dry_
         )
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
+    from penstock.cli.archiving import archive_of
+
+    archive = archive_of(data)
+    if archive is not None:
+        limits = limits._replace(archive=archive.manifest)
     disk, clock, aims = open_folder(data), SystemClock(), Aims(compress=compress, cold=0)
     planned = offline.look(disk, clock, limits, aims)
     out: dict[str, Any] = {

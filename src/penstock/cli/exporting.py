@@ -90,12 +90,13 @@ def _place(text: str, origin: int) -> str:
 @contextmanager
 def of_folder(data: str, wanted: Wanted) -> Generator[tuple[Source, int, int]]:
     """Rows of a data folder, and the LSNs [start, end) they lie in."""
+    from penstock.cli.archiving import archive_of
     from penstock.cli.logfiles import open_folder
     from penstock.history.history import History
     from penstock.server.bulk.alone import stand_alone
     from penstock.wire.flight.tickets import LogRange, Replay
 
-    view: View = stand_alone(open_folder(data))
+    view: View = stand_alone(open_folder(data), archive_of(data))
     try:
         history = History(view, lambda: False)
         start, end = history.resolve(parse_span(span_of(wanted, view.origin)))

@@ -33,7 +33,19 @@ def listing(data: str) -> list[SegmentInfo]:
 def records(data: str, url: str | None, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
     """Records of the log with LSNs in first..last, from a server if there is a URL, else from the folder."""
     if url is None:
-        yield from rows(open_folder(data), first, LSN_LIMIT if last is None else last)
+        from penstock.cli.archiving import archive_of
+
+        archive = archive_of(str(data))
+        if archive is None:
+            yield from rows(open_folder(data), first, LSN_LIMIT if last is None else last)
+            return
+        from penstock.server.bulk.alone import stand_alone
+
+        view = stand_alone(open_folder(data), archive)
+        try:
+            yield from view.batches(first, LSN_LIMIT if last is None else last + 1)
+        finally:
+            view.close()
         return
     from penstock.client import connect
 

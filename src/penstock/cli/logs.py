@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from penstock.cli.archiving import ArchiveFolder
+from penstock.cli.archiving import add_to as add_archive_to
 from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_json, write_table
 from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
@@ -31,21 +33,32 @@ def _place(data: str | None, url: str | None) -> tuple[str, str | None]:
 
 
 app = typer.Typer(help="Look into the log and check it.", no_args_is_help=True, rich_markup_mode=None)
+add_archive_to(app)
 
 
 @app.command("ls")
-def ls(data: DataFolder = None, url: OfServer = None, json: Json = False) -> None:
-    """List the segments with their LSNs, the records they hold, sizes, and how often each was rewritten.
+def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = None, json: Json = False) -> None:
+    """List the segments with their LSNs, the records they hold, sizes, how often each was rewritten; and the archive.
 
     Example: penstock log ls --data ./data
     """
+    from penstock.cli.archiving import archived
     from penstock.cli.logfiles import listing
     from penstock.log.listing import SegmentInfo
 
     folder, url = _place(data, url)
-    listed = listing(folder) if url is None else [SegmentInfo(**one) for one in _asked(url, "segments")["segments"]]
+    if url is None:
+        listed, kept = listing(folder), archived(folder, archive)
+    else:
+        told = _asked(url, "segments")
+        listed, kept = [SegmentInfo(**one) for one in told["segments"]], told.get("archive")
+
+    def is_archived(one: SegmentInfo) -> bool:
+        return kept is not None and any(a <= one.first and one.last < b for a, b in kept["spans"])
+
     if json:
-        write_json([facts._asdict() for facts in listed])
+        more = (lambda one: {"archived": is_archived(one)}) if kept is not None else (lambda one: {})
+        write_json([{**facts._asdict(), **more(facts)} for facts in listed])
         return
     write_table(
         ("first", "last", "batches", "records", "LSNs", "size", "rewritten", "state"),
@@ -58,11 +71,20 @@ def ls(data: DataFolder = None, url: OfServer = None, json: Json = False) -> Non
                 facts.span,
                 format_size(facts.bytes),
                 facts.generation,
-                ("compressed" if facts.compressed else "closed") if facts.closed else "open",
+                (("compressed" if facts.compressed else "closed") if facts.closed else "open")
+                + (", archived" if is_archived(facts) else ""),
             )
             for facts in listed
         ],
     )
+    if kept is not None:
+        spans = ", ".join(f"{a:,} to {b - 1:,}" for a, b in kept["spans"]) or "nothing yet"
+        write(
+            f"archived: {spans} ({counted(kept['rows'], 'record')} in {counted(kept['files'], 'file')}, "
+            f"{format_size(kept['bytes'])})"
+        )
+        if kept.get("why"):
+            note(f"warning: {kept['why']}")
 
 
 @app.command()
@@ -107,13 +129,13 @@ def show(
 
 
 @app.command()
-def verify(data: DataFolder = None, url: OfServer = None, json: Json = False) -> None:
-    """Read the whole log and compare every checksum.  Exit status 4 when bytes in the middle are wrong.
+def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = None, json: Json = False) -> None:
+    """Read the whole log and its archive and compare every checksum.  Exit status 4 when bytes in the middle are wrong.
 
     Example: penstock log verify --data ./data
     """
     folder, url = _place(data, url)
-    facts = _verified(folder) if url is None else _asked(url, "log_verify")
+    facts = _verified(folder, archive) if url is None else _asked(url, "log_verify")
     good = not facts["damage"]
     if json:
         write_json({"good": good, **facts})
@@ -122,6 +144,11 @@ def verify(data: DataFolder = None, url: OfServer = None, json: Json = False) ->
             f"{counted(len(facts['segments']), 'segment')}, {facts['batches']:,} batches, "
             f"{counted(facts['rows'], 'record')}, {format_size(facts['bytes'])}, last LSN {facts['last_lsn']:,}"
         )
+        if kept := facts.get("archive"):
+            write(
+                f"archive: {counted(kept['files'], 'file')}, {counted(kept['rows'], 'record')}, "
+                f"{format_size(kept['bytes'])}"
+            )
         for warning in facts["warnings"]:
             note(f"warning: {warning}")
     if not good:
@@ -130,13 +157,22 @@ def verify(data: DataFolder = None, url: OfServer = None, json: Json = False) ->
         write("every checksum is right")
 
 
-def _verified(data: str) -> dict[str, Any]:
+def _verified(data: str, archive: str | None) -> dict[str, Any]:
+    from penstock.cli.archiving import archive_place
     from penstock.cli.logfiles import open_folder
     from penstock.log.verify import verify as verify_log
 
     report = verify_log(open_folder(data))
     facts = asdict(report)
     facts["segments"] = [segment._asdict() for segment in report.segments]
+    if (place := archive_place(data, archive)) is not None:
+        from penstock.log.archive import archive_disk
+        from penstock.log.archive.checking import check
+
+        found = check(archive_disk(str(place)), origin=report.origin)
+        if found is not None:
+            facts["archive"] = found.told()
+            facts["damage"] += found.damage
     return facts
 
 

@@ -139,3 +139,11 @@ def after(segments: Sequence[Segment], segment: Segment, number: int) -> int:
         if len(segments[at].lsns):
             return segments[at].lsns[0]
     return 1 << 62
+
+
+def whole_from(segments: Sequence[Segment]) -> int:
+    """From this LSN on adjacent segments have every row that was written; below, some may be left out."""
+    for segment in reversed(segments):
+        if segment.header.floor:
+            return segment.last + 1
+    return segments[0].header.first

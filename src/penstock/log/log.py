@@ -18,7 +18,7 @@ from penstock.log import checkpoints
 from penstock.log.committing import Committing
 from penstock.log.damage import Damage
 from penstock.log.files import pin
-from penstock.log.index import Catalog, Segment
+from penstock.log.index import Catalog, Segment, whole_from
 from penstock.log.listing import SegmentInfo, describe
 from penstock.log.mending import Recovery, mend
 from penstock.log.reader import Reader, Vias
@@ -181,11 +181,7 @@ class Log(Committing):
     @property
     def whole_from(self) -> int:
         """From this LSN on the log has every row that was written; below, some may be left out.  Any thread."""
-        segments = self._catalog.segments
-        for segment in reversed(segments):
-            if segment.header.floor:
-                return segment.last + 1
-        return segments[0].header.first
+        return whole_from(self._catalog.segments)
 
     # --- checkpoints, bases, retention ---------------------------------------------------------------------------
 

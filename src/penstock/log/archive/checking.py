@@ -8,8 +8,9 @@ from dataclasses import field
 import numpy as np
 
 from penstock.errors import LogDamaged
+from penstock.log.archive.files import file_sum
 from penstock.log.archive.manifest import Manifest, read
-from penstock.log.archive.reading import Archive
+from penstock.log.archive.reading import Archive, Gone
 from penstock.log.arrow import column
 from penstock.ports import Disk
 from penstock.records.dataclass import dataclass
@@ -63,6 +64,12 @@ def _files(disk: Disk, manifest: Manifest, out: Checked, progress: Callable[[int
     for part in manifest.files:
         alone = Archive(disk, manifest._replace(files=(part,)))
         try:
+            with_sum = alone.file(part)
+            try:
+                if file_sum(with_sum) != part.sum:
+                    raise LogDamaged(f"the archive's file {part.path} is not what was written")
+            finally:
+                with_sum.close()
             last = rows = 0
             for batch in alone.batches(part.first, part.last + 1):
                 lsns = column(batch, "lsn", "<i8")
@@ -74,6 +81,10 @@ def _files(disk: Disk, manifest: Manifest, out: Checked, progress: Callable[[int
                     f"the archive's file {part.path} has {rows} rows up to LSN {last}, and {part.rows} up to LSN "
                     f"{part.last} were written"
                 )
+        except Gone:
+            bad.add(part.path)
+            out.damage.append(f"the archive's file {part.path} is missing; put back a copy of it")
+            continue
         except LogDamaged as error:
             bad.add(part.path)
             if len(out.damage) < DAMAGE_MOST:

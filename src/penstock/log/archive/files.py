@@ -6,6 +6,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from crc32c import crc32c
 
 from penstock.records.schema import COLUMNS
 
@@ -16,6 +17,7 @@ SCHEMA = pa.schema([*COLUMNS, pa.field("vhost", pa.string()), pa.field("exchange
 """Columns of an archive's files: those of the log, and what `via` stands for, for who reads the files by themselves."""
 
 LOG_COLUMNS = COLUMNS.names
+BLOCK = 4 << 20
 _REPEATING = ["name", "vhost", "exchange", "properties"]
 
 
@@ -26,6 +28,7 @@ class Sink(io.RawIOBase):
         super().__init__()
         self._file = file
         self.size = 0
+        self.sum = 0  # CRC-32C
 
     def writable(self) -> bool:
         """Always."""
@@ -39,6 +42,7 @@ class Sink(io.RawIOBase):
         """At the end."""
         view = memoryview(data).cast("B")
         self._file.pwrite(view, self.size)
+        self.sum = crc32c(view, self.sum)
         self.size += len(view)
         return len(view)
 
@@ -81,6 +85,23 @@ class Source(io.RawIOBase):
         if not self.closed:
             self._file.close()
         super().close()
+
+
+def foot_sum(file: File, size: int) -> int:
+    """CRC-32C of a Parquet file's foot, which tells where everything is: 0 for one that cannot be one."""
+    if size < 12:
+        return 0
+    length = int.from_bytes(file.pread(8, size - 8)[:4], "little") + 8
+    return crc32c(file.pread(length, size - length)) if length <= size else 0
+
+
+def file_sum(file: File) -> int:
+    """CRC-32C of a whole file."""
+    at = total = 0
+    while block := file.pread(BLOCK, at):
+        total = crc32c(block, total)
+        at += len(block)
+    return total
 
 
 def writer(sink: Sink, compression: str) -> Any:  # pyarrow's ParquetWriter, whose stubs are partial

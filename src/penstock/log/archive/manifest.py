@@ -43,6 +43,8 @@ class Part(NamedTuple):
     last: int
     rows: int
     bytes: int
+    foot: int  # CRC-32C of its Parquet foot: pages have sums of their own, the foot has none
+    sum: int  # CRC-32C of all of it
 
     @property
     def folder(self) -> str:

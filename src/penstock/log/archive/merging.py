@@ -69,7 +69,9 @@ def merge(
     """
     disk.mkdir(NEW)
     folder = parts[0].folder
-    part = Part(f"{folder}/{parts[0].first:020d}-{token}.parquet", parts[0].topic, parts[0].first, parts[-1].last, 0, 0)
+    part = Part(
+        f"{folder}/{parts[0].first:020d}-{token}.parquet", parts[0].topic, parts[0].first, parts[-1].last, 0, 0, 0, 0
+    )
     out = disk.open(part.fresh, create=True)
     try:
         sink = Sink(out)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log.archive.files import LOG_COLUMNS, Source, reader
+from penstock.log.archive.files import LOG_COLUMNS, Source, foot_sum, reader
 from penstock.log.archive.manifest import Manifest, Part, read
 from penstock.log.archive.writing import joined
 from penstock.log.arrow import column
@@ -107,7 +107,7 @@ class Archive:
                     cursor = int(column(batch, "lsn", "<i8")[-1]) + 1
                     yield batch if columns is None else batch.select(list(columns))
                 return
-            except _Gone as gone:
+            except Gone as gone:
                 fresh = read(self.disk) or Manifest(0)
                 if fresh.number == manifest.number:
                     raise LogDamaged(f"the archive's file {gone} is missing; put back a copy of it") from None
@@ -162,23 +162,24 @@ class Archive:
             if opened is not None:
                 self._open.move_to_end(part.path)
                 return opened
-        opened = _Opened(self._file(part), part)
+        opened = _Opened(self.file(part), part)
         with self._lock:
             self._open[part.path] = opened
             while len(self._open) > OPEN_MAX:
                 self._open.popitem(last=False)  # a reader that still has it keeps it open
         return opened
 
-    def _file(self, part: Part) -> File:
+    def file(self, part: Part) -> File:
+        """It, open.  `Gone`."""
         for path in (part.path, part.fresh, part.path):  # it may move between two looks
             try:
                 return self.disk.open(path, readonly=True)
             except FileNotFoundError:
                 continue
-        raise _Gone(part.path)
+        raise Gone(part.path)
 
 
-class _Gone(Exception):
+class Gone(Exception):
     """A file that the manifest names is not there."""
 
 
@@ -192,6 +193,8 @@ class _Opened:
             size = file.size()
             if size != part.bytes:
                 raise _damaged(part, f"has {size} bytes, and {part.bytes} were written")
+            if foot_sum(file, size) != part.foot:
+                raise _damaged(part, "is not what was written")
             self._reader: Any = reader(Source(file))
             meta = self._reader.metadata
             if meta.num_rows != part.rows:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.log.archive.files import SCHEMA, Sink, writer
+from penstock.log.archive.files import SCHEMA, Sink, foot_sum, writer
 from penstock.log.archive.manifest import NEW, RECORDS, Part, folder_of, has_folder
 from penstock.log.arrow import column
 from penstock.ports import Disk, File
@@ -144,7 +144,7 @@ class Writing:
         if one is None:
             name = f"{first:020d}-{self.token}-{self._count:04d}.parquet"
             self._count += 1
-            part = Part(f"{folder}/{name}", topic or None, first, last, 0, 0)
+            part = Part(f"{folder}/{name}", topic or None, first, last, 0, 0, 0, 0)
             file = self.disk.open(part.fresh, create=True)
             sink = Sink(file)
             one = self._open[folder, day] = _File(part, file, sink, writer(sink, self.form.compression), day)
@@ -163,8 +163,9 @@ def finished(part: Part, file: File, sink: Sink, made: Any) -> Part:
     """The end of a file: its foot, synced."""
     made.close()
     file.sync()
+    foot = foot_sum(file, sink.size)
     file.close()
-    return part._replace(bytes=sink.size)
+    return part._replace(bytes=sink.size, foot=foot, sum=sink.sum)
 
 
 def write_groups(made: Any, rows: pa.Table) -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from penstock.errors import LogDamaged
 from penstock.history.view import Listing, Place, View
 from penstock.log import checkpoints
+from penstock.log.archive import Shown
 from penstock.log.arrow import column
-from penstock.log.index import Catalog
+from penstock.log.index import Catalog, whole_from
 from penstock.log.mending import Recovery
 from penstock.log.recover import newest_base, open_segments
 from penstock.log.upkeep.names import Indexes
 from penstock.ports import Disk
 from penstock.records.kinds import Kind
 
+if TYPE_CHECKING:
+    from penstock.log.archive.reading import Archive
 
-def stand_alone(disk: Disk) -> View:
-    """A view of a folder that no server speaks for: up to the last whole batch.
+
+def stand_alone(disk: Disk, archive: Archive | None = None) -> View:
+    """A view of a folder that no server speaks for: up to the last whole batch, and of its archive if it is given.
 
     LogDamaged where the files do not fit together.  Beside a running server the last batches may not be synced yet, and
     files come and go; so what does not fit is believed when it is the same twice.  (`log.verify` is exact there.)
@@ -29,7 +33,7 @@ def stand_alone(disk: Disk) -> View:
         catalog = Catalog()
         try:
             recovery = open_segments(disk, catalog, origin=0, new_first=1, repair=False)
-            return _stand_alone(disk, catalog, recovery)
+            return _stand_alone(disk, catalog, recovery, archive)
         except (LogDamaged, FileNotFoundError) as error:
             for segment in catalog.segments:
                 segment.file.close()
@@ -38,7 +42,7 @@ def stand_alone(disk: Disk) -> View:
             said = str(error)
 
 
-def _stand_alone(disk: Disk, catalog: Catalog, recovery: Recovery) -> View:
+def _stand_alone(disk: Disk, catalog: Catalog, recovery: Recovery, archive: Archive | None) -> View:
     segments = catalog.segments
     base = newest_base(segments[0], recovery)
     last = segments[-1]
@@ -55,8 +59,15 @@ def _stand_alone(disk: Disk, catalog: Catalog, recovery: Recovery) -> View:
         )
         for one in segments
     ]
-    listed = Listing(recovery.origin, last.last, base.vias if base is not None else {}, places)
-    view = View(listed, segments, Indexes(disk))
+    shown: Shown | None = None
+    if archive is not None and archive.manifest.spans:
+        if archive.manifest.origin != recovery.origin:
+            raise LogDamaged(
+                f"the archive belongs to another data folder (origin {archive.manifest.origin}, not {recovery.origin})"
+            )
+        shown = Shown("", archive.manifest.number, whole_from(segments))
+    listed = Listing(recovery.origin, last.last, base.vias if base is not None else {}, places, shown)
+    view = View(listed, segments, Indexes(disk), archive if shown is not None else None)
     checkpoint = checkpoints.newest(disk, recovery.origin, recovery.warnings)
     after = 0
     if checkpoint is not None and checkpoint.lsn <= last.last:

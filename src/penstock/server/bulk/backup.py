@@ -4,6 +4,7 @@
     the open segment  copied up to the last durable batch, so that it ends like a log after a kill
     newest checkpoint only saves time; left out when it knows more than the copied log
     stages            a decided batch may still be copied from them
+    archive           hard-linked or copied, wherever it was
 
 Meanwhile nothing may be deleted that is listed; that is the caller's affair (`upkeep`, or the lock of the folder).
 Then every batch of the backup is read back and its sum compared, and the manifest is written.
@@ -23,6 +24,8 @@ from crc32c import crc32c
 from penstock.errors import DiskFull, InvalidArgument, LogDamaged
 from penstock.history.view import Place, View
 from penstock.log import OsDisk, checkpoints
+from penstock.log.archive import archive_disk
+from penstock.log.archive import manifest as archive
 from penstock.log.index import Segment
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, read_header
@@ -32,20 +35,23 @@ from penstock.server.bulk.manifest import NAME, Kept, Manifest, blocks, closing,
 from penstock.version import __version__
 
 STAGES = "stage"
+ARCHIVE = "archive"
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES})
 
 Progress = Callable[[int, int], object]
 
 
-def run(request: Request, target: str, copy: bool, server: str, progress: Progress) -> dict[str, object]:
-    """Back up what the request lists into a folder that is empty or absent.
+def run(
+    request: Request, target: str, copy: bool, server: str, progress: Progress, archive: str = ""
+) -> dict[str, object]:
+    """Back up what the request lists into a folder that is empty or absent, and the archive in that folder.
 
     Result: the manifest's numbers, and how many files were linked.  Errors: InvalidArgument for the target, LogDamaged
     when a batch is not what was written, DiskFull.  After an error the target is as it was.
     """
     place = claim(target, request.disk)
     try:
-        return _Backup(request, OsDisk(place), copy, server, progress).run()
+        return _Backup(request, OsDisk(place), copy, server, progress, archive).run()
     except OSError as error:
         clear(place)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -87,7 +93,10 @@ def clear(place: Path) -> None:
 class _Backup:
     """One backup on its way."""
 
-    def __init__(self, request: Request, target: OsDisk, copy: bool, server: str, progress: Progress) -> None:
+    def __init__(
+        self, request: Request, target: OsDisk, copy: bool, server: str, progress: Progress, archive: str
+    ) -> None:
+        self._archived = archive
         self._request = request
         self._source = request.disk
         self._target = target
@@ -112,6 +121,8 @@ class _Backup:
         self._target.sync_folder(FOLDER)
         self._checkpoint(view)
         self._stages()
+        if self._archived:
+            self._archive(archive_disk(self._archived))
         rows = self._check(segments, ends)
         self._target.sync_folder()
         manifest = Manifest(
@@ -200,6 +211,45 @@ class _Backup:
             self._kept(f"{STAGES}/{name}")
         if names:
             self._target.sync_folder(STAGES)
+
+    def _archive(self, source: OsDisk) -> None:
+        """Its files never change, so they are linked where that can be; its manifest comes last."""
+        manifest = archive.read(source)
+        if manifest is None:
+            return
+        self._total += manifest.size
+        for part in manifest.files:
+            name = f"{ARCHIVE}/{part.path}"
+            archive.make_folder(self._target, f"{ARCHIVE}/{part.folder}")
+            path = part.path if (source.folder / part.path).exists() else part.fresh
+            if not self._linked_to(source.folder / path, name):
+                with closing(source.open(path, readonly=True)) as file:
+                    self._write(file, name, file.size())
+                self._target.sync_folder(f"{ARCHIVE}/{part.folder}")
+            else:
+                self._step(part.bytes)
+            self._kept(name)
+            if self._files[-1].bytes != part.bytes:
+                raise LogDamaged(f"the archive's file {part.path} has not the {part.bytes} bytes that were written")
+        self._target.mkdir(ARCHIVE)
+        name = f"{ARCHIVE}/{archive.NAME}"
+        with closing(self._target.open(name, create=True)) as file:
+            file.pwrite(manifest._replace(gone=()).encode(), 0)
+            file.sync()
+        self._target.sync_folder(ARCHIVE)
+        self._kept(name)
+
+    def _linked_to(self, source: Path, name: str) -> bool:
+        if self._copy:
+            return False
+        try:
+            os.link(source, self._target.folder / name)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise
+        self._linked += 1
+        return True
 
     def _check(self, segments: list[Segment], ends: list[int]) -> int:
         """Read back every batch of the log's copy; the rows."""

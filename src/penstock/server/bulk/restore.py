@@ -21,9 +21,13 @@ from crc32c import crc32c
 
 from penstock.errors import DiskFull, InvalidArgument, LogDamaged
 from penstock.log import OsDisk, checkpoints
+from penstock.log.archive.manifest import NAME as ARCHIVED
+from penstock.log.archive.manifest import make_folder
+from penstock.log.archive.manifest import read as read_archive
 from penstock.log.encode import Encoder
 from penstock.log.segment import FOLDER, NotASegment, read_header
 from penstock.server.bulk import RESTORE_PART as PART
+from penstock.server.bulk.backup import ARCHIVE
 from penstock.server.bulk.manifest import NAME, Kept, Manifest, blocks, closing, read
 
 Progress = Callable[[int, int], object]
@@ -93,20 +97,33 @@ def _fill(source: OsDisk, target: OsDisk, manifest: Manifest, origin: int, progr
     segments = [one for one in manifest.files if one.name.startswith(f"{FOLDER}/")]
     if not segments:
         raise LogDamaged("the backup holds no segment of the log")
-    for folder in sorted({one.name.partition("/")[0] for one in manifest.files}):
-        target.mkdir(folder)
+    for folder in sorted({one.name.rpartition("/")[0] for one in manifest.files}):
+        make_folder(target, folder)
     for one in manifest.files:
         if one.name.startswith(f"{checkpoints.FOLDER}/"):
             _summed(source, one, None, step)
+            continue
+        if one.name == f"{ARCHIVE}/{ARCHIVED}":
+            _summed(source, one, None, step)
+            _claim_archive(source, target, origin)
             continue
         mark = manifest.last if one is segments[-1] else None
         _copy(source, target, one, (manifest.origin, origin) if one in segments else None, mark, step)
     checkpoint = checkpoints.newest(source, manifest.origin, [])
     if checkpoint is not None:
         checkpoints.write(target, origin, checkpoint.lsn, checkpoint.state, checkpoint.vias)
-    for folder in {one.name.partition("/")[0] for one in manifest.files}:
+    for folder in {one.name.rpartition("/")[0] for one in manifest.files}:
         target.sync_folder(folder)
     target.sync_folder()
+
+
+def _claim_archive(source: OsDisk, target: OsDisk, origin: int) -> None:
+    """Its manifest, with the new origin; its files do not name one."""
+    found = read_archive(OsDisk(source.folder / ARCHIVE))
+    assert found is not None, "it is in the list"
+    with closing(target.open(f"{ARCHIVE}/{ARCHIVED}", create=True)) as file:
+        file.pwrite(found._replace(origin=origin).encode(), 0)
+        file.sync()
 
 
 def _copy(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sinks.stages import Stages
 
+PAUSE_S = 0.05
+"""Between two looks whether the archive rests."""
+
 
 class Upkeep:
     """Work on a whole log, one server's."""
@@ -33,7 +36,12 @@ class Upkeep:
 
     def verify(self, gone: Callable[[], bool]) -> dict[str, Any]:
         """What `penstock log verify` tells."""
-        return self._run("verify", gone)
+        found = self._run("verify", gone)
+        if (archive := self._engine.archive) is not None:
+            told = self._run("archive_check", gone, folder=archive.folder)
+            found["damage"] += told.pop("damage", [])
+            found["archive"] = told or None
+        return found
 
     def audit(self, gone: Callable[[], bool]) -> dict[str, Any]:
         """What `penstock audit` tells."""
@@ -41,8 +49,10 @@ class Upkeep:
 
     def backup(self, target: str, copy: bool, gone: Callable[[], bool]) -> dict[str, Any]:
         """A backup into a folder of this machine; see `backup.run`.  One after the other."""
+        archive = self._engine.archive
         with self._alone, self._still(gone):
-            return self._run("backup", gone, target=target, copy=copy, server=self._server)
+            folder = "" if archive is None else archive.folder
+            return self._run("backup", gone, target=target, copy=copy, server=self._server, archive=folder)
 
     def _run(self, job: str, gone: Callable[[], bool], **values: object) -> dict[str, Any]:
         def ask(listed: dict[str, object]) -> dict[str, Any]:
@@ -65,9 +75,19 @@ class Upkeep:
 
     @contextmanager
     def _still(self, gone: Callable[[], bool]) -> Generator[None]:
-        """No stage goes: what the log has decided may still be copied from it."""
+        """No stage goes: what the log has decided may still be copied from it.  The archive stays as it is.
+
+        What is archived then lies below what is durable when the log is listed.
+        """
+        archive, rest = self._engine.archive, threading.Event()
         self._stages.freeze()
         try:
+            if archive is not None:
+                self._handover.call(archive.pause, gone, durable=False)
+                while archive.running and not gone():
+                    rest.wait(PAUSE_S)
             yield
         finally:
+            if archive is not None:
+                self._handover.post(archive.resume)
             self._stages.thaw()

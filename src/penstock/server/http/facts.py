@@ -7,7 +7,7 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.config.in_force import in_force
 from penstock.core.topology.topology import PREDECLARED, TYPES
@@ -31,6 +31,7 @@ from penstock.wire.http.facts import Metrics, QueueMetrics
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.server.app import Server
+    from penstock.server.engine import Engine
     from penstock.server.opening.progress import Progress
 
 
@@ -204,6 +205,7 @@ class Facts:
             log_bytes=sum(segment.bytes for segment in segments),
             log_segments=len(segments),
             log_commits=log.commits,
+            **_archive(engine),
             log_damaged_batches=log.damage.batches,
             upkeep_delay_seconds=server.pace.lag_us / 1e6,
             upkeep_delayed_seconds=server.pace.slowed_us / 1e6,
@@ -276,3 +278,14 @@ class Facts:
             **self._server.engine.core.policy_facts(queue),
             "message_stats": self._rates.stats(queue, self._server.engine.clock.mono()),
         }
+
+
+def _archive(engine: Engine) -> dict[str, Any]:
+    archive = engine.archive
+    if archive is None:
+        return {}
+    return {
+        "archive_bytes": archive.manifest.size, "archive_files": len(archive.manifest.files),
+        "archive_rows": archive.manifest.rows, "archive_behind": archive.behind(),
+        "archive_failures": archive.failures,
+    }  # fmt: skip

@@ -65,6 +65,7 @@ class Archiving:
         self._log, self._settings, self._bulk, self._pool = log, settings, bulk, pool
         self._disk: OsDisk
         self._running: asyncio.Future[None] | None = None
+        self._paused = 0  # by so many who read it as it is
         self._wait = 0  # beats until the next try
         self._failed = set[int]()  # first LSNs of segments that cannot be read
         self._unmerged = frozenset[str]()  # files that could not be merged
@@ -124,7 +125,7 @@ class Archiving:
 
     def beat(self) -> None:
         """Once a second: begin what is due."""
-        if self.broken or self.stopping or (self._running is not None and not self._running.done()):
+        if self.broken or self.stopping or self._paused or self.running:
             return
         if self._wait:
             self._wait -= 1
@@ -135,6 +136,19 @@ class Archiving:
         if seen != self._seen:
             self._seen = seen
             self._running = asyncio.ensure_future(self._guarded())
+
+    @property
+    def running(self) -> bool:
+        """Whether a step is under way."""
+        return self._running is not None and not self._running.done()
+
+    def pause(self) -> None:
+        """Begin no step until `resume`, which may be as often."""
+        self._paused += 1
+
+    def resume(self) -> None:
+        """Go on."""
+        self._paused -= 1
 
     def stop(self) -> None:
         """Begin nothing more; what runs ends with the bulk child."""
@@ -195,7 +209,7 @@ class Archiving:
 
     async def step(self) -> bool:
         """Archive the oldest that is due, or merge files once; whether there was something to do."""
-        if self.stopping:
+        if self.stopping or self._paused:
             return False
         due = self.planned()
         if due:

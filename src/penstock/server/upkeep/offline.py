@@ -32,6 +32,7 @@ from penstock.records.kinds import Kind
 from penstock.records.schema import LOG_VERSION
 
 if TYPE_CHECKING:
+    from penstock.log.archive.manifest import Manifest
     from penstock.log.replay import Start
     from penstock.ports import Clock, Disk
 
@@ -43,6 +44,7 @@ class Limits(NamedTuple):
 
     age: int | None = None  # microseconds
     bytes: int | None = None  # of the whole log
+    archive: Manifest | None = None  # then what is not archived stays
 
 
 Told = Callable[[Task, Made], object]
@@ -125,6 +127,8 @@ def past_retention(segments: Sequence[SegmentInfo], log: Reader | Log, limits: L
     for one, following in pairwise(segments):
         too_large = limits.bytes is not None and total > limits.bytes
         if not too_large and (limits.age is None or _time_at(log, following.first) >= now - limits.age):
+            break
+        if limits.archive is not None and not limits.archive.has(one.first, one.last):
             break
         found.add(one.last)
         total -= one.bytes

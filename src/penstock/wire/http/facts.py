@@ -167,6 +167,11 @@ class Metrics:
     log_bytes: int = 0
     log_segments: int = 0
     log_commits: int = 0
+    archive_bytes: int = 0
+    archive_files: int = 0
+    archive_rows: int = 0
+    archive_behind: int = 0  # closed segments that are not archived
+    archive_failures: int = 0  # since the start
     log_damaged_batches: int = 0  # that somebody wanted to read since the start
     upkeep_delay_seconds: float = 0.0  # of a batch of publishes, while upkeep of the log is behind
     upkeep_delayed_seconds: float = 0.0  # in all, since the start

@@ -46,6 +46,10 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
     "penstock_last_lsn": ("last_lsn", "Last record given out"),
     "penstock_log_bytes": ("log_bytes", "Bytes of the log"),
     "penstock_log_segments": ("log_segments", "Files of the log"),
+    "penstock_archive_bytes": ("archive_bytes", "Bytes of the archive"),
+    "penstock_archive_files": ("archive_files", "Files of the archive"),
+    "penstock_archive_records": ("archive_rows", "Records of the archive"),
+    "penstock_archive_segments_behind": ("archive_behind", "Closed segments that are not archived yet"),
     "penstock_log_damaged_batches": ("log_damaged_batches", "Damaged batches of the log that somebody wanted to read"),
     "penstock_upkeep_delay_seconds": (
         "upkeep_delay_seconds",
@@ -76,6 +80,7 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
 _COUNTERS: Mapping[str, tuple[str, str]] = {
     "penstock_bulk_requests": ("bulk_requests", "Requests given to the bulk process"),
     "penstock_bulk_starts": ("bulk_starts", "Starts of the bulk process, which ends when idle"),
+    "penstock_archive_failures": ("archive_failures", "Steps of the archive that failed and are tried again"),
     "penstock_bulk_deaths": ("bulk_deaths", "Ends of the bulk process that nobody asked for"),
     "penstock_upkeep_delayed_seconds": ("upkeep_delayed_seconds", "Time that publishers waited for upkeep of the log"),
     "penstock_file_backed_refused": ("file_backed_refused", "Times that such a file could not grow"),

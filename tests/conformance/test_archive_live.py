@@ -1,0 +1,164 @@
+"""A real server with an archive: retention waits for it, and every reader goes through both as if nothing had gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from live_server import LiveServer
+from penstock.cli.tree import whole
+
+pytestmark = pytest.mark.conformance
+
+CONFIG = """
+[log]
+segment = "64KiB"
+retention = { age = "0s" }
+archive = { topics = 1 }
+[[queue]]
+name = "work"
+[[queue]]
+name = "stuck"
+[[user]]
+name = "admin"
+password = "admin"
+tags = ["administrator"]
+[[user]]
+name = "eu"
+password = "eu"
+[[entitlement]]
+tag = "administrator"
+read = true
+write = true
+[[entitlement]]
+user = "eu"
+topic = "work"
+read = "/region = 'EU'"
+"""
+
+
+def url(server: LiveServer, user: str = "admin") -> str:
+    return f"penstock://{user}:{user}@{server.ready['flight']}"
+
+
+def command(*arguments: object) -> Any:
+    result = CliRunner().invoke(whole(), [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return json.loads(result.stdout)
+
+
+def publish(client: penstock.Client, topic: str, start: int, count: int) -> None:
+    rows = [
+        {"id": i, "region": "EU" if i % 3 else "US", "more": os.urandom(75).hex()} for i in range(start, start + count)
+    ]
+    client.publish_table(topic, pa.table({"body": [json.dumps(row).encode() for row in rows]}))
+
+
+def log_of(client: penstock.Client, end: int) -> pa.Table:
+    return pa.Table.from_batches(list(client.log_batches(1, end))).combine_chunks()
+
+
+def replayed(client: penstock.Client, **options: Any) -> list[tuple[str, bytes]]:
+    found = client.replay("work", **{"bookmark": "EPOCH", **options})
+    return [(one.bookmark, one.body) for one in found]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LiveServer]:
+    (tmp_path / "penstock.toml").write_text(CONFIG)
+    with LiveServer(tmp_path / "one", [str(tmp_path / "penstock.toml")], flight=True) as made:
+        yield made
+
+
+def test_what_retention_removes_is_read_from_the_archive(server: LiveServer, tmp_path: Path) -> None:
+    with penstock.connect(url(server)) as client:
+        for n in range(12):
+            publish(client, "work", n * 100, 100)
+            publish(client, "stuck", n * 2, 2)
+        end = client.action("position", with_vhost=False, bookmark="NOW")["end"]
+        before, messages = log_of(client, end), replayed(client)
+        filtered = replayed(client, filter="/id < 300")
+        middle = messages[500][0]
+        client.purge("work")
+        with penstock.connect(url(server, "eu")) as reader:
+            theirs = replayed(reader)
+        assert 0 < len(theirs) < len(messages)
+
+        # nothing goes before it is archived; then all but what waits does
+        first = command("log", "archive", "--dry-run", "--url", url(server))
+        assert first["planned"] or first["left"] == 0
+        done = command("log", "archive", "--url", url(server))
+        assert done["left"] == 0
+        assert done["behind"] == 0
+        client.action("compact", with_vhost=False, dry_run=False)
+        place = client.action("position", with_vhost=False, bookmark="EPOCH")
+        assert place["first"] == place["start"] == 1
+        assert place["whole_from"] > 1000
+        segments = client.action("segments", with_vhost=False)["segments"]
+        assert sum(one["rows"] for one in segments if one["last"] < place["whole_from"]) <= 24
+        assert log_of(client, end).equals(before)
+        assert replayed(client) == messages
+        assert replayed(client, filter="/id < 300") == filtered
+        assert replayed(client, bookmark=middle) == messages[501:]
+        assert replayed(client, follow=True, limit=len(messages)) == messages
+        assert replayed(client, rate="1000000/s", limit=30) == messages[:30]
+        with penstock.connect(url(server, "eu")) as reader:
+            assert replayed(reader) == theirs
+            assert replayed(reader, follow=True, limit=len(theirs)) == theirs
+        assert over_amqp(server, 40) == [body for _, body in messages[:40]]
+        assert len(client.peek("stuck", count=100)) == 24
+
+        listed = command("log", "ls", "--url", url(server))
+        assert [one["archived"] for one in listed] == [True] * (len(listed) - 1) + [False]
+        shown = CliRunner().invoke(whole(), ["log", "ls", "--url", url(server)])
+        assert "archived: 1 to " in shown.output
+        told = command("log", "verify", "--url", url(server))
+        assert told["archive"]["rows"] == place["whole_from"] - 1 or told["archive"]["rows"] > 1000
+
+    backup, copy = tmp_path / "backup", tmp_path / "two" / "data"
+    command("backup", backup, "--url", url(server))
+    server.stop()
+    command("restore", backup, copy)
+    for data in (server.data, copy):
+        assert command("log", "verify", "--data", data)["archive"]["rows"] > 1000
+        exported = tmp_path / "work.parquet"
+        command("log", "export", exported, "--topic", "work", "--data", data, "--overwrite")
+        assert bodies_of(exported) == [body for _, body in messages]
+    for made in (server, LiveServer(tmp_path / "two", server.arguments, flight=True)):
+        made.start()
+        with penstock.connect(url(made)) as client:
+            assert log_of(client, end).equals(before)
+            assert [body for _, body in replayed(client)] == [body for _, body in messages]
+        made.stop()
+
+
+def bodies_of(path: Path) -> list[bytes]:
+    import pyarrow.parquet as parquet
+
+    read: Any = parquet.read_table
+    return read(path).column("body").to_pylist()
+
+
+def over_amqp(server: LiveServer, count: int) -> list[bytes]:
+    """The first messages of the topic, by a bookmark over AMQP."""
+    import pika
+
+    login = pika.PlainCredentials("admin", "admin")
+    channel = server.connect(credentials=login).channel()
+    channel.basic_qos(prefetch_count=100)
+    out = list[bytes]()
+    for method, _, body in channel.consume("work", arguments={"x-bookmark": "EPOCH"}, inactivity_timeout=20):
+        assert method is not None, "no message came"
+        out.append(body)
+        if len(out) == count:
+            break
+    channel.connection.close()
+    return out
