@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"records", "ports", "expr", "log", "wire", "errors", "units"},
     "server": BELOW_SERVER,
     "client": {"records", "expr", "wire", "errors", "units"},
-    "spark": {"client", "history", "log", "wire", "expr", "records", "errors", "units"},
+    "spark": {"client", "core", "history", "log", "wire", "expr", "records", "errors", "units"},
     "testing": BELOW_SERVER | {"server", "client", "spark"},
     "cli": BELOW_SERVER | {"server", "client", "spark", "testing", "dashboard", "penstock"},
     "dashboard": BELOW_SERVER | {"server", "client", "spark"},

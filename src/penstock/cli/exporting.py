@@ -92,8 +92,8 @@ def of_folder(data: str, wanted: Wanted) -> Generator[tuple[Source, int, int]]:
     """Rows of a data folder, and the LSNs [start, end) they lie in."""
     from penstock.cli.archiving import archive_of
     from penstock.cli.logfiles import open_folder
+    from penstock.history.alone import stand_alone
     from penstock.history.history import History
-    from penstock.server.bulk.alone import stand_alone
     from penstock.wire.flight.tickets import LogRange, Replay
 
     view: View = stand_alone(open_folder(data), archive_of(data))

@@ -39,7 +39,7 @@ def records(data: str, url: str | None, first: int, last: int | None) -> Iterato
         if archive is None:
             yield from rows(open_folder(data), first, LSN_LIMIT if last is None else last)
             return
-        from penstock.server.bulk.alone import stand_alone
+        from penstock.history.alone import stand_alone
 
         view = stand_alone(open_folder(data), archive)
         try:

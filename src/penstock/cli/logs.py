@@ -57,8 +57,7 @@ def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = N
         return kept is not None and any(a <= one.first and one.last < b for a, b in kept["spans"])
 
     if json:
-        more = (lambda one: {"archived": is_archived(one)}) if kept is not None else (lambda one: {})
-        write_json([{**facts._asdict(), **more(facts)} for facts in listed])
+        write_json([facts._asdict() | ({} if kept is None else {"archived": is_archived(facts)}) for facts in listed])
         return
     write_table(
         ("first", "last", "batches", "records", "LSNs", "size", "rewritten", "state"),

@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
 from penstock.log.archive import Shown, archive_disk
+from penstock.log.arrow import column
 from penstock.log.frame import FrameReader, NotAFrame, Window
 from penstock.log.index import Catalog, Chosen, Segment
 from penstock.log.reader import Reader, Vias, damaged
@@ -28,6 +31,8 @@ from penstock.ports import Disk
 
 if TYPE_CHECKING:
     from penstock.log.archive.reading import Archive
+
+Groups = npt.NDArray[np.int64]
 
 OPEN_MAX = 256
 """Files that stay open between requests, with their indexes."""
@@ -164,6 +169,33 @@ class View:
             else:
                 yield from self._reader.batches(piece.start, piece.end, columns, chosen)
 
+    @property
+    def complete(self) -> bool:
+        """Whether log and archive have every record since the log began at LSN 1, though the log alone does not."""
+        if self.archive is None or self.listed.archive is None:
+            return False
+        begun = self.archive.manifest.spans[0] if self.archive.manifest.spans else (0, 0)
+        return begun[0] == 1 and begun[1] >= max(self.listed.archive.seam, self.catalog.segments[0].header.first)
+
+    def groups(self, a: int, b: int) -> Iterator[tuple[pa.RecordBatch, Groups]]:
+        """Rows as `batches` gives them, and for each the first LSN of the record batch it was written in.
+
+        Of a batch of the log that begins before `a` that is the first LSN given.
+        """
+        end = min(b, self.durable + 1)
+        if self.archive is None or self.listed.archive is None:
+            yield from map(_with_group, self._reader.batches(a, end))
+            return
+        from penstock.log.archive.files import LOG_COLUMNS, READ
+        from penstock.log.archive.reading import pieces
+
+        for piece in pieces(a, end, self.listed.archive.seam, self.archive.manifest.spans):
+            if not piece.archived:
+                yield from map(_with_group, self._reader.batches(piece.start, piece.end))
+                continue
+            for batch in self.archive.batches(piece.start, piece.end, READ.names):
+                yield batch.select(LOG_COLUMNS), batch.column("batch").to_numpy()
+
     def close(self) -> None:
         """Close the files, where this view is the only one that has them (`stand_alone`)."""
         for segment in self.catalog.segments:
@@ -259,6 +291,13 @@ class Folder:
         segment.last = place.last
 
 
+def _with_group(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Groups]:
+    return batch, np.full(batch.num_rows, int(column(batch, "lsn", "<i8")[0]))
+
+
 def rows_of(view: View) -> int:
-    """Rows in all listed segments."""
-    return sum(segment.rows for segment in view.catalog.segments)
+    """Rows in all listed segments, or about so many in them and their archive."""
+    live = sum(segment.rows for segment in view.catalog.segments)
+    if view.archive is None or view.listed.archive is None:
+        return live
+    return live + sum(part.rows for part in view.archive.manifest.files if part.last < view.listed.archive.seam)

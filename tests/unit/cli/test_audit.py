@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.auditing import audit
 from penstock.core.audit import audit as audit_module
-from penstock.core.audit.audit import Report
+from penstock.core.audit.parts import Report
 from penstock.core.audit.sinks import SinkAudit
 from penstock.core.broker import Core
 from penstock.core.effects import Fetch, Scan, Verb

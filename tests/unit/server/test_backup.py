@@ -11,13 +11,13 @@ import pytest
 
 from bulk_lab import Still, Writer, rows
 from penstock.errors import InvalidArgument, LogDamaged, PenstockError
+from penstock.history.alone import stand_alone
 from penstock.history.history import History
 from penstock.history.view import Folder, listing
 from penstock.log import Log, LogSettings, OsDisk, checkpoints
 from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from penstock.server.bulk import manifest
-from penstock.server.bulk.alone import stand_alone
 from penstock.server.bulk.backup import run
 from penstock.server.bulk.jobs import Request
 from penstock.server.bulk.restore import restore

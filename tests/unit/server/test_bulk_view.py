@@ -10,12 +10,12 @@ import pytest
 
 from bulk_lab import Writer, rows
 from penstock.errors import LogDamaged
+from penstock.history.alone import stand_alone
 from penstock.history.view import Folder, Listing, Moved, View, listing
 from penstock.log import OsDisk
 from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
-from penstock.server.bulk.alone import stand_alone
 
 
 @pytest.fixture

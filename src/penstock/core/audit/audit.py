@@ -24,7 +24,6 @@ fold but the reading of columns, so that the two can be held against each other.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
 from itertools import pairwise
 from typing import cast
 
@@ -32,11 +31,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.audit.letters import LetterAudit
+from penstock.core.audit.parts import LSNS_MOST, WHOLE, Part, QueuePart, Report, Share, verdict
 from penstock.core.audit.policies import PolicyAudit
 from penstock.core.audit.positions import PositionAudit
 from penstock.core.audit.queues import (
     DELAYED,
-    ENDED,
     NONE,
     PAST,
     PLANNED,
@@ -55,13 +54,11 @@ from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pi
 from penstock.core.state.durable import DurableState, Ints, flat, spread
 from penstock.core.state.plain import load, load_settings
 from penstock.core.state.rulings import load_some, with_some
-from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 
 WINDOW = 400_000
 """Rows that are looked at in one go."""
 
-LSNS_MOST = 1000
 _OPS = {
     Kind.GRANT: Op.GRANT, Kind.RETURN: Op.RETURN, Kind.DUE: Op.DUE, Kind.SETTLE: Op.SETTLE, Kind.EXPIRE: Op.EXPIRE,
     Kind.DROP: Op.DROP, Kind.PURGE: Op.PURGE, Kind.RESCHEDULE: Op.RESCHEDULE,
@@ -74,28 +71,15 @@ _WITH_QUEUE = frozenset(
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class Finding:
-    """One broken promise; `lsns` are the messages and records that show it, 1,000 at most."""
-
-    guarantee: str
-    lsns: list[int]
-    text: str
-
-
-@dataclass(slots=True)
-class Report:
-    """What an audit says; no findings is good."""
-
-    counts: dict[str, int] = field(default_factory=dict[str, int])
-    findings: list[Finding] = field(default_factory=list[Finding])
-
-
 class Audit:
-    """One pass over a log."""
+    """One pass over a log, or over what concerns one share of its messages."""
 
-    def __init__(self, state: DurableState | None = None) -> None:
-        """`state`: of a base, when the log no longer begins at its beginning; records up to it are passed over."""
+    def __init__(self, state: DurableState | None = None, share: Share = WHOLE) -> None:
+        """`state`: of a base, when the log no longer begins at its beginning; records up to it are passed over.
+
+        share: what of an audit that several make together is this one's.
+        """
+        self._share = share
         self._findings: dict[tuple[str, str], list[Ints]] = {}
         self._counts: Counter[str] = Counter()
         self._queues: dict[int, AuditedQueue] = {}
@@ -105,7 +89,7 @@ class Audit:
         self._policies = PolicyAudit(self._find)
         self._publishers: dict[str, int] = {}
         self._took: list[tuple[int, Ints]] = []  # (queue, flat pairs) of this window
-        self._held: list[pa.RecordBatch] = []
+        self._held: list[tuple[pa.RecordBatch, Ints | None]] = []
         self._rows = 0
         self._positions = PositionAudit(self._find, self._counts)
         self._letters = LetterAudit(self._find, self._counts)
@@ -123,59 +107,53 @@ class Audit:
         self._policies.load(state)
         for number, told in state.queues.items():
             once = told.settings.semantics == "at-most-once"
-            queue = self._queues[number] = AuditedQueue(number, told.name, told.durable, told.exclusive, [(0, once)])
-            lsns = flat(told.waiting)
+            queue = self._queues[number] = self._queue(number, told.name, told.durable, told.exclusive, (0, once))
+            lsns = self._share.own(flat(told.waiting))
             attempts, until, transient = (
                 spread(lsns, told.columns.get(name, [])) for name in ("deliveries", "not_before", "transient")
             )
             queue.take(lsns, attempts, np.where(until > 0, DELAYED, READY), until, transient)
         for number, pairs in self._streams.load(state.streams):
             held = self._queues[number]
+            pairs = self._share.cut(pairs)
             planned = spans(np.searchsorted(held.lsns, pairs[:, 0]), np.searchsorted(held.lsns, pairs[:, 1]))
             held.state[planned] = PLANNED
 
-    def feed(self, batch: pa.RecordBatch) -> None:
-        """The next record batch as it was written."""
+    def _queue(self, number: int, name: str, durable: bool, exclusive: bool, once: tuple[int, bool]) -> AuditedQueue:
+        low, high = self._share.low, self._share.high
+        return AuditedQueue(number, name, durable, exclusive, [once], low, high)
+
+    def feed(self, batch: pa.RecordBatch, groups: Ints | None = None) -> None:
+        """The next record batch as it was written; `groups`: or rows of several, and which one each was in.
+
+        None of these goes on with the next call.
+        """
         if batch.num_rows:
-            self._held.append(batch.select(_NEEDED))
+            self._held.append((batch.select(_NEEDED), groups))
             self._rows += batch.num_rows
             if self._rows >= WINDOW:
                 self._look()
 
     def finish(self, folded: DurableState | None = None) -> Report:
         """The verdict; `folded`: what the fold makes of the same records, to be compared."""
+        waiting = None if folded is None else {n: flat(queue.waiting) for n, queue in folded.queues.items()}
+        return verdict([self.part()], waiting)
+
+    def part(self) -> Part:
+        """What this share has found, at the end of the records."""
         self._look()
         self._policies.close()
         counts = self._counts
-        for number, queue in sorted(self._queues.items()):
-            for name, count in queue.counts.items():
-                counts[f"queue messages {name}"] += count
-            counts["queue messages waiting"] += len(queue.lsns)
-            ended = sum(queue.counts[name] for name in ENDED)
-            if queue.counts["taken"] != ended + len(queue.lsns):
-                text = f"{queue.title} took {queue.counts['taken']} messages; {ended} ended and {len(queue.lsns)} wait"
-                self._find("counts", np.array([number]), text)
-        if folded is not None:
-            self._compare(folded)
-        counts["queues"] = len(self._queues)
-        counts["stream batches"] = self._streams.planned
-        if self._sinks.committed:
-            counts["sink batches"] = self._sinks.committed
-        findings = [
-            Finding(guarantee, np.unique(np.concatenate(lsns))[:LSNS_MOST].tolist(), text)
-            for (guarantee, text), lsns in self._findings.items()
-        ]
-        return Report(dict(sorted(counts.items())), findings)
-
-    def _compare(self, folded: DurableState) -> None:
-        living = {number for number, queue in self._queues.items() if not queue.ended}
-        for number in sorted(living ^ set(folded.queues)):
-            self._find("counts", np.array([number]), "the fold knows other queues than the records tell of")
-        for number in sorted(living & set(folded.queues)):
-            queue, waiting = self._queues[number], flat(folded.queues[number].waiting)
-            if not np.array_equal(waiting, queue.lsns):
-                text = f"{queue.title}: the fold finds {len(waiting)} messages waiting, the records {len(queue.lsns)}"
-                self._find("counts", np.setxor1d(waiting, queue.lsns), text)
+        if self._share.rest:
+            counts["queues"] = len(self._queues)
+            counts["stream batches"] = self._streams.planned
+            if self._sinks.committed:
+                counts["sink batches"] = self._sinks.committed
+        queues = {
+            number: QueuePart(queue.title, bool(queue.ended), dict(queue.counts), queue.lsns)
+            for number, queue in self._queues.items()
+        }
+        return Part(self._findings, dict(counts), queues)
 
     def _find(self, guarantee: str, lsns: Ints, text: str) -> None:
         self._findings.setdefault((guarantee, text), []).append(np.unique(lsns)[:LSNS_MOST])
@@ -185,8 +163,13 @@ class Audit:
     def _look(self) -> None:
         if not self._held:
             return
-        table = pa.Table.from_batches(self._held)
-        batch = np.repeat(np.arange(len(self._held)), [held.num_rows for held in self._held])
+        table = pa.Table.from_batches([held for held, _ in self._held])
+        batch = np.concatenate(
+            [
+                np.full(held.num_rows, -1 - at) if groups is None else groups
+                for at, (held, groups) in enumerate(self._held)
+            ]
+        )
         self._held, self._rows = [], 0
         lsns = numbers(table, "lsn")
         if self._skip and lsns[0] <= self._skip:
@@ -204,15 +187,19 @@ class Audit:
     def _look_at(self, table: pa.Table, batch: Ints, lsns: Ints, kinds: Ints) -> None:
         publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
         window = Window(table, batch, lsns, kinds, numbers(table, "time"), publishes)
-        self._counts["records"] += len(lsns)
-        for kind, count in enumerate(np.bincount(kinds).tolist()):
-            if count:
-                named = Kind(kind).name.lower() if kind in _KNOWN else f"of unknown kind {kind}"
-                self._counts[f"records {named}"] += count
-        boots = self._positions.look(window)
-        self._transactions.look(window)
+        if self._share.rest:
+            self._counts["records"] += len(lsns)
+            for kind, count in enumerate(np.bincount(kinds).tolist()):
+                if count:
+                    named = Kind(kind).name.lower() if kind in _KNOWN else f"of unknown kind {kind}"
+                    self._counts[f"records {named}"] += count
+            self._positions.look(window)
+            self._transactions.look(window)
+        boots = lsns[kinds == int(Kind.BOOT)]
         self._controls(window)
-        self._members(window)
+        if self._share.messages:
+            self._members(window)
+        self._took.clear()
         self._events(window)
         for queue in self._queues.values():
             if queue.events or len(queue.lsns):
@@ -254,8 +241,8 @@ class Audit:
             case Kind.QUEUE_DECLARE:
                 told = load(header)
                 settings = with_some(load_settings(told["settings"]), load_some(told.get("changed")))
-                once = [(lsn, settings.semantics == "at-most-once")]
-                self._queues[lsn] = AuditedQueue(lsn, name, bool(told["durable"]), bool(told["exclusive"]), once)
+                once = (lsn, settings.semantics == "at-most-once")
+                self._queues[lsn] = self._queue(lsn, name, bool(told["durable"]), bool(told["exclusive"]), once)
                 self._policies.declared(lsn, name, told)
             case Kind.QUEUE_ALTER | Kind.QUEUE_DELETE:
                 present = self._queues.get(int(values[0]))
@@ -300,6 +287,8 @@ class Audit:
         taken = spans(pairs[:, 0], pairs[:, 1])
         columns = cast("dict[str, list[int]]", header.get("columns") or {})
         until = spread(taken, columns.get("not_before", []))
+        mine = (taken >= self._share.low) & (taken < self._share.high)
+        taken, until = taken[mine], until[mine]
         twice = np.isin(taken, queue.lsns)
         if twice.any():
             self._find("ends once", np.append(taken[twice], lsn), f"{queue.title} took messages again that it had")
@@ -316,7 +305,7 @@ class Audit:
 
     def _members(self, window: Window) -> None:
         """Give each queue what it took."""
-        rows = np.flatnonzero(window.publishes)
+        rows = np.flatnonzero(window.publishes & (window.lsns >= self._share.low) & (window.lsns < self._share.high))
         own, times = window.lsns[rows], window.times[rows]
         by_queue: dict[int, list[Ints]] = {}
         routed = groups(numbers(window.table, "route", NO_ROUTE)[rows])
@@ -331,7 +320,6 @@ class Audit:
             taken = spans(np.searchsorted(own, pairs[0::2]), np.searchsorted(own, pairs[1::2]))
             by_queue.setdefault(number, []).append(taken)
             kept -= len(taken)
-        self._took.clear()
         self._counts["messages that only a topic kept"] += max(kept, 0)
         if not by_queue:
             return
@@ -380,7 +368,7 @@ class Audit:
                 headers, which = coded(pick(some, mine), "properties")
                 value[mine] = np.array([cast(int, load(header).get(key, 0)) for header in headers])[which]
         expired = op == Op.EXPIRE
-        if expired.any():
+        if expired.any() and self._share.rest:
             first = np.cumsum(counts) - counts
             headers = blobs(pick(some, expired), "properties")
             for i, header in zip(np.flatnonzero(expired).tolist(), headers, strict=True):
@@ -391,6 +379,8 @@ class Audit:
                         removed = pairs[first[i] : first[i] + counts[i]]
                         self._letters.record(window, int(order[i]), named, removed, sent=key == "sent")
             self._letters.close()
+        if not self._share.messages:
+            return
         everything = Events(
             pairs[:, 0], pairs[:, 1], *(np.repeat(column, counts) for column in (order, op, value, time))
         )

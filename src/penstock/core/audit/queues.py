@@ -86,6 +86,8 @@ class AuditedQueue:
     durable: bool
     exclusive: bool
     once: list[tuple[int, bool]]  # (from this LSN on, whether at-most-once)
+    low: int  # messages with LSNs in [low, high) are looked at here, others elsewhere
+    high: int
     ended: int = 0  # LSN of the record that ended it; 0: it lives
     lsns: Ints = field(default_factory=lambda: NONE)
     attempts: Ints = field(default_factory=lambda: NONE)
@@ -157,17 +159,25 @@ class AuditedQueue:
         """Pairs as their single messages."""
         starts, ends = np.searchsorted(self.lsns, pairs.a), np.searchsorted(self.lsns, pairs.b)
         known = np.append(self.lsns, -1)
-        wrong = (ends <= starts) | (known[starts] != pairs.a) | (known[np.maximum(ends, 1) - 1] != pairs.b - 1)
+        begins = (pairs.a >= self.low) & (pairs.a < self.high)  # else that end is looked at elsewhere
+        stops = (pairs.b > self.low) & (pairs.b <= self.high)
+        empty = ends <= starts
+        wrong = (begins & (empty | (known[starts] != pairs.a))) | (
+            stops & (empty | (known[np.maximum(ends, 1) - 1] != pairs.b - 1))
+        )
         early = pairs.b > pairs.order
         for bad, why in ((early, "before they came"), (wrong & ~early, "that are not in it, or ended before")):
             if bad.any():
                 lsns = np.concatenate((pairs.a[bad], pairs.b[bad] - 1, pairs.order[bad]))
                 find("ends once", lsns, f"records of {self.title} name messages {why}")
+        begins &= known[starts] == pairs.a
+        stops &= known[np.maximum(ends, 1) - 1] == pairs.b - 1
         fine = (ends > starts) & ~early
+        first, last = np.where(begins, starts, -1)[fine], np.where(stops, ends - 1, -1)[fine]
         starts, ends = starts[fine], ends[fine]
         lengths = ends - starts
         message = spans(starts, ends)
-        edge = (message == np.repeat(starts, lengths)) | (message == np.repeat(ends - 1, lengths))
+        edge = (message == np.repeat(first, lengths)) | (message == np.repeat(last, lengths))
         order, op, value, time = (np.repeat(column[fine], lengths) for column in pairs[2:])
         return Events(message, edge.astype(np.int64), order, op, value, time)
 

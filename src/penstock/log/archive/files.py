@@ -13,8 +13,14 @@ from penstock.records.schema import COLUMNS
 if TYPE_CHECKING:
     from penstock.ports import File
 
-SCHEMA = pa.schema([*COLUMNS, pa.field("vhost", pa.string()), pa.field("exchange", pa.string())])
+GROUP = pa.field("batch", pa.int64())
+"""The first LSN of the record batch of the log that the row was in: what was written as one is there as one."""
+
+SCHEMA = pa.schema([*COLUMNS, GROUP, pa.field("vhost", pa.string()), pa.field("exchange", pa.string())])
 """Columns of an archive's files: those of the log, and what `via` stands for, for who reads the files by themselves."""
+
+READ = pa.schema([*COLUMNS, GROUP])
+"""What is read of them."""
 
 LOG_COLUMNS = COLUMNS.names
 BLOCK = 4 << 20

@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log.archive.files import LOG_COLUMNS, Source, foot_sum, reader
+from penstock.log.archive.files import LOG_COLUMNS, READ, Source, foot_sum, reader
 from penstock.log.archive.manifest import Manifest, Part, read
 from penstock.log.archive.writing import joined
 from penstock.log.arrow import column
-from penstock.records.schema import COLUMNS
 
 if TYPE_CHECKING:
     from penstock.log.upkeep.names import Wanted
@@ -96,6 +95,7 @@ class Archive:
     ) -> Iterator[pa.RecordBatch]:
         """Archived rows with LSNs in [a, b), ascending, in the log's columns.
 
+        columns: `batch` is one more of them, see `files.GROUP`.
         names: only messages of such topics matter, so files without any are left out.
         LogDamaged names the file that is missing or not what was written.
         """
@@ -105,7 +105,7 @@ class Archive:
             try:
                 for batch in self._batches(manifest, cursor, b, names):
                     cursor = int(column(batch, "lsn", "<i8")[-1]) + 1
-                    yield batch if columns is None else batch.select(list(columns))
+                    yield batch.select(LOG_COLUMNS if columns is None else list(columns))
                 return
             except Gone as gone:
                 fresh = read(self.disk) or Manifest(0)
@@ -211,12 +211,12 @@ class _Opened:
         """The rows of a row group, in the log's columns."""
         try:
             with self._lock:
-                table = self._reader.read_row_group(number, columns=LOG_COLUMNS, use_threads=False)
-            whole = table.select(LOG_COLUMNS).cast(COLUMNS).combine_chunks()
+                table = self._reader.read_row_group(number, columns=READ.names, use_threads=False)
+            whole = table.select(READ.names).cast(READ).combine_chunks()
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _damaged(self._part, f"cannot be read: {error}") from error
         batches = whole.to_batches()
-        return joined(batches) if batches else pa.RecordBatch.from_pylist([], schema=COLUMNS)
+        return joined(batches) if batches else pa.RecordBatch.from_pylist([], schema=READ)
 
 
 def _ends(group: Any) -> tuple[int, int]:

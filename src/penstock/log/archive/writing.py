@@ -79,8 +79,8 @@ class Writing:
         """
         self.disk.mkdir(NEW)
         try:
-            for window in _windows(rows):
-                self._write(window)
+            for window, groups in _windows(rows):
+                self._write(window, groups)
                 progress(int(column(window, "lsn", "<i8")[-1]))
             self._close()
         finally:
@@ -89,7 +89,7 @@ class Writing:
         self.disk.sync_folder(NEW)
         return sorted(self.done, key=lambda part: (part.first, part.path))
 
-    def _write(self, window: pa.RecordBatch) -> None:
+    def _write(self, window: pa.RecordBatch, groups: Ints) -> None:
         lsns, kinds = column(window, "lsn", "<i8"), column(window, "kind", "<i1")
         days = column(window, "time", "<i8") // _DAY_US
         encoded: Any = compute.dictionary_encode(window.column("name"))
@@ -100,7 +100,7 @@ class Writing:
         # -2: a record; -1: a message of a topic without files of its own; else the number of the topic
         own = np.array([at if name is not None else -1 for at, name in enumerate(topics)], dtype=np.int64)
         place = np.where(messages, own[codes], -2)
-        whole = self._explained(window)
+        whole = self._explained(window, groups)
         low = int(days.min())
         keys = (place + 2) * (int(days.max()) - low + 1) + (days - low)
         found, which = np.unique(keys, return_inverse=True)
@@ -126,15 +126,15 @@ class Writing:
                 self._own.add(name)
         return [name if name in self._own else None for name in names]
 
-    def _explained(self, window: pa.RecordBatch) -> pa.Table:
-        """With what `via` stands for."""
+    def _explained(self, window: pa.RecordBatch, groups: Ints) -> pa.Table:
+        """With the batch of each row, and what `via` stands for."""
         vias = column_or(window, "via", NO_VIA)
         known, which = np.unique(vias, return_inverse=True)
         pairs = [self.vias.get(int(via), ("", "")) if via != NO_VIA else ("/", "") for via in known.tolist()]
         texts: list[Any] = []
         for at in (0, 1):
             texts.append(cast("Any", pa.array([pair[at] for pair in pairs], pa.string())).take(pa.array(which)))
-        return pa.Table.from_arrays([*window.columns, *texts], schema=SCHEMA)
+        return pa.Table.from_arrays([*window.columns, pa.array(groups), *texts], schema=SCHEMA)
 
     def _add(self, topic: str | None, day: int, rows: pa.Table, first: int, last: int) -> None:
         """Rows of one file.  topic: None for records, "" for those who share."""
@@ -173,17 +173,21 @@ def write_groups(made: Any, rows: pa.Table) -> None:
     made.write_table(rows, row_group_size=max(1, ROW_GROUP * rows.num_rows // max(1, rows.nbytes)))
 
 
-def _windows(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches joined to about WINDOW bytes."""
+def _windows(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Ints]]:
+    """Batches joined to about WINDOW bytes, and for each row the first LSN of the one it was in."""
     held, size = list[pa.RecordBatch](), 0
     for batch in rows:
         if held and size + batch.nbytes > WINDOW:
-            yield joined(held)
+            yield joined(held), _groups(held)
             held, size = [], 0
         held.append(batch)
         size += batch.nbytes
     if held:
-        yield joined(held)
+        yield joined(held), _groups(held)
+
+
+def _groups(held: list[pa.RecordBatch]) -> Ints:
+    return np.repeat([int(column(one, "lsn", "<i8")[0]) for one in held], [one.num_rows for one in held])
 
 
 def joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:

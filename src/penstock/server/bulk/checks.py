@@ -1,7 +1,8 @@
 """`verify` and `audit` of a log that a server writes to: everything up to the listed durable LSN, nothing beyond.
 
 Verify believes no index: each batch is read again and its sum compared.  The audit reads the log once, through the
-audit and through the fold, which must agree; a log whose oldest segments are gone begins at its newest base.
+audit and through the fold, which must agree; a log whose oldest segments are gone begins at its newest base, or with
+its archive at its beginning.
 """
 
 from __future__ import annotations
@@ -10,29 +11,22 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from operator import attrgetter
 
 import pyarrow as pa
 
-from penstock.core.audit.audit import Audit, Report
+from penstock.core.audit.audit import Audit
+from penstock.core.audit.parts import Report
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged
+from penstock.history.alone import base_of
 from penstock.history.view import View, rows_of
-from penstock.log.arrow import column
 from penstock.log.index import Segment
-from penstock.log.mending import Recovery
 from penstock.log.reader import decode
-from penstock.log.recover import newest_base
-from penstock.log.retention import Base
 from penstock.log.segment import FOLDER, first_lsn
-from penstock.records.kinds import Kind
 from penstock.server.bulk.jobs import Request
 
 FOLD_ROWS = 400_000
-BASE_ROWS = 4096
-"""A batch with a part of a base has no more rows."""
-
 Progress = Callable[[int, int], object]
 
 
@@ -99,13 +93,13 @@ def audit(request: Request, progress: Progress) -> dict[str, object]:
 
 def audit_view(view: View, progress: Progress) -> Report:
     """The audit of what a view shows.  LogDamaged where bytes are not what was written."""
-    base = base_of(view)
+    base = None if view.complete else base_of(view)
     start = DurableState.decode(base.state) if base is not None else None
     auditor, fold = Audit(start), Fold(start)
     total, done = rows_of(view), 0
     held, rows = list[pa.RecordBatch](), 0
-    for batch in view.batches(0, view.durable + 1):
-        auditor.feed(batch)
+    for batch, groups in view.groups(0, view.durable + 1):
+        auditor.feed(batch, groups)
         held.append(batch)
         rows += batch.num_rows
         done += batch.num_rows
@@ -121,18 +115,3 @@ def audit_view(view: View, progress: Progress) -> Report:
     if base is not None:
         report.counts["audited from LSN"] = base.floor
     return report
-
-
-def base_of(view: View) -> Base | None:
-    """The base that the listed segments need; None when they need none.  LogDamaged when that is missing."""
-    oldest = view.catalog.segments[0]
-    neediest = max((segment.header for segment in view.catalog.segments), key=attrgetter("floor"))
-    if not oldest.header.previous and not neediest.floor:
-        return None
-    found = list[tuple[Segment, int]]()
-    for segment, number in view.catalog.batches(0, view.durable + 1):
-        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
-        batch = decode(segment, number, data)
-        if batch.num_rows <= BASE_ROWS and (column(batch, "kind", "<i1") == int(Kind.BASE)).any():
-            found.append((segment, number))
-    return newest_base(oldest, Recovery(base_batches=found, neediest=neediest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,15 +12,20 @@ from penstock.history.view import Listing, Place, View
 from penstock.log import checkpoints
 from penstock.log.archive import Shown
 from penstock.log.arrow import column
-from penstock.log.index import Catalog, whole_from
+from penstock.log.index import Catalog, Segment, whole_from
 from penstock.log.mending import Recovery
+from penstock.log.reader import decode
 from penstock.log.recover import newest_base, open_segments
+from penstock.log.retention import Base
 from penstock.log.upkeep.names import Indexes
 from penstock.ports import Disk
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.log.archive.reading import Archive
+
+BASE_ROWS = 4096
+"""A batch with a part of a base has no more rows."""
 
 
 def stand_alone(disk: Disk, archive: Archive | None = None) -> View:
@@ -78,3 +84,18 @@ def _stand_alone(disk: Disk, catalog: Catalog, recovery: Recovery, archive: Arch
             via, header = (cast("Any", batch.column(name))[row].as_py() for name in ("via", "properties"))
             view.vias.learn(via, header)
     return view
+
+
+def base_of(view: View) -> Base | None:
+    """The base that the listed segments need; None when they need none.  LogDamaged when that is missing."""
+    oldest = view.catalog.segments[0]
+    neediest = max((segment.header for segment in view.catalog.segments), key=attrgetter("floor"))
+    if not oldest.header.previous and not neediest.floor:
+        return None
+    found = list[tuple[Segment, int]]()
+    for segment, number in view.catalog.batches(0, view.durable + 1):
+        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+        batch = decode(segment, number, data)
+        if batch.num_rows <= BASE_ROWS and (column(batch, "kind", "<i1") == int(Kind.BASE)).any():
+            found.append((segment, number))
+    return newest_base(oldest, Recovery(base_batches=found, neediest=neediest))
