@@ -55,6 +55,7 @@ class Wanted:
     after: int = 0  # only messages above this LSN
     dry: bool = False
     by: str = ""
+    lsns: tuple[int, ...] | None = None  # these alone, ascending, as far as they wait; `after` is not looked at
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ def move(engine: Engine, wanted: Wanted, on_loop: OnLoop[Any], gone: Callable[[]
     if wanted.to == wanted.queue:
         raise InvalidArgument(f"queue '{wanted.queue}' cannot give its messages to itself")
     done = Done()
-    asked, more = on_loop(lambda: _waiting(engine.core, wanted))
+    asked, more = on_loop(lambda: _waiting(engine.core, wanted) if wanted.lsns is None else _named(engine.core, wanted))
     log = engine.log
     history = History(log, gone)
     rows: Iterator[pa.RecordBatch] = history.rows_at(asked)
@@ -120,6 +121,12 @@ def _waiting(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.in
     lsns = np.concatenate(parts)
     lsns = np.sort(lsns[lsns > wanted.after])
     return lsns[:LOOKED_MOST], len(lsns) > LOOKED_MOST
+
+
+def _named(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+    """LSNs that were named, ascending; which of them wait is looked at when they are moved."""
+    core.queue(wanted.vhost, wanted.queue)
+    return np.unique(np.asarray(wanted.lsns or (), dtype=np.int64)), False
 
 
 def _chunks(queue: Queue) -> Iterator[Chunk]:

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.core.audit.parts import Report, Share, shares, verdict
+from penstock.core.audit.parts import Report, shares, verdict
 from penstock.history.alone import base_of, stand_alone
 from penstock.history.view import Folder, Listing, View
 from penstock.log import OsDisk
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import NAME
 from penstock.log.archive.reading import Archive
-from penstock.spark.jobs.shares import ROWS, judged, parted
+from penstock.spark.jobs.shares import judged, parted
 
 SLICE = 64 << 20
 """Bytes of the log that a task reads, about."""
@@ -87,9 +87,8 @@ def audit(spark: Any, data: str | Path, *, archive: str | Path | None = None, pa
     rows = tasks.mapInArrow(read, PARTED).repartition(len(shared), "share").sortWithinPartitions("share", "lsn")
     found = [pickle.loads(bytes(row[0])) for row in rows.mapInArrow(judge, "part binary").collect()]
     found.sort(key=lambda one: one[0])
-    report = verdict(
-        [part for _, part, _ in found], next((waiting for *_, waiting in found if waiting is not None), {})
-    )
+    folded = next((waiting for *_, waiting in found if waiting is not None), {})
+    report = verdict([part for _, part, _ in found], folded)
     report.counts["segments"] = plan.segments
     report.counts["bytes"] = plan.bytes
     if plan.floor:
@@ -113,9 +112,8 @@ def planned(folder: str, archive: str | Path | None, parts: int) -> Plan:
         listed = view.listed._replace(archive=shown)
         seam = shown.seam if shown is not None else 0
         slices, marks = list[Slice](), list[int]()
-        archived = (
-            [part for part in view.archive.manifest.files if part.first < seam] if view.archive is not None else []
-        )
+        files = view.archive.manifest.files if view.archive is not None else ()
+        archived = [part for part in files if part.first < seam]
         at, size = 0, 0
         for part in archived:
             if size and size + part.bytes > SLICE // 4 and part.first > at:  # Parquet is a quarter as large
@@ -174,7 +172,3 @@ def _read(folder: str, one: Slice, borders: list[int]) -> Iterator[pa.RecordBatc
     view = Folder(OsDisk(folder)).view(Listing.of(one.listed))
     for batch, groups in view.groups(one.start, one.end):
         yield parted(batch, groups, borders)
-
-
-assert len(ROWS) == PARTED.count(",") + 1
-__all__ = ["Share", "audit", "planned"]

@@ -175,6 +175,21 @@ class Fields:
             raise self.bad(name, next(i for i in items if not isinstance(i, str)), "text")
         return out
 
+    def numbers(self, name: str, limit: int) -> list[int] | None:
+        """A list of LSNs; None when there is none."""
+        value = self._take(name)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self.bad(name, value, "a list of LSNs")
+        items = cast("list[object]", value)
+        if len(items) > limit:
+            raise InvalidArgument(f"{self.where}: {name} has {len(items)} LSNs, and {limit} are the most")
+        for one in items:
+            if not isinstance(one, int) or isinstance(one, bool) or not 0 < one <= LSN_MAX:
+                raise self.bad(name, one, "a list of LSNs")
+        return cast("list[int]", items)
+
     def table(self, name: str) -> dict[str, object]:
         """An object; empty when absent."""
         value = self._take(name)

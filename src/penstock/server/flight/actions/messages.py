@@ -46,7 +46,10 @@ class MessageActions:
             "story": (self._story, "bookmark: what happened to one message"),
             "cancel": (self._cancel, "bookmark, queue: withdraw a message where it waits"),
             "reschedule": (self._reschedule, "bookmark, queue, when or wait (microseconds): let it wait until then"),
-            "redrive": (self._redrive, "queue, filter, count, after, dry: dead letters back to where they came from"),
+            "redrive": (
+                self._redrive,
+                "queue, filter, count, after, dry, lsns: dead letters back to their origin",
+            ),
             "move": (self._move, "queue, to, filter, count, after, dry: what waits to another queue"),
         }
 
@@ -190,15 +193,16 @@ class MessageActions:
     # -- from queue to queue
 
     def _redrive(self, caller: Caller, f: Fields) -> Reply:
-        return self._moved(caller, f, None)
+        return self._moved(caller, f, None, f.numbers("lsns", CALL_MOST))
 
     def _move(self, caller: Caller, f: Fields) -> Reply:
         return self._moved(caller, f, f.name("to"))
 
-    def _moved(self, caller: Caller, f: Fields, to: str | None) -> Reply:
+    def _moved(self, caller: Caller, f: Fields, to: str | None, lsns: list[int] | None = None) -> Reply:
         wanted = Wanted(
             f.name("queue"), self._vhost(f), to, f.optional_text("filter", TEXT_LIMIT),
             f.count("count", CALL_MOST, 1, CALL_MOST), f.count("after"), f.flag("dry"), caller.user,
+            None if lsns is None else tuple(lsns),
         )  # fmt: skip
         f.finish()
         if wanted.filter is not None:
