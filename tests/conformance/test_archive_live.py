@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 import penstock
 from live_server import LiveServer
 from penstock.cli.tree import whole
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive.md"
 
 pytestmark = pytest.mark.conformance
 
@@ -123,9 +126,20 @@ def test_what_retention_removes_is_read_from_the_archive(server: LiveServer, tmp
         told = command("log", "verify", "--url", url(server))
         assert told["archive"]["rows"] == place["whole_from"] - 1 or told["archive"]["rows"] > 1000
 
+    page = dict[str, Any]()
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        exec(block, page)
+    archived = page["bodies"](str(server.data / "archive"), "work")
+    assert len(archived) > 600
+    assert archived == [body for _, body in messages][: len(archived)]
+
     backup, copy = tmp_path / "backup", tmp_path / "two" / "data"
     command("backup", backup, "--url", url(server))
     server.stop()
+    report = command("audit", "--data", server.data)
+    assert report["findings"] == []
+    assert report["counts"]["records publish"] == 1224
+    assert "audited from LSN" not in report["counts"]
     command("restore", backup, copy)
     for data in (server.data, copy):
         assert command("log", "verify", "--data", data)["archive"]["rows"] > 1000

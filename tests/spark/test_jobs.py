@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,9 @@ def test_dead_letters_are_redriven_as_the_command_does_it(lab: Lab) -> None:
     assert rest["moved"] == 210
     assert redrive(lab.spark, lab.house.url, "dead-two")["moved"] == 0
     assert lab.ids("a-two") == list(range(300))
+    text = (Path(__file__).resolve().parents[2] / "docs" / "archive.md").read_text()
+    page = dict[str, Any]()
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, page)
+    lab.declare("graveyard")
+    assert page["jobs"](lab.spark, lab.house.url, str(lab.house.folder)) == 0

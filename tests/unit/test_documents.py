@@ -14,6 +14,7 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "docs/actions.md",
     "docs/amps.md",
+    "docs/archive.md",
     "docs/entitlements.md",
     "docs/durability.md",
     "docs/expressions.md",

@@ -315,13 +315,27 @@ def add_audit_to(app: typer.Typer) -> None:
     app.command()(audit)
 
 
-def audit(data: DataFolder = None, url: OfServer = None, json: Json = False) -> None:
-    """Prove from the log that each guarantee held.  Exit status 1, with the LSNs, where one did not.
+def audit(
+    data: DataFolder = None,
+    archive: ArchiveFolder = None,
+    url: OfServer = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Have Spark read the folder in parallel; the verdict is the same.")
+    ] = False,
+    master: Annotated[str, typer.Option("--master", help="With --spark: local[*], or spark://host:port.")] = "local[*]",
+    json: Json = False,
+) -> None:
+    """Prove from the log, and its archive, that each guarantee held.  Exit status 1, with the LSNs, where one did not.
+
+    With an archive that goes back to the beginning, so does the audit; else it begins at the log's newest base.
 
     Example: penstock audit --data ./data --json
     """
     folder, url = _place(data, url)
-    report = _audited(folder) if url is None else _asked(url, "log_audit")
+    if spark:
+        report = _audited_by_spark(folder, archive, master)
+    else:
+        report = _audited(folder, archive) if url is None else _asked(url, "log_audit")
     findings = cast("list[dict[str, Any]]", report["findings"])
     if json:
         write_json({"counts": report["counts"], "findings": findings})
@@ -335,9 +349,27 @@ def audit(data: DataFolder = None, url: OfServer = None, json: Json = False) -> 
         raise typer.Exit(1)
 
 
-def _audited(data: str) -> dict[str, Any]:
+def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, Any]:
+    from penstock.cli.archiving import archive_place
+    from penstock.cli.logfiles import open_folder
+    from penstock.spark import session
+    from penstock.spark.jobs.auditing import audit as run
+
+    open_folder(data)  # says at once when there is none
+    place = archive_place(data, archive)
+    made = session(master)
+    try:
+        return _told(run(made, data, archive=place))
+    finally:
+        made.stop()
+
+
+def _audited(data: str, archive: str | None) -> dict[str, Any]:
     from penstock.cli.auditing import audit as run
 
-    report: Report = run(data)
+    return _told(run(data, archive=archive))
+
+
+def _told(report: Report) -> dict[str, Any]:
     findings = [{"guarantee": one.guarantee, "lsns": one.lsns, "text": one.text} for one in report.findings]
     return {"counts": report.counts, "findings": findings}

@@ -11,6 +11,7 @@ from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_js
 from penstock.cli.queues import Name, Yes, confirmed
 from penstock.cli.remote import connect
 from penstock.cli.single import reasons, until_or_for, when_of
+from penstock.errors import InvalidArgument
 
 Filter = Annotated[str | None, typer.Option("--filter", help="Only messages that match this expression.")]
 Count = Annotated[int | None, typer.Option("--count", min=1, help="So many at most, the oldest first.")]
@@ -86,6 +87,8 @@ def redrive(
     count: Count = None,
     rate: Rate = None,
     yes: Yes = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Have Spark look for them; the same ones are sent.")] = False,
+    master: Annotated[str, typer.Option("--master", help="With --spark: local[*], or spark://host:port.")] = "local[*]",
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
@@ -93,6 +96,11 @@ def redrive(
 
     Example: penstock queue redrive graveyard --filter "/error = 'timeout'" --count 500 --rate 50
     """
+    if spark:
+        if rate is not None:
+            raise InvalidArgument("--rate does not go with --spark")
+        _redrive_by_spark(name, filter, count, master, url, yes=yes, json=json)
+        return
     with connect(url) as client:
         preview = client.redrive(name, filter=filter, count=count, dry_run=True)
         _strays(preview, json)
@@ -100,6 +108,23 @@ def redrive(
             return
         done = client.redrive(name, filter=filter, count=count, rate=rate)
     _tell(done, json)
+
+
+def _redrive_by_spark(
+    name: str, filter: str | None, count: int | None, master: str, url: str, *, yes: bool, json: bool
+) -> None:
+    from penstock.spark import session
+    from penstock.spark.jobs.redriving import redrive as run
+
+    connect(url).close()  # says within seconds if nobody answers
+    made = session(master)
+    try:
+        preview = run(made, url, name, filter=filter, count=count, dry_run=True)
+        _strays(preview, json)
+        if _agreed(preview, name, yes, json):
+            _tell(run(made, url, name, filter=filter, count=count), json)
+    finally:
+        made.stop()
 
 
 def move(

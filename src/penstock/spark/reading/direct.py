@@ -61,6 +61,9 @@ def located(server: Remote, **fields: object) -> tuple[View, str | None]:
             raise NotHere(told["why"])
         if not os.path.isdir(os.path.join(path, "log")):
             raise NotHere(f"{socket.gethostname()} has no folder {path}/log")
+        archived = told["log"].get("archive")
+        if archived is not None and not os.path.isfile(os.path.join(archived[0], "manifest.json")):
+            raise NotHere(f"{socket.gethostname()} has no archive in {archived[0]}")
         try:
             return folder_of(path).view(Listing.of(told["log"])), told["filter"]
         except Moved as error:

@@ -212,6 +212,8 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
         case RowsPart():
             with pa.ipc.open_stream(pa.py_buffer(part.packed)) as stream:
                 yield from stream
+        case _ if type(part) is InputPartition:
+            return  # Spark's own, where `partitions` gave none
         case _:
             raise TypeError(f"not a part of this source: {part!r}")
 

@@ -50,14 +50,16 @@ class LocateAction:
         if whole:
             caller.administer("records of all kinds")
         why = self._why_not(caller, vhost, exchange, topic, pattern, queue)
-        if why is None and start < self._engine.log.first_lsn:
-            why = f"the log's files begin at LSN {self._engine.log.first_lsn}, and the range at {start}"
+        first = self._engine.past.first_lsn
+        if why is None and start < first:
+            why = f"the log's files begin at LSN {first}, and the range at {start}"
         if why is not None:
             return {"folder": None, "why": why, "limited": caller.rights is not None}
         if filter is not None:
             instance = self._handover.call(lambda: self._engine.core.instance, caller.gone, durable=False)
             filter = asked_by(filter, client=caller.peer, user=caller.user, instance=instance)
-        listed = listing(self._engine.log, start, end)
+        archive = self._engine.archive
+        listed = listing(self._engine.log, start, end, None if archive is None else archive.shown)
         if not whole:  # the names of others' exchanges are not his to know
             mine = {via: pair for via, pair in listed.vias.items() if pair[0] == vhost}
             listed = listed._replace(vias=mine)
