@@ -108,8 +108,9 @@ def archive(
         f"{counted(done['done'], 'segment')} archived; the archive has {counted(done['rows'], 'record')} in "
         f"{counted(done['files'], 'file')}, {format_size(done['bytes'])}"
     )
-    if done["left"]:
-        note(f"warning: {counted(done['left'], 'segment')} cannot be archived; the server's log says why")
+    if behind := done.get("behind", done["left"]):
+        why = f": {done['why']}" if done.get("why") else "; the server's log says why"
+        note(f"warning: {counted(behind, 'closed segment')} not archived{why}")
 
 
 def _of_server(url: str, dry_run: bool) -> dict[str, Any]:

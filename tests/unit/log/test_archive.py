@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.errors import LogDamaged
+from penstock.errors import DiskFull, LogDamaged
 from penstock.log import SimDisk
 from penstock.log.archive import merging
 from penstock.log.archive.checking import check
@@ -21,6 +21,7 @@ from penstock.log.arrow import make_batch
 from penstock.log.listing import SegmentInfo
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
+from penstock.server.bulk.archiving import told_when_full
 
 DAY = 86_400_000_000
 VIAS = {3: ("/", "events"), 4: ("other", "")}
@@ -212,6 +213,19 @@ def test_what_is_not_as_it_was_written_is_told_by_name() -> None:
     found = check(SimDisk(files), origin=8)
     assert found is not None
     assert "another data folder (origin 7, not 8)" in found.damage[0]
+
+
+def test_a_full_disk_is_told_as_one_and_leaves_the_archive_as_it_was() -> None:
+    table = history(9, 400)
+    run = Run(SimDisk(), table, 4)
+    run.step()
+    before = run.disk.files()
+    full = Run(SimDisk(before, capacity=run.disk.used() + 3000), table, 4)
+    with pytest.raises(DiskFull, match="the archive's folder /a has no room"), told_when_full("/a"):
+        full.step()
+    assert full.whole()
+    tidy(full.disk, full.manifest())
+    assert full.disk.files() == before
 
 
 def test_a_reader_goes_on_when_files_are_merged_under_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ class Sink(io.RawIOBase):
         self._file = file
         self.size = 0
         self.sum = 0  # CRC-32C
+        self._lost = False
 
     def writable(self) -> bool:
         """Always."""
@@ -47,10 +49,18 @@ class Sink(io.RawIOBase):
     def write(self, data: Any) -> int:  # a buffer of any kind
         """At the end."""
         view = memoryview(data).cast("B")
+        if self._lost:
+            return len(view)
         self._file.pwrite(view, self.size)
         self.sum = crc32c(view, self.sum)
         self.size += len(view)
         return len(view)
+
+    def abandon(self, made: Any) -> None:
+        """After a failure: the writer ends, and nothing more reaches the file."""
+        self._lost = True
+        with contextlib.suppress(pa.ArrowException, OSError, ValueError):
+            made.close()
 
 
 class Source(io.RawIOBase):

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log.archive.files import SCHEMA, Sink, Source, reader, writer
+from penstock.log.archive.files import SCHEMA, Sink, Source, foot_sum, reader, writer
 from penstock.log.archive.manifest import NEW, Manifest, Part
 from penstock.log.archive.writing import ROW_GROUP, Form, finished, write_groups
 from penstock.ports import Disk
@@ -73,9 +73,9 @@ def merge(
         f"{folder}/{parts[0].first:020d}-{token}.parquet", parts[0].topic, parts[0].first, parts[-1].last, 0, 0, 0, 0
     )
     out = disk.open(part.fresh, create=True)
+    sink = Sink(out)
+    made = writer(sink, form.compression)
     try:
-        sink = Sink(out)
-        made = writer(sink, form.compression)
         held, size, rows = list[pa.Table](), 0, 0
         for one in parts:
             for table in _groups(disk, one):
@@ -90,8 +90,10 @@ def merge(
         if held:
             write_groups(made, pa.concat_tables(held))
         part = finished(part._replace(rows=rows), out, sink, made)
-    finally:
+    except BaseException:
+        sink.abandon(made)
         out.close()
+        raise
     if rows != sum(one.rows for one in parts):
         raise LogDamaged(f"the archive's folder {folder} lacks rows from LSN {part.first} on")
     disk.sync_folder(NEW)
@@ -105,6 +107,8 @@ def _groups(disk: Disk, part: Part) -> Any:
         except FileNotFoundError:
             file = disk.open(part.fresh, readonly=True)
         try:
+            if file.size() != part.bytes or foot_sum(file, part.bytes) != part.foot:
+                raise LogDamaged(f"the archive's file {part.path} is not what was written")
             source: Any = reader(Source(file))
             for number in range(source.metadata.num_row_groups):
                 yield source.read_row_group(number, use_threads=False).cast(SCHEMA)

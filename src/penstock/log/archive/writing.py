@@ -84,7 +84,8 @@ class Writing:
                 progress(int(column(window, "lsn", "<i8")[-1]))
             self._close()
         finally:
-            for one in self._open.values():
+            for one in self._open.values():  # after a failure
+                one.sink.abandon(one.writer)
                 one.file.close()
         self.disk.sync_folder(NEW)
         return sorted(self.done, key=lambda part: (part.first, part.path))
