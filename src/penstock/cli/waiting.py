@@ -116,7 +116,8 @@ def _redrive_by_spark(
     from penstock.spark import session
     from penstock.spark.jobs.redriving import redrive as run
 
-    connect(url).close()  # says within seconds if nobody answers
+    with connect(url):
+        pass  # says within seconds if nobody answers
     made = session(master)
     try:
         preview = run(made, url, name, filter=filter, count=count, dry_run=True)

@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from penstock.log import OsDisk
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import NAME
 from penstock.log.archive.reading import Archive
-from penstock.spark.jobs.shares import judged, parted
+from penstock.spark.jobs.shares import Ints, judged, parted
 
 SLICE = 64 << 20
 """Bytes of the log that a task reads, about."""
@@ -77,7 +77,7 @@ def audit(spark: Any, data: str | Path, *, archive: str | Path | None = None, pa
 
     def read(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
-            for one in batch.column(0).to_pylist():
+            for one in cast("list[bytes]", batch.column(0).to_pylist()):
                 yield from _read(folder, pickle.loads(one), borders)
 
     def judge(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,7 +87,7 @@ def audit(spark: Any, data: str | Path, *, archive: str | Path | None = None, pa
     rows = tasks.mapInArrow(read, PARTED).repartition(len(shared), "share").sortWithinPartitions("share", "lsn")
     found = [pickle.loads(bytes(row[0])) for row in rows.mapInArrow(judge, "part binary").collect()]
     found.sort(key=lambda one: one[0])
-    folded = next((waiting for *_, waiting in found if waiting is not None), {})
+    folded: dict[int, Ints] = next((waiting for *_, waiting in found if waiting is not None), {})
     report = verdict([part for _, part, _ in found], folded)
     report.counts["segments"] = plan.segments
     report.counts["bytes"] = plan.bytes

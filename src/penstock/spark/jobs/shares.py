@@ -49,13 +49,13 @@ def parted(batch: pa.RecordBatch, groups: Ints, borders: Sequence[int]) -> pa.Re
     low = np.where(publishes, np.searchsorted(edges, lsns, side="right"), 0)
     high = np.where(publishes, low, rest - 1)
     bodies = cells(batch, "body") if (~publishes).any() else []
-    for row in np.flatnonzero(events).tolist():
-        body: bytes | None = bodies[row]
+    for event in np.flatnonzero(events).tolist():
+        body: bytes | None = bodies[event]
         if body is None or len(body) < 24 or len(body) % 16 != 8:
             continue  # it cannot be read, which any of them may tell
         pairs = np.frombuffer(body, np.int64, -1, 8)
         first, last = np.searchsorted(edges, (int(pairs.min()), int(pairs.max()) - 1), side="right")
-        low[row], high[row] = first, max(int(first), int(last))
+        low[event], high[event] = first, max(int(first), int(last))
     count = high - low + 1
     row = np.repeat(np.arange(len(kinds)), count)
     share = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(low, count)
