@@ -116,6 +116,7 @@ def test_what_retention_removes_is_read_from_the_archive(server: LiveServer, tmp
         with penstock.connect(url(server, "eu")) as reader:
             assert replayed(reader) == theirs
             assert replayed(reader, follow=True, limit=len(theirs)) == theirs
+        assert client.query("SELECT count(*) FROM topic.work WHERE region = 'EU'").scalar() == len(theirs)
         assert over_amqp(server, 40) == [body for _, body in messages[:40]]
         assert len(client.peek("stuck", count=100)) == 24
 
