@@ -175,7 +175,7 @@ def test_two_readers_of_one_stream(lab: Lab, tmp_path: Path) -> None:
     query = writer.option("checkpointLocation", str(tmp_path / "first")).start()
     lab.publish("contested", range(10))
     query.processAllAvailable()
-    other = lab.stream(queue="contested", stream="queue-4", schema=COLUMNS).select("id")
+    other = lab.stream(queue="contested", stream="queue-4", schema=COLUMNS, onLostCheckpoint="continue").select("id")
     lab.write(other, tmp_path / "second", topic="contested-out")
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(30)
