@@ -67,7 +67,7 @@ soak-queues: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m property.queue_walk
 
 conformance: $(STAMP)
-	@$(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
+	@PENSTOCK_CONFORMANCE=1 $(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
 
 clean:
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

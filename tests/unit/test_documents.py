@@ -26,6 +26,7 @@ DOCUMENTS = (
     "docs/settling.md",
     "docs/sow.md",
     "docs/spark.md",
+    "docs/pipelines.md",
     "docs/views.md",
 )
 

@@ -51,7 +51,7 @@ def examine(settings: Settings) -> list[Finding]:
         findings.append(Finding("data folder", "good", f"{folder}, which process {server} serves at present"))
     findings += [port(name, address, server) for name, address in doors if address is not None]
     findings += [files(), memory(settings.server.memory)]
-    findings.append(java(needed=bool(settings.pipeline)))
+    findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
     if settings.server.sync != "commit":
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
         findings.append(Finding("durability", "poor", f'sync = "{settings.server.sync}"', advice))

@@ -24,10 +24,12 @@ QUIET_LOG = {"spark.log.level": "INFO"}
 
 
 def groups(settings: Any) -> dict[str, list[Any]]:
-    """Pipelines by the name of the driver that runs them."""
+    """Pipelines, and views that Spark computes, by the name of the driver that runs them."""
     found: dict[str, list[Any]] = {}
     for one in settings.pipeline:
         found.setdefault(driver_of(one, settings), []).append(one)
+    if views := [one for one in settings.view if one.engine == "spark"]:
+        found.setdefault(SHARED, []).extend(views)
     return found
 
 
@@ -65,7 +67,7 @@ def job(
 ) -> dict[str, Any]:
     """The job of a driver; `path`: folders where the users' own modules are."""
     user, password = login(settings)
-    own = resources(pipelines[0] if pipelines else None, settings)
+    own = resources(next((one for one in pipelines if hasattr(one, "master")), None), settings)
     return {
         "name": name,
         "url": url,
@@ -75,6 +77,7 @@ def job(
         **own,
         "conf": {**own["conf"], **(QUIET_LOG if spark_log else {})},
         "path": list(path),
+        "openlineage": settings.spark.openlineage,
         "pipelines": [one.model_dump(mode="json", by_alias=True) for one in pipelines],
     }
 

@@ -91,6 +91,9 @@ def edges_of(settings: Settings) -> list[tuple[str, list[str], list[str]]]:
     from penstock.spark.pipelines.definition import Definition
 
     out: list[tuple[str, list[str], list[str]]] = []
+    for view in settings.view:
+        if view.engine == "spark":
+            out.append((f"view {view.name}", [_within(f"queue {view.source}", view.vhost)], [f"view {view.name}"]))
     for section in settings.pipeline:
         one = Definition.of(section.model_dump(mode="json", by_alias=True))
         letters = [f"topic {check.topic}" for given in one.inputs for check in given.expect if check.topic is not None]

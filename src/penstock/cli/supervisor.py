@@ -177,12 +177,12 @@ class Supervisor:
         self._looked_at_file = time.monotonic()
         self._spark_log = spark_log
         self._path = [str(Path.cwd()), *([str(file.absolute().parent)] if file is not None else [])]
-        if settings.pipeline and settings.listen.flight is None:
+        if groups(settings) and settings.listen.flight is None:
             raise SettingsError("listen.flight is off, and pipelines read and write through it")
 
     def run(self) -> None:
         """Until `stopping` is set.  SystemExit with the server's status when its first start fails."""
-        if self.settings.pipeline:
+        if groups(self.settings):
             find_java()
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -250,7 +250,7 @@ class Supervisor:
         self._file_text = text
         try:
             fresh = self._reload()
-            if fresh.pipeline:
+            if groups(fresh):
                 find_java()
         except PenstockError as error:
             self.say(f"penstock: the changed settings are not taken: {error}")

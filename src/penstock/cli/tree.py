@@ -23,6 +23,7 @@ SERVER = frozenset(("serve", "up", "check"))
 def whole() -> typer.Typer:
     """Every command."""
     from penstock.cli import (
+        backfilling,
         backups,
         converting,
         lineage,
@@ -50,6 +51,7 @@ def whole() -> typer.Typer:
     lineage.add_to(pipelines.app)
     app.add_typer(pipelines.app, name="pipeline")
     app.add_typer(logs.app, name="log")
+    backfilling.add_to(pipelines.app)
     logs.add_audit_to(app)
     app.command()(version)
     app.callback()(_root)

@@ -79,6 +79,12 @@ def impossible(settings: Settings) -> list[Problem]:
         Problem((one.section, one.place, one.key), one.why)
         for one in wrong_views(settings.view, settings.conflated_topic, named["queue"])
     ]
+    keyed = {(one.vhost, one.name) for one in settings.topic if one.key or one.key_from} - set(named["queue"])
+    problems += [
+        Problem(("view", index, "source"), f"{one.source!r} is a topic, and engine 'spark' computes views of queues")
+        for index, one in enumerate(settings.view)
+        if one.engine == "spark" and (one.vhost, one.source) in keyed
+    ]
     problems += _views_of_pipelines(settings)
     return problems
 

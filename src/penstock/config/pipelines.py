@@ -206,6 +206,13 @@ def _inputs(value: object) -> object:
     return table if named and not table.keys() & PipelineInput.model_fields.keys() else {ONLY: table}
 
 
+class Backfill(Section):
+    """`backfill` of a pipeline: the past first, then what comes."""
+
+    start: Name = Field(alias="from", description="Where the past begins: a date or time, a bookmark, or earliest.")
+    max_rows: StrictInt = Field(default=1_000_000, ge=1, description="Most rows of a batch of the past.")
+
+
 class Pipeline(Section):
     """`[[pipeline]]`"""
 
@@ -228,6 +235,9 @@ class Pipeline(Section):
         default=None, description="As Spark has it.  Default: by the query; see docs/pipelines.md."
     )
     expect: Rules = Field(default=(), description="What the rows of the one input should satisfy.")
+    backfill: Backfill | None = Field(
+        default=None, description="The first run begins in the past of its one topic, in large batches."
+    )
     state: Literal["memory", "rocksdb"] = Field(default="memory", description="Where the query keeps its state.")
     master: Name | None = Field(default=None, description="Where it runs.  Default: that of [spark].")
     memory: Size | None = Field(default=None, ge=256 * MIB, description="Heap of its driver.  Default: [spark]'s.")
@@ -277,6 +287,15 @@ class Pipeline(Section):
             )
         if self.expect and self.source[streams[0]].expect:
             raise ValueError(f"expect is there twice, of the pipeline and of its input {streams[0]}")
+        if self.backfill is not None:
+            one = self.source[streams[0]]
+            if len(streams) > 1 or one.reads != "log":
+                raise ValueError(
+                    "backfill is of a pipeline over one topic, which has a past; a queue is read from what it holds, "
+                    "and `penstock pipeline backfill` runs a past range of it"
+                )
+            if one.start is not None:
+                raise ValueError("backfill and `start` both say where the first run begins: give one of them")
         vhosts = {one.vhost for one in self.source.values() if one.table is None}
         if len(vhosts) > 1:
             raise ValueError(f"its inputs are in the vhosts {', '.join(sorted(vhosts))}: they must be in one")
@@ -292,3 +311,13 @@ class Spark(Section):
     )
     memory: Size = Field(default=1024 * MIB, ge=256 * MIB, description="Heap of a pipeline's driver.")
     conf: Conf = Field(default_factory=dict[str, str], description="More settings of Spark.")
+    openlineage: Name | None = Field(
+        default=None, description="Where OpenLineage events go: http://host:port, or file:PATH for a line each."
+    )
+
+    @field_validator("openlineage")
+    @classmethod
+    def _place(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://", "file:")):
+            raise ValueError(f"{value!r} is no place for events: write http://host:port or file:PATH")
+        return value

@@ -45,6 +45,10 @@ class ViewSection(Section):
     conflation: Literal["none", "inline"] = Field(
         default="none", description="With `inline` a row that changes again before it was told is told once."
     )
+    engine: Literal["server", "spark"] = Field(
+        default="server", description="Who computes it: the server itself, or Spark, as `penstock up` runs it."
+    )
+    trigger: Interval = Field(default=5_000_000, ge=0, description="With Spark, time between two batches of changes.")
     join_null_equivalency: StrictBool = Field(
         default=False, description="Whether a missing value equals another in a join."
     )
@@ -55,6 +59,10 @@ class ViewSection(Section):
             raise ValueError("a view has either a source or a join")
         if self.join and self.filter is not None:
             raise ValueError("a filter belongs to a view of one source; this one joins")
+        if self.engine == "spark" and self.join:
+            raise ValueError("engine 'spark' computes a view of one queue, and this one joins: leave it to the server")
+        if self.engine == "server" and "trigger" in self.model_fields_set:
+            raise ValueError("trigger goes with engine 'spark'; the server's own views change at once")
         if self.join_null_equivalency and not self.join:
             raise ValueError("join_null_equivalency goes with a join")
         return self
@@ -100,6 +108,9 @@ def wrong_views(
                 if (one.vhost, joined) in names[place:]:
                     why = f"{joined!r} is this view or one after it; it must come first"
                     yield WrongView(section, place, "join", why)
+            if isinstance(one, ViewSection) and one.engine == "spark" and source in names[:place]:
+                why = f"{one.source!r} is a view, and engine 'spark' computes views of queues"
+                yield WrongView(section, place, "source", why)
             if source == name:
                 yield WrongView(section, place, "source", f"{one.name!r} cannot be its own source")
             elif source in names[place:]:

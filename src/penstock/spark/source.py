@@ -67,9 +67,9 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         from penstock.spark.reading.batch import SnapshotReader
 
         options = read_options(self._given, BATCH_PATIENCE_S)
-        if options.mode == "queue":
+        if options.mode in ("queue", "changes"):
             raise InvalidArgument(
-                "mode queue is for streams; a batch read of a queue looks at what waits and takes nothing"
+                f"mode {options.mode} is for streams; a batch read of a queue looks at what waits and takes nothing"
             )
         if options.stream is not None and options.queue is not None:
             raise InvalidArgument("option stream is for streams; a batch read needs no name")
@@ -77,6 +77,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
         """A stream, in mode `queue` when a queue is read and in mode `log` when a topic is."""
+        from penstock.spark.reading.changes_stream import ChangesStreamReader
         from penstock.spark.reading.log_stream import LogStreamReader
         from penstock.spark.reading.queue_stream import QueueStreamReader
 
@@ -94,7 +95,8 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
             )
         mode = options.mode or ("queue" if options.queue is not None else "log")
         options = replace(options, mode=mode)
-        made: type[StreamReader] = QueueStreamReader if mode == "queue" else LogStreamReader
+        readers = {"queue": QueueStreamReader, "changes": ChangesStreamReader, "log": LogStreamReader}
+        made: type[StreamReader] = readers[mode]
         return made(options, self._layout(options, schema))
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:

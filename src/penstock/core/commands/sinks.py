@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from penstock.core.commands.parts import Parts
 from penstock.core.publishing.whole import Whole
+from penstock.core.sow.holding import Sow
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.streams.memory import Remembered
 from penstock.core.streams.sinks import Batch, Committed
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
+
+Drop: TypeAlias = "tuple[Sow, Sequence[int] | None]"
+"""Records of a topic that go with a commit: those of these keys, or with None all of them."""
 
 
 class SinkCommands(Parts):
@@ -28,9 +33,12 @@ class SinkCommands(Parts):
         name: str = "",
         once: bool = False,
         mandatory: bool = False,
+        drop: Drop | None = None,
     ) -> Committed:
         """Make the outputs of a query's batch visible, once.  See `Sinks.commit` and `Batch`."""
-        return self._sinks.commit(self._at(now), Batch(query, batch, settle, name, once, mandatory, lineage), outputs)
+        return self._sinks.commit(
+            self._at(now), Batch(query, batch, settle, name, once, mandatory, lineage, self._dropping(drop)), outputs
+        )
 
     def sink_whole(self, query: str, batch: int, *, mandatory: bool = False) -> Whole:
         """For looking at the rows of a batch that will be decided, some at a time."""
@@ -57,9 +65,23 @@ class SinkCommands(Parts):
         *,
         name: str = "",
         once: bool = False,
+        drop: Drop | None = None,
     ) -> Committed:
         """Commit a batch whose rows follow in chunks.  See `Sinks.decide`."""
-        return self._sinks.decide(self._at(now), Batch(query, batch, settle, name, once, lineage=lineage), parts)
+        return self._sinks.decide(
+            self._at(now), Batch(query, batch, settle, name, once, lineage=lineage, before=self._dropping(drop)), parts
+        )
+
+    def _dropping(self, drop: Drop | None) -> Callable[[Now], object] | None:
+        if drop is None:
+            return None
+        sow, numbers = drop
+
+        def dropping(now: Now) -> object:
+            those = sow.index.snapshot().packed()[0] if numbers is None else numbers
+            return self._keyed.drop(now, sow, those, "deleted")
+
+        return dropping
 
     def sink_copy(self, now: Now, query: str, rows: int, outputs: Sequence[Publishes]) -> Committed:
         """The next chunk of a decided batch.  See `Sinks.copy`."""

@@ -12,7 +12,7 @@ Queries are remembered as `memory` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
@@ -51,6 +51,7 @@ class Batch:
     once: bool = False  # the query has no other batch, so it need not be remembered for long
     mandatory: bool = False  # a topic that nobody keeps refuses the batch
     lineage: Mapping[str, object] | None = None  # what it was made of, written down beside what became of it
+    before: Callable[[Now], object] | None = None  # what else belongs to the group, done before rows are published
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ class Sinks:
         rows = sum(map(len, outputs))
         self._outbox.record(Kind.SINK_COMMIT, batch.query, {"batch": batch.number, "rows": rows, **mark.told()})
         self._remember(now, batch, mark)
+        if batch.before is not None:
+            batch.before(now)
         published = self._publish(now, outputs)
         told: list[Output] = []
         if batch.lineage is not None:
@@ -141,6 +144,8 @@ class Sinks:
         self._outbox.record(Kind.DECIDED, batch.query, {**state.header(), **mark.told()})
         self.decided[batch.query] = state
         self._remember(now, batch, mark)
+        if batch.before is not None:
+            batch.before(now)
         if batch.lineage is not None:
             self._outbox.record(Kind.LINEAGE, batch.query, {"batch": batch.number, "of": batch.lineage})
         if settle is not None:

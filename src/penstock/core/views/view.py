@@ -21,56 +21,15 @@ from penstock.core.views.contributions import AVAILABLE, AWAY, GONE, INACTIVE, B
 from penstock.expr.fields import Table
 from penstock.expr.gathering.aggregates import STORES, Store
 from penstock.expr.gathering.definition import Definition, Plan, plan
+from penstock.expr.gathering.elements import Elements as Elements
+from penstock.expr.gathering.elements import Given as Given
+from penstock.expr.gathering.elements import Rank, given_by
 from penstock.expr.gathering.rows import PLAIN, GroupKey, Row, body, key_of, row_of, shown
 from penstock.expr.values import Value
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Topic
-from penstock.records.properties import EMPTY
-
-Rank: TypeAlias = tuple[int, ...]
-"""How new a combination of rows is: what is higher is newer.  It depends on the rows and on nothing else."""
 
 Place: TypeAlias = "int | tuple[Rank, int]"
 """Where the newest or the oldest is looked for: the position, or the rank before it; negated, to find the newest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Elements:
-    """Messages as expressions read them, one element a message; `records` are the parsed bodies."""
-
-    lsns: Sequence[int]
-    records: Sequence[Table]
-    bodies: Sequence[bytes] = ()  # where an expression asks for their size
-    headers: Sequence[bytes] | bytes = EMPTY
-    topics: list[Topic] | Topic | None = None
-    times: Sequence[int] | int | None = None
-    states: bytes = b""  # of each; empty: all are available
-    ranks: Sequence[Rank] = ()  # of each, where positions do not say which is newer: in a join
-
-    def arguments(self) -> tuple[object, ...]:
-        """What comes first for a function of `compile_parsed`."""
-        n = len(self.records)
-        return (
-            self.bodies or [b""] * n,
-            self.records,
-            repeat(self.headers) if isinstance(self.headers, bytes) else self.headers,
-            self.topics if isinstance(self.topics, list) else repeat(self.topics),
-            self.lsns,
-            repeat(self.times) if self.times is None or isinstance(self.times, int) else self.times,
-            None,
-            None,
-            None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What messages give to a view: those that pass its filter, with the values of its inputs."""
-
-    lsns: Sequence[int]
-    values: Sequence[Values]
-    states: bytes = b""
-    ranks: Sequence[Rank] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +92,7 @@ class View:
 
     def read(self, elements: Elements) -> Given:
         """What messages give.  Any thread: nothing is changed."""
-        lsns: Sequence[int] = elements.lsns
-        states, ranks = elements.states, elements.ranks
-        values: Sequence[Values] = self._evaluated(elements)
-        if self.plan.filter is not None:
-            passed = self.plan.filter.matches_parsed(
-                elements.bodies or [b""] * len(lsns),
-                elements.records,
-                elements.headers,
-                elements.topics,
-                lsns=lsns,
-                times=elements.times,
-            )
-            if not all(passed):
-                rows = [row for row, passes in enumerate(passed) if passes]
-                lsns = [lsns[row] for row in rows]
-                values = [[column[row] for row in rows] for column in values]
-                states = bytes(states[row] for row in rows) if states else states
-                ranks = [ranks[row] for row in rows] if ranks else ranks
-        return Given(lsns, values, states, ranks)
+        return given_by(self.plan, elements)
 
     def enter(self, given: Given) -> None:
         """Messages newer than all before."""
@@ -219,10 +160,6 @@ class View:
         return out
 
     # -- inside
-
-    def _evaluated(self, elements: Elements) -> list[Values]:
-        arguments = elements.arguments()
-        return [cast("Values", run(*arguments)) for run in self.plan.inputs]  # type: ignore[arg-type]  # as documented
 
     def _keys(self, columns: Sequence[Values], count: int) -> list[int]:
         """The group of each message, made where it is new."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from penstock.expr.values import NAN, TEXT_LIMIT, Value, fit, number, parse_number, text, to_bytes
 
@@ -20,6 +20,10 @@ class Store(Protocol):
 
     def change(self, values: Iterable[Value], sign: int) -> None:
         """Add values (+1), or take values away that were added (-1)."""
+        ...
+
+    def merge(self, other: Any) -> None:
+        """Add what another store of this kind has gathered; it may have taken away more than it was given."""
         ...
 
 
@@ -34,6 +38,10 @@ class Count:
     def change(self, values: Iterable[Value], sign: int) -> None:
         """See `Store`."""
         self.count += sign * sum(value is not None for value in values)
+
+    def merge(self, other: Count) -> None:
+        """See `Store`."""
+        self.count += other.count
 
 
 class Sum:
@@ -71,6 +79,16 @@ class Sum:
                 self._double(found, sign)
         if whole:
             self._add(whole, 0, sign)
+
+    def merge(self, other: Sum) -> None:
+        """See `Store`."""
+        self.count += other.count
+        self.doubles += other.doubles
+        self.nans += other.nans
+        self.below += other.below
+        self.above += other.above
+        if other.total:
+            self._add(other.total, other.shift, 1)
 
     def _double(self, value: float, sign: int) -> None:
         self.doubles += sign
@@ -139,6 +157,11 @@ class Squares(Sum):
             top, bottom = found.as_integer_ratio()
             self.squares._add(top * top, 2 * (bottom.bit_length() - 1), sign)
         super().change(finite, sign)
+
+    def merge(self, other: Sum) -> None:
+        """See `Store`."""
+        super().merge(other)
+        self.squares.merge(cast("Squares", other).squares)
 
     def deviation(self) -> Value:
         """STDDEV_POP: a double."""
@@ -211,6 +234,26 @@ class Bag:
                     heappush(self._lowest, key)
                 if self._highest is not None:
                     heappush(self._highest, _Down(key))
+
+    def merge(self, other: Bag) -> None:
+        """See `Store`."""
+        self.nans += other.nans
+        for key, count in other.counts.items():
+            held = self.counts.get(key, 0) + count
+            if held:
+                self.counts[key] = held
+                self.values.setdefault(key, other.values[key])
+            else:
+                del self.counts[key], self.values[key]
+        self._lowest = self._highest = None
+
+    def __getstate__(self) -> tuple[dict[Key, int], dict[Key, Value], int]:
+        """Without the heaps, which are made again when they are asked for."""
+        return self.counts, self.values, self.nans
+
+    def __setstate__(self, state: tuple[dict[Key, int], dict[Key, Value], int]) -> None:
+        self.counts, self.values, self.nans = state
+        self._lowest = self._highest = None
 
     def lowest(self) -> Value:
         """MIN."""
@@ -287,6 +330,15 @@ class Distinct:
                 counts[value] = held
             else:
                 del counts[value]
+
+    def merge(self, other: Distinct) -> None:
+        """See `Store`."""
+        for value, count in other.counts.items():
+            held = self.counts.get(value, 0) + count
+            if held:
+                self.counts[value] = held
+            else:
+                del self.counts[value]
 
 
 _NAN = ("NaN",)

@@ -59,6 +59,7 @@ class Gatekeeper:
             "plan_range": self._stream,
             "range_parts": self._stream,
             "stream_begin": self._stream,
+            "plan_changes": self._stream_open,
             "settle": self._stream,
             "stream_resume": self._stream,
             "stream_release": self._stream,
@@ -193,6 +194,9 @@ class Gatekeeper:
         settle = body.get("settle")
         if isinstance(settle, dict):
             self._stream_of(caller, rights, _text(cast("Body", settle), "stream"))
+        drop = body.get("drop")
+        if isinstance(drop, dict):
+            self._sow_delete(caller, rights, cast("Body", drop))
 
     def _sow_delete(self, caller: Caller, rights: Rights, body: Body) -> None:
         vhost, exchange, name = _vhost(body), body.get("exchange", ""), _text(body, "topic")

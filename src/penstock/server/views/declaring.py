@@ -46,6 +46,9 @@ def declare(views: Views, settings: Settings) -> None:
     """All views, then all conflated topics, in the order of the file.  SettingsError names one that cannot be read."""
     for view in settings.view:
         try:
+            if view.engine == "spark":
+                plan(definition_of(view))  # a topic with a key, whose rows Spark writes
+                continue
             views.add(definition_of(view))
         except ExpressionError as error:
             raise SettingsError(f'[[view]] "{view.name}": {error.pointed()}') from error

@@ -63,6 +63,7 @@ class Input:
     columns: str = "json"  # `json`, or DDL
     max_rows: int = 100_000
     start: str | None = None
+    end: int | None = None  # of a backfill: the LSN where it ends
     watermark: tuple[str, int] | None = None  # column, microseconds
     dedup: tuple[str, ...] = ()
     format: str | None = None
@@ -104,6 +105,7 @@ class Input:
             source.get("columns") or "json",
             int(source.get("max_rows") or 100_000),
             source.get("start"),
+            None,
             None if watermark is None else (str(watermark["column"]), int(watermark["delay"])),
             tuple(source.get("dedup") or ()),
             source.get("format"),
@@ -114,6 +116,14 @@ class Input:
                 for one in cast("list[dict[str, Any]]", source.get("expect") or expect or ())
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Where the first run of a topic begins, and how much it takes at once until it has caught up."""
+
+    start: str
+    max_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,7 @@ class Definition:
     schedule: str | None = None
     output_mode: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
+    past: Past | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Definition:
@@ -162,6 +173,7 @@ class Definition:
             given.get("schedule"),
             given.get("output_mode"),
             conf,
+            None if (past := given.get("backfill")) is None else Past(str(past["from"]), int(past["max_rows"])),
         )
 
     @property

@@ -24,11 +24,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from penstock.errors import DataFolderInUse, PenstockError
 from penstock.spark.local import session
+from penstock.spark.pipelines.backfilling import BackfillPipeline
 from penstock.spark.pipelines.definition import Definition
 from penstock.spark.pipelines.locks import locked
+from penstock.spark.pipelines.openlineage import Target, Teller
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.place import Place
 from penstock.spark.pipelines.reporting import Reporter
@@ -37,6 +40,7 @@ from penstock.spark.pipelines.running import Running
 from penstock.spark.pipelines.telling import quieten
 from penstock.spark.pipelines.telling import short as short
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
+from penstock.spark.views.running import ViewPipeline
 
 logger = logging.getLogger("penstock.pipelines")
 
@@ -64,6 +68,7 @@ class Driver:
         self.executor = ThreadPoolExecutor(STARTS_AT_ONCE, "penstock-start")
         self.all = [self._running(one) for one in self._pipelines(job)]
         self.reporter: Reporter | None = None
+        self.teller: Teller | None = None
         self._job_file = job_file
         self._job_stamp = _stamp(job_file)
         self._locks: dict[str, ExitStack] = {}
@@ -72,8 +77,14 @@ class Driver:
     def _pipelines(self, job: dict[str, Any]) -> list[Pipeline]:
         patience = float(job.get("patience") or DEFAULT_PATIENCE_S)
         place = Place(Where(job["url"], job.get("user"), job.get("password"), patience), self.folder)
-        definitions = [Definition.of(one) for one in cast("list[dict[str, Any]]", job["pipelines"])]
-        return [self.pipeline_class(definition, place) for definition in definitions]
+        return [self._pipeline(one, place) for one in cast("list[dict[str, Any]]", job["pipelines"])]
+
+    def _pipeline(self, given: dict[str, Any], place: Place) -> Pipeline:
+        if "select" in given:
+            return ViewPipeline(given, place)
+        if "range" in given:
+            return BackfillPipeline(given, place)
+        return self.pipeline_class(Definition.of(given), place)
 
     def _running(self, pipeline: Pipeline) -> Running:
         return Running(pipeline, executor=self.executor, once=self.once)
@@ -113,6 +124,8 @@ class Driver:
         conf = {**CONF, **cast("dict[str, str]", self.job.get("conf") or {})}
         spark = session(self.job["master"], memory=self.job["memory"], folder=scratch, conf=conf)
         self.reporter.start()
+        if told := self.job.get("openlineage"):
+            self.teller = Teller(Target(told), f"penstock://{urlsplit(str(self.job['url'])).netloc.rpartition('@')[2]}")
         try:
             told = 0.0
             while not self.stopping.is_set():
@@ -121,6 +134,8 @@ class Driver:
                 self._enter()
                 for one in self.all:
                     one.look(spark, now)
+                    if self.teller is not None:
+                        self.teller.look(one)
                 if now - told >= STATUS_S:
                     self.reporter.tell("running")
                     told = now
@@ -130,6 +145,8 @@ class Driver:
         finally:
             self._stop()
             self.reporter.stop()
+            if self.teller is not None:
+                self.teller.close(self.all)
             spark.stop()
             shutil.rmtree(scratch, ignore_errors=True)
 

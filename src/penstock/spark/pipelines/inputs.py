@@ -20,6 +20,7 @@ class Inputs:
 
     definition: Definition
     where: Where
+    until: int | None = None  # the LSN at which a backfill hands over to the live stream
 
     def columns(self, one: Input, patience: float | None = None) -> str | None:
         """DDL of the columns of its bodies: as given, or by its first messages.  None for files that tell their own.
@@ -59,6 +60,18 @@ class Inputs:
                 "stream": self.definition.stream_of(one),
                 "maxRowsPerTrigger": str(one.max_rows),
             }
+            if one.end is not None:
+                given |= {
+                    "backfillUntil": str(one.end),
+                    "backfillMaxRows": str(one.max_rows),
+                    "backfillOnly": "true",
+                }
+            elif (past := self.definition.past) is not None and self.until is not None:
+                given |= {
+                    "startingBookmark": past.start,
+                    "backfillUntil": str(self.until),
+                    "backfillMaxRows": str(past.max_rows),
+                }
         if one.mode == "queue":  # a lost checkpoint is told of at the start, and deleted as our own errors advise
             given["onLostCheckpoint"] = "continue"
         return {name: value for name, value in given.items() if value}

@@ -148,8 +148,8 @@ def read(server: Remote, pipeline: str | None = None) -> list[Batch]:
         if kind == "plan":
             pairs = _pairs(body)
             plans[name, int(header["batch"])] = pairs
-            if len(pairs) == 1:
-                ranges[name, pairs[0][1]] = pairs[0][0]
+            if pairs:  # in parts, where it is a range of the log
+                ranges[name, pairs[-1][1]] = pairs[0][0]
             continue
         key = name, int(header["batch"])
         if "of" in header:

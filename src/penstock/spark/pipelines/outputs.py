@@ -136,9 +136,13 @@ class Outputs:
         told = None
         if self.lineage is not None:
             told = self.lineage.told(self.checkpoint, batch, [self.table_of(t, query, batch) for t in self.tables])
-        answer = commit(self.where, query, batch, stages, settle, told)
+        answer = commit(self.where, query, batch, stages, settle, told, drop=self.drop(batch))
         if told is not None:
             self.committed = [*self.committed[-99:], Committed(batch, told, answer)]
+
+    def drop(self, batch: int) -> Mapping[str, object] | None:
+        """Records of a topic that go with the commit."""
+        return None
 
     @property
     def tables(self) -> list[str]:

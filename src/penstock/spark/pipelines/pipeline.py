@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines import code
+from penstock.spark.pipelines.backfill import handover
 from penstock.spark.pipelines.checks import refuse_twice
 from penstock.spark.pipelines.definition import ONLY, Definition, with_vhost
 from penstock.spark.pipelines.inputs import Inputs
 from penstock.spark.pipelines.lineage import Lineage, Source
-from penstock.spark.pipelines.outputs import Outputs
+from penstock.spark.pipelines.outputs import Committed, Outputs
 from penstock.spark.pipelines.papers import Papers, remembered
 from penstock.spark.pipelines.place import Place as Place
 from penstock.spark.remote import Where, remote
@@ -53,6 +55,9 @@ class Pipeline:
         self.where = Where(url, place.where.user, place.where.password, place.where.patience)
         self.inputs = Inputs(definition, self.where)
         self._stamp: code.Stamp = ()
+        self.outputs: Outputs | None = None  # of the running query
+        self.input_fields: dict[str, list[tuple[str, str]]] = {}  # names and types of columns, by input
+        self.output_fields: list[tuple[str, str]] = []
 
     def start(self, spark: Any, *, once: bool = False) -> Any:
         """A running StreamingQuery; with `once` it ends when it has read what there is now.
@@ -61,12 +66,17 @@ class Pipeline:
         """
         definition = self.definition
         self.note_code()
+        if definition.past is not None:
+            self.inputs = replace(self.inputs, until=handover(self.where, self.checkpoint, self._papers))
         old = self.old_papers()
         planned = self.plan(spark, {} if old is None else old.columns)
         self.refuse_misfit(old, planned.papers)
         self._tell_lost_checkpoint()
         for path in self.checkpoint.sweep():
             logger.warning("pipeline %s: removed the empty file %s, which a power cut leaves", definition.name, path)
+        self.outputs = planned.outputs
+        self.output_fields = fields_of(planned.frame.schema)
+        self.input_fields = fields_by_input(planned.papers.columns)
         if old != planned.papers:
             planned.papers.write(self._papers)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", definition.name)
@@ -111,7 +121,7 @@ class Pipeline:
             self.checkpoint,
             settle_stream=definition.settled_stream,
             complete=mode == "complete",
-            lineage=lineage_of(definition),
+            lineage=self.lineage,
         )
         outputs.check(frame.schema)
         state = remembered(plan)
@@ -120,6 +130,16 @@ class Pipeline:
         store = "" if store.startswith("HDFS") else store
         papers = Papers(reads(definition), known, (*state, *filters), mode, store, digest)
         return Planned(frame, mode, outputs, papers)
+
+    @property
+    def committed(self) -> list[Committed]:
+        """The newest batches of the running query."""
+        return [] if self.outputs is None else self.outputs.committed
+
+    @property
+    def lineage(self) -> Lineage:
+        """What its batches are made of, as their commits tell it."""
+        return lineage_of(self.definition)
 
     def note_code(self) -> None:
         """Remember which of the user's files this run is made of."""
@@ -185,6 +205,18 @@ class Pipeline:
                 "DataFrame"
             )
         return result, loaded.digest
+
+
+def fields_of(schema: Any) -> list[tuple[str, str]]:
+    """Names and types of a `StructType`."""
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def fields_by_input(columns: Mapping[str, str | None]) -> dict[str, list[tuple[str, str]]]:
+    """The same of inputs whose columns are known as DDL."""
+    from pyspark.sql.types import StructType
+
+    return {name: fields_of(StructType.fromDDL(ddl)) for name, ddl in columns.items() if ddl}
 
 
 def lineage_of(definition: Definition) -> Lineage:

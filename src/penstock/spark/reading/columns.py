@@ -45,6 +45,9 @@ ROW = ("sow_key", "topic", "body")
 OF_THE_BODY = "field of the body"
 """The comment of a column that has the name of a message's column and is the body's."""
 
+CHANGES = {"change": "int"}
+"""And those of mode changes: 1 for a message that came, -1 for one that went."""
+
 LOG = {
     "lsn": "bigint",
     "kind": "tinyint",
@@ -92,7 +95,9 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     base = dict(RECORD if options.view is not None else MESSAGE)
     if rows:
         base = {name: RECORD[name] for name in ROW}
-    if options.queue is not None and options.mode != "queue":
+    if options.mode == "changes":
+        base |= CHANGES
+    elif options.queue is not None and options.mode != "queue":
         base |= CONTENT
     if ddl is None:
         return ", ".join(f"{name} {kind}" for name, kind in base.items())
@@ -113,6 +118,8 @@ def known(options: ReadOptions) -> dict[str, str]:
         return dict(LOG)
     if options.view is not None:
         return {**RECORD, **MORE}
+    if options.mode == "changes":
+        return {**MESSAGE, **MORE, **CHANGES}
     if options.queue is not None and options.mode != "queue":
         return {**MESSAGE, **MORE, **CONTENT}
     return {**MESSAGE, **MORE}

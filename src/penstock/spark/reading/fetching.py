@@ -73,6 +73,13 @@ class PlanPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
 
 
 @dataclass
+class ChangePart(PlanPart):
+    """The same of a stream in mode changes, where all messages of a batch came, or all went."""
+
+    change: int = 1  # -1: they went
+
+
+@dataclass
 class ContentPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     """Messages that were in a queue when the read was planned, by runs of neighbouring LSNs."""
 
@@ -205,6 +212,14 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
                     **chosen,
                 ),
             )
+        case ChangePart():
+            asked = [name for name in columns if name != "change"] or ["lsn"]
+            rows = server.rows("plan", stream=part.stream, batch=part.batch, part=part.part, parts=part.parts,
+                               columns=asked)  # fmt: skip
+            for batch in rows:
+                found = by_name(batch)
+                found["change"] = pa.array(np.full(batch.num_rows, part.change, np.int32))
+                yield batch_of([found[name] for name in columns], columns)
         case PlanPart():
             yield from _planned(server, options, part, layout.fetched)
         case ContentPart() | RecordPart():

@@ -70,19 +70,15 @@ class LogStreamReader(StreamReader):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """The end of the next range; `start` again when there is no message after it."""
-        lsn = int(start["lsn"])
-        answer = self.server.act(
-            "plan_range",
-            stream=self.stream,
-            epoch=self.opened(),
-            start=lsn,
-            max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
-            max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.max_bytes,
-            parts=self.options.min_partitions,
-            until=self._until,
-            wait=None if self._until is not None else f"{round(IDLE_S * 1000)}ms",
-            fail_on_data_loss=self.options.fail_on_data_loss,
-        )
+        lsn, past = int(start["lsn"]), self.options.backfill_until
+        answer: Answer | None = None
+        if past is not None and lsn < past:
+            until = past if self._until is None else min(past, self._until)
+            answer = self._planned(lsn, limit, until, self.options.backfill_rows)  # a batch ends exactly there
+        if (answer is None or int(answer["end"]) <= lsn) and not self.options.backfill_only:
+            answer = self._planned(lsn, limit, self._until)
+        if answer is None:
+            return start
         self._same_log(start, answer)
         self._reported = (time.monotonic(), int(answer["durable"]) + 1)
         self._warn(lsn, answer)
@@ -90,6 +86,22 @@ class LogStreamReader(StreamReader):
             return start
         self._found = answer
         return {"lsn": int(answer["end"]), "origin": int(answer["origin"])}
+
+    def _planned(self, lsn: int, limit: ReadLimit, until: int | None, least: int = 0) -> Answer:
+        """The range that begins there, of at most so many messages."""
+        most = max(limit.max_rows, least) if isinstance(limit, ReadMaxRows) else least or None
+        return self.server.act(
+            "plan_range",
+            stream=self.stream,
+            epoch=self.opened(),
+            start=lsn,
+            max_rows=most,
+            max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.max_bytes,
+            parts=self.options.min_partitions,
+            until=until,
+            wait=None if until is not None else f"{round(IDLE_S * 1000)}ms",
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The range in parts of about equal weight; those it was planned in, if the server remembers it."""

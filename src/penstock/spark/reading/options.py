@@ -26,7 +26,8 @@ REGISTERED = "registered"
 READ = (
     *COMMON, "states", "log", "startingLsn", "endingLsn", "mode", "stream", "startingBookmark", "endingBookmark",
     "startingOffsets", "endingOffsets", "startingTimestamp", "filter", "maxRowsPerTrigger", "maxBytesPerTrigger",
-    "minPartitions", "schema", "parse", "badRecordsTopic", "failOnDataLoss", "view", "direct", "abandon_after",
+    "minPartitions", "backfillUntil", "backfillMaxRows", "backfillOnly", "schema", "parse", "badRecordsTopic",
+    "failOnDataLoss", "view", "direct", "abandon_after",
     "orderBy", "poisonAfter", "onLostCheckpoint",
 )  # fmt: skip
 
@@ -47,6 +48,9 @@ class ReadOptions:
     stream: str | None = None
     starting: str | None = None  # a bookmark, or None for the default of what is read
     ending: str | None = None
+    backfill_until: int | None = None  # a stream takes `backfill_rows` at once before this LSN, and cuts a batch there
+    backfill_rows: int = 1_000_000
+    backfill_only: bool = False  # and ends there
     filter: str | None = None
     max_rows: int = 100_000
     max_bytes: int | None = None
@@ -101,7 +105,7 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
     if path is not None and (topic or queue or log or view):
         raise InvalidArgument("load(name) is short for option topic or queue: give one of them")
     if path is not None:
-        topic, queue = (None, path) if mode == "queue" else (path, None)
+        topic, queue = (None, path) if mode in ("queue", "changes") else (path, None)
     named = [name for name, value in (("topic", topic), ("queue", queue), ("view", view), ("log", log)) if value]
     if len(named) != 1:
         what = " and ".join(named)
@@ -110,8 +114,8 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
             if named
             else "say what to read: option topic, queue, view, or log = true"
         )
-    if mode not in (None, "log", "queue"):
-        raise InvalidArgument(f"option mode is {mode!r}, not log or queue")
+    if mode not in (None, "log", "queue", "changes"):
+        raise InvalidArgument(f"option mode is {mode!r}, not log, queue or changes")
     if parse not in (None, "json"):
         raise InvalidArgument(f"option parse is {parse!r}, and json is what can be parsed")
     direct = (take.text("direct") or "auto").lower()
@@ -150,6 +154,9 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
         take.text("stream"),
         starting,
         ending,
+        take.count("backfillUntil"),
+        take.count("backfillMaxRows", 1) or 1_000_000,
+        take.flag("backfillOnly", False),
         take.text("filter"),
         take.count("maxRowsPerTrigger", 1) or 100_000,
         take.size("maxBytesPerTrigger"),

@@ -95,12 +95,13 @@ def commit(
     name: str = "",
     once: bool = False,
     mandatory: bool = False,
+    drop: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Make the stages visible, once and all of them; a full target is waited for, as long as `where` has patience.
 
     settle: (stream, batch) of the input, settled in the same step; with a third item, the number of the server that
     has the stream, only if it is this one.  once: the query has no other batch.  mandatory: a topic that nobody keeps
-    is an error.  lineage: what the batch was made of, for the log.
+    is an error.  lineage: what the batch was made of, for the log.  drop: records of a topic that go with it.
     """
     inner: dict[str, object] | None = None
     if settle is not None:
@@ -109,7 +110,7 @@ def commit(
         where,
         partial(
             remote(where).act, "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner,
-            lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None,
+            lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None, drop=drop,
         ),
     )  # fmt: skip
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from penstock.core.commands.sinks import Drop
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.streams.sinks import Committed
-from penstock.errors import LogDamaged, Refused
+from penstock.errors import InvalidArgument, LogDamaged, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.server.flight.actions.streams import Reply, StreamActions
@@ -20,6 +21,7 @@ from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.sinks.decided import Chunk, alike, chunk_publishes, chunks_of
 from penstock.server.flight.sinks.stages import Found, parts_of, stage_publishes
+from penstock.server.sow.removing import number_of_key
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.fields import Fields
 
@@ -46,6 +48,7 @@ class Asked:
     once: bool
     mandatory: bool
     lineage: Mapping[str, object] | None
+    drop: Callable[[], Drop | None]  # on the loop: records that go with it
 
     def settled(self) -> tuple[str, int, int] | None:
         """On the loop: the input with the epoch that its stream has now."""
@@ -145,7 +148,8 @@ class SinkActions(StreamActions):
             if origin is not None and origin != self.engine.core.origin:
                 settle = None  # it is read from another server
             inner.finish()
-        asked = Asked(query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage)
+        drop = self._drop_of(f.inner("drop"))
+        asked = Asked(query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage, drop)
         f.finish()
         self._catch_up(caller, query, batch)
         highest = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
@@ -165,6 +169,22 @@ class SinkActions(StreamActions):
             "lsn": committed.lsn,
             "outputs": [list(one) for one in committed.told],
         }
+
+    def _drop_of(self, f: Fields | None) -> Callable[[], Drop | None]:
+        """Records of a topic that go with the commit, as the loop finds them: those of `keys`, or all."""
+        if f is None:
+            return lambda: None
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        keys, every = f.texts("keys", 1_000_000), f.flag("all")
+        f.finish()
+        if every == bool(keys):
+            raise InvalidArgument(f"sink_commit: drop names keys of topic '{name}', or all of them, and not both")
+
+        def found() -> Drop:
+            sow = self.engine.core.sow(vhost, exchange, name)
+            return sow, None if every else [number_of_key(sow, key) for key in keys]
+
+        return found
 
     def _catch_up(self, caller: Caller, query: str, batch: int) -> None:
         """Wait until no batch of the query up to this one is decided and not copied."""
@@ -206,8 +226,9 @@ class SinkActions(StreamActions):
             for vhost, exchange in {(part.vhost, part.exchange) for part in parts}:
                 core.topic(vhost, exchange, "")
             committed = core.sink_decide(
-                self.engine.now(), query, batch, parts, asked.settled(), asked.lineage, name=asked.name, once=asked.once
-            )
+                self.engine.now(), query, batch, parts, asked.settled(), asked.lineage,
+                name=asked.name, once=asked.once, drop=asked.drop(),
+            )  # fmt: skip
             self._handover.when_durable(committed.lsn, answer, committed)
 
         self.stages.hold(given)
@@ -270,6 +291,6 @@ class SinkActions(StreamActions):
             return
         committed = engine.core.sink_commit(
             engine.now(), asked.query, asked.batch, publishes, asked.settled(), asked.lineage,
-            name=asked.name, once=asked.once, mandatory=asked.mandatory,
+            name=asked.name, once=asked.once, mandatory=asked.mandatory, drop=asked.drop(),
         )  # fmt: skip
         self._handover.when_durable(committed.lsn, answer, committed)

@@ -101,7 +101,7 @@ class StreamActions:
 
         def work() -> Reply:
             core = self.engine.core
-            source = core.queue(vhost, queue) if queue is not None else None
+            source = core.queue(vhost, queue) if queue is not None and mode != "changes" else None
             now = self.engine.now()
             opened = core.streams.open(
                 now, stream, source, instance, mode, anew=anew, asked=asked, abandon_after=abandon_after
