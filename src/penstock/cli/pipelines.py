@@ -23,7 +23,6 @@ from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, wr
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.client import Client
     from penstock.config.settings import Settings
 
 app = typer.Typer(help="List, check, run and look at Spark pipelines.", no_args_is_help=True, rich_markup_mode=None)
@@ -52,7 +51,7 @@ def statuses(url: str, name: str | None) -> list[dict[str, Any]]:
     from penstock.client import connect
 
     with connect(url) as client:
-        told = cast("Client", client).action("pipeline_status", with_vhost=False, pipeline=name)
+        told = client.action("pipeline_status", with_vhost=False, pipeline=name)
     return cast("list[dict[str, Any]]", told["pipelines"])
 
 
