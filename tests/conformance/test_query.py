@@ -173,6 +173,13 @@ def test_a_result_is_read_once(client: penstock.Client) -> None:
     assert list(frame["name"]) == ["Ann", "Bob", "Cid"]
 
 
+async def test_without_blocking(broker: Broker) -> None:
+    async with penstock.aio.connect(broker.flight_url) as client:
+        assert (await client.query('SELECT count(*) AS n FROM "to-ship"')).scalar() == 36
+        with pytest.raises(NotFound):
+            await client.query("SELECT * FROM nothing")
+
+
 def test_who_leaves_ends_the_statement(broker: Broker) -> None:
     """A statement without an end runs for nobody but who waits for it, and others go on beside it."""
     endless = "SELECT count(*) FROM range(100000000000) a, topic.orders"

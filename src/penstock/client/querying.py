@@ -40,6 +40,10 @@ class Result:
             raise PreconditionFailed("the rows of this result have been read: run the query again, or keep to_arrow()")
         return batches
 
+    def held(self) -> Result:
+        """The same with all rows in memory."""
+        return Result(self.schema, iter(list(self.batches())))
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Each row as a dict by column."""
         for batch in self.batches():

@@ -18,6 +18,7 @@ from penstock.client.aio.replay import Replay
 from penstock.client.aio.transaction import Transaction
 from penstock.client.client import CONNECT_TIMEOUT
 from penstock.client.durations import Duration
+from penstock.client.querying import Result
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -167,6 +168,11 @@ class Client:
             )
 
         return Consumer(start)
+
+    async def query(self, sql: str) -> Result:
+        """The result of a SELECT, as of the blocking client, with all its rows: reading them waits for nothing."""
+        client = await self.blocking()
+        return await self.run(lambda: client.query(sql).held())
 
     sow = _iterated(blocking.Client.sow, 1000)
     replay = _replayed(blocking.Client.replay)
