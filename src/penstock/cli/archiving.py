@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -85,8 +85,7 @@ def archive(
     if compression not in ("zstd", "snappy", "none"):
         raise InvalidArgument(f"--compression is {compression!r}; there is zstd, snappy and none")
     if data is not None:
-        form = cast('Literal["zstd", "snappy", "none"]', compression)
-        done = _of_folder(data, folder, form, topics, dry_run)
+        done = _of_folder(data, folder, compression, topics, dry_run)
     elif folder is not None:
         raise InvalidArgument("--archive goes with --data; a server goes by its settings")
     else:
@@ -132,9 +131,7 @@ def _of_server(url: str, dry_run: bool) -> dict[str, Any]:
                 return {**told, "planned": first, "done": total}
 
 
-def _of_folder(
-    data: str, folder: str | None, compression: Literal["zstd", "snappy", "none"], topics: int, dry_run: bool
-) -> dict[str, Any]:
+def _of_folder(data: str, folder: str | None, compression: str, topics: int, dry_run: bool) -> dict[str, Any]:
     from penstock.cli.logfiles import open_folder
     from penstock.cli.progress import bar
     from penstock.log.archive import archive_disk

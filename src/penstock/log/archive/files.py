@@ -1,5 +1,8 @@
 """Parquet files through the `Disk` port: what pyarrow writes to and reads from."""
 
+# pyarrow's stubs leave the element types of fields open
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import contextlib

@@ -9,6 +9,9 @@
 A message belongs to one share, by its LSN, and all that happens to it goes there.
 """
 
+# what comes out of a pickle has no type
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import pickle
