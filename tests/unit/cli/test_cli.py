@@ -64,7 +64,7 @@ def test_the_tree_of_commands() -> None:
         *("stream list", "stream show", "stream release"),
         *("pipeline lineage", "pipeline graph"),
         *("message show", "message cancel", "message reschedule"),
-        *("log ls", "log show", "log verify", "log compact", "log export"),
+        *("log ls", "log show", "log verify", "log archive", "log compact", "log export"),
     }
 
 
