@@ -212,6 +212,21 @@ def test_acks_before_an_unknown_tag_count(life: Life) -> None:
     assert life.contents("q") == [b"2"]
 
 
+def test_a_late_ack_of_an_old_delivery_settles_no_newer_one_of_the_same_consumer() -> None:
+    life = Life(SimDisk(), clock(), config={"queue": [{"name": "short", "lease_period": "10s"}]})
+    client = consumer(life, "short")
+    client.publish("short", b"1")
+    life.run()
+    life.advance(10_000_000)
+    assert [one.method.delivery_tag for one in client.take_all() if isinstance(one, Content)] == [1, 2]
+    client.ack(1)
+    life.run()
+    assert not client.got
+    client.close()
+    life.run()
+    assert life.contents("short") == [b"1"]
+
+
 def test_messages_of_a_deleted_queue_can_still_be_acked(life: Life) -> None:
     client, other = consumer(life), life.client()
     client.publish("q", b"1", b"2")

@@ -187,3 +187,19 @@ def test_what_is_taken_back_is_outstanding_as_if_it_had_never_been_lent(
         for tag in sorted(model, key=lambda tag: (tag % 3, tag)):
             assert plain(tags.settle(tag, tag)) == [model[tag]]
         assert tags.count == 0
+
+
+def test_a_tag_whose_message_was_given_again_to_its_consumer_means_nothing() -> None:
+    tags = Tags()
+    tags.give(A, range(10, 13), True)
+    tags.give(B, range(20, 22), True)
+    tags.supersede(A, range(11, 12))
+    assert tags.give(A, range(11, 12), True) == 6
+    assert tags.count == 5
+    assert tags.settle(2, 2) == []
+    assert plain(tags.settle(6, 6)) == [(A, 11)]
+    tags.supersede(A, as_chunk([10, 12]))
+    tags.give(A, as_chunk([10, 12]), True)
+    assert plain(tags.settle(0, 5)) == [(B, 20), (B, 21)]
+    assert plain(tags.settle(0, 0)) == [(A, 10), (A, 12)]
+    assert tags.count == 0

@@ -94,6 +94,8 @@ class Channel:
         if effect.consumer in self.unannounced:
             self.unannounced[effect.consumer].append((effect, piece))
             return
+        if effect.attempt > 1 and self.tags.count:
+            self.tags.supersede(effect.consumer, piece.chunk)
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
         outgoing = self.session.outgoing

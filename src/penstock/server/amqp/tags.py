@@ -128,6 +128,28 @@ class Tags:
         self._skipped = True
         return first
 
+    def supersede(self, consumer: Consumer, chunk: Chunk) -> None:
+        """The consumer is given these again: the tags of its earlier deliveries of them mean nothing from now on.
+
+        Settling one of those has no effect and is no mistake, for its lease ended by itself.
+        """
+        low, high = chunk[0], chunk[-1]
+        found = False
+        for at in range(self._start, len(self._blocks)):
+            block = self._blocks[at]
+            if block.consumer is not consumer or not block.left or block.chunk[0] > high or block.chunk[-1] < low:
+                continue
+            again = np.flatnonzero(np.isin(np.asarray(block.chunk), np.asarray(chunk))).tolist()
+            for place in reversed(again):
+                self.count -= len(block.take(place, place + 1))
+            if again:
+                found = True
+                self._firsts[at] = block.first
+                self._idle += not block.left
+        if found:
+            self._skipped = True
+            self._sweep()
+
     def _join(self, last: _Block, first: int, consumer: Consumer, chunk: Chunk) -> bool:
         held = last.chunk
         size = len(held)
