@@ -140,7 +140,7 @@ class Client(Querying):
             raise error_from({"code": refused[0].code, "message": refused[0].message, "reason": refused[0].reason})
         if total.stored:
             return Receipt("stored", total.first, format_bookmark(self.origin, total.first))
-        return Receipt("duplicate" if total.duplicates else "unroutable")
+        return Receipt("duplicate" if total.duplicates else "unroutable" if total.unroutable else "dropped")
 
     def delta_publish(
         self,

@@ -276,7 +276,7 @@ class Message(Values):
 class Receipt:
     """What became of one published message.  It is durable when you hold this."""
 
-    outcome: str  # stored, duplicate (stored before), or unroutable (no queue and no declared topic wanted it)
+    outcome: str  # stored, duplicate (stored before), unroutable (no queue and no declared topic wanted it), or dropped
     lsn: int = 0
     bookmark: str = ""
 

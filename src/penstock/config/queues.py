@@ -273,10 +273,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         ),
         _choice(
             "overflow",
-            "What gives way at a limit: the oldest ready messages, the newcomer, or the newcomer as a dead letter.",
+            "What gives way at a limit: the oldest ready messages, the newcomer, whose publisher is told, the newcomer "
+            "as a dead letter, or the newcomer without a word to its publisher.",
             "drop-head",
             "reject-publish",
             "reject-publish-dlx",
+            "drop-newest",
         ),
         QueueKey(
             "ring_size",

@@ -65,9 +65,14 @@ def _delay_before_dispatch(values: Values) -> dict[str, object]:
     return {"delay_before_dispatch": None if delay < 0 else delay}
 
 
+_OVERFLOW = {"FAIL": "reject-publish", "DROP": "drop-newest"}
+"""What a policy for a full address says of its queues."""
+
+
 def _full(values: Values) -> dict[str, object]:
-    """Of the policies for a full address FAIL alone is here: who publishes is told."""
-    return {"overflow": "reject-publish"} if values["address_full_policy"] == "FAIL" else {}
+    """FAIL tells who publishes, DROP tells nobody."""
+    overflow = _OVERFLOW.get(str(values["address_full_policy"]))
+    return {} if overflow is None else {"overflow": overflow}
 
 
 def _same(key: str, name: str) -> _Row:
@@ -92,11 +97,11 @@ def _last_value(values: Values) -> dict[str, object]:
 
 
 def _limit(key: str, name: str) -> Callable[[Values], dict[str, object]]:
-    """A limit of an address, which holds here where its policy is FAIL; below 0 there is none."""
+    """A limit of an address, which holds here where its policy is FAIL or DROP; below 0 there is none."""
 
     def make(values: Values) -> dict[str, object]:
         value = values[key]
-        if not isinstance(value, int) or value < 0 or values.get("address_full_policy") != "FAIL":
+        if not isinstance(value, int) or value < 0 or values.get("address_full_policy") not in _OVERFLOW:
             return {}
         return {name: value}
 

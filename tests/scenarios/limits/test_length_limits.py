@@ -150,6 +150,31 @@ def test_several_queues_decide_alone_and_the_publisher_hears_one_no() -> None:
         assert drained(broker, "full") == []
 
 
+def test_drop_newest_loses_what_comes_and_tells_nobody() -> None:
+    with limited(max_length=2, overflow="drop-newest") as broker:
+        publish(broker, b"1", b"2", b"3", b"4")
+        assert (broker.stats("q")["dropped"], broker.stats("q")["refused"]) == (2, 0)
+        assert drained(broker) == [b"1", b"2"]
+        publish(broker, b"5")
+        assert drained(broker) == [b"5"]
+
+
+def test_what_drop_newest_loses_others_keep_and_no_transaction_is_refused_for_it() -> None:
+    config = {
+        "queue": [
+            {"name": "full", "underlying_topic": "t", "max_length": 1, "overflow": "drop-newest"},
+            {"name": "free", "underlying_topic": "t"},
+        ]
+    }
+    with Broker(config=config) as broker:
+        broker.publish("t", b"1")
+        broker.publish("t", b"2")
+        with broker.transaction() as transaction:
+            transaction.publish("t", b"3")
+        assert drained(broker, "free") == [b"1", b"2", b"3"]
+        assert drained(broker, "full") == [b"1"]
+
+
 def test_what_is_returned_goes_to_its_place_and_the_oldest_go() -> None:
     with limited(max_length=2, **LETTERS) as broker:
         subscription = broker.subscribe("q", max_backlog=5)

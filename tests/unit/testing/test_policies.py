@@ -211,6 +211,14 @@ def test_a_default_ring_size_is_for_queues_that_do_not_say_their_own() -> None:
         assert broker.stats("ticker.a")["ready"] == 3
 
 
+def test_a_full_address_drops_what_comes() -> None:
+    settings = {"max_size_messages": 1, "address_full_policy": "DROP"}
+    with Broker(config={"queue": [{"name": "jobs"}], "address": [{"pattern": "#", **settings}]}) as broker:
+        broker.publish("jobs", b"1")
+        broker.publish("jobs", b"2")
+        assert (broker.stats("jobs")["ready"], broker.stats("jobs")["dropped"]) == (1, 1)
+
+
 def test_address_settings_of_consumers_and_full_addresses() -> None:
     settings = {
         "default_exclusive_queue": True, "default_max_consumers": 3, "max_size_messages": 1,

@@ -58,16 +58,21 @@ class Admission:
             whole = not start and stop == size
             bans = {row - start: names for row, names in (banned or {}).items() if row in rows}
             reasons = dict[int, Refusal]()
+            silent = set[int]()
             for queue, some in refused:
                 assert queue.limits is not None
-                why = refusing.refusal(queue, queue.limits, len(some))
+                if queue.limits.silent:
+                    refusing.dropped(queue, len(some))
+                    silent.update(some)
+                else:
+                    why = refusing.refusal(queue, queue.limits, len(some))
+                    reasons.update((row, why) for row in some if row not in reasons)
                 if queue.limits.letters:
                     self.dying.append((queue, batch, some))
                 for row in some:
-                    reasons.setdefault(row, why)
                     bans[row - start] = bans.get(row - start, frozenset()) | {queue.name}
             published = store(batch if whole else batch.select(rows), 0, bans)
-            parts.append((rows, _with(published, start, reasons)))
+            parts.append((rows, _with(published, start, reasons, silent)))
             start = stop
         return _joined(parts, skip, self._outbox.last_lsn)
 
@@ -89,16 +94,18 @@ class Admission:
         return stop, [(queue, rows) for queue, rows in out if len(rows)]
 
 
-def _with(published: Published, start: int, reasons: Mapping[int, Refusal]) -> Published:
+def _with(published: Published, start: int, reasons: Mapping[int, Refusal], silent: set[int]) -> Published:
     """The outcome of a part with what queues refused of it, in rows of the whole."""
-    unroutable = [row + start for row in published.unroutable]
-    lost = set(unroutable)
+    left = [row + start for row in published.unroutable]
+    unroutable = [row for row in left if row not in silent]
+    dropped = [row for row in left if row in silent and row not in reasons]
+    lost = set(left)
     refused = {**reasons, **{row + start: why for row, why in published.refused}}
     lost.update(row + start for row, _ in published.refused)
     return Published(
         published.first, published.last, [row for row in unroutable if row not in reasons],
         sorted(refused.items(), key=_row), published.duplicates, published.stored,
-        [row for row in sorted(reasons) if row not in lost], published.lsns,
+        [row for row in sorted(reasons) if row not in lost], dropped, published.lsns,
     )  # fmt: skip
 
 
@@ -127,5 +134,6 @@ def _joined(parts: Sequence[tuple[Sequence[int], Published]], skip: int, last: i
         skip,
         sum(published.stored for published in some),
         [row for published in some for row in published.kept],
+        [row for published in some for row in published.dropped],
         lsns,
     )

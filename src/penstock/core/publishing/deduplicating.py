@@ -144,7 +144,8 @@ def _entered(rows: Sequence[int], start: int, stop: int) -> int:
 def _sure(queue: Queue, batch: Publishes, admitted: bool) -> tuple[bool, bool]:
     """Whether each row of the batch enters, and whether what is in the queue stays while they do."""
     settings = queue.settings
-    enters = admitted or queue.limits is None or not queue.limits.rejects
+    limits = queue.limits
+    enters = limits is None or not limits.rejects or (admitted and not limits.silent)
     stays = (
         not queue.roster.all and queue.limits is None and queue.last_values is None and queue.onward is None
         and not settings.purge_on_no_consumers and settings.expiration is None and settings.message_ttl is None
@@ -161,7 +162,7 @@ def _told(published: Published, start: int, bans: Mapping[int, Sequence[Queue]])
         [row + start for row in published.unroutable if row + start not in bans],
         [(row + start, why) for row, why in published.refused],
         published.duplicates + len(duplicates), published.stored, [row + start for row in published.kept],
-        published.lsns,
+        [row + start for row in published.dropped], published.lsns,
     )  # fmt: skip
 
 
@@ -182,5 +183,6 @@ def _joined(parts: Sequence[tuple[Sequence[int], Published]], skip: int, last: i
         skip + sum(published.duplicates for published in some),
         sum(published.stored for published in some),
         [row for published in some for row in published.kept],
+        [row for published in some for row in published.dropped],
         lsns,
     )

@@ -19,6 +19,7 @@ class Published:
     duplicates: int = 0  # leading rows whose sequence this publisher had used before: confirmed, not stored again
     stored: int = 0  # rows written
     kept: Sequence[int] = ()  # of the refused ones those that are stored all the same, for other queues took them
+    dropped: Sequence[int] = ()  # nobody took them, for a full queue drops what comes: confirmed, not stored
     lsns: Sequence[int] | None = None  # of the stored rows, where they are not `first` and those that follow it
 
     @property
@@ -28,4 +29,4 @@ class Published:
 
     def lost(self) -> set[int]:
         """The rows that are not stored, but for duplicates."""
-        return {*self.unroutable, *(row for row, _ in self.refused)}.difference(self.kept)
+        return {*self.unroutable, *self.dropped, *(row for row, _ in self.refused)}.difference(self.kept)

@@ -78,6 +78,7 @@ class Publishers:
             unroutable=[fresh[row] for row in published.unroutable],
             refused=[(fresh[row], why) for row, why in published.refused],
             kept=[fresh[row] for row in published.kept],
+            dropped=[fresh[row] for row in published.dropped],
             duplicates=published.duplicates + len(traits) - len(fresh),
         )
 
@@ -106,6 +107,7 @@ class Publishers:
                 unroutable=[fresh[row] for row in some.unroutable],
                 refused=[(fresh[row], why) for row, why in some.refused],
                 kept=[fresh[row] for row in some.kept],
+                dropped=[fresh[row] for row in some.dropped],
                 duplicates=some.duplicates + size - len(fresh),
             )
         for row, why in published.refused:

@@ -38,8 +38,18 @@ if TYPE_CHECKING:
 
 
 def rejects(queue: Queue) -> bool:
-    """Whether a queue refuses what is over its limits."""
+    """Whether a queue does not take what is over its limits."""
     return queue.limits is not None and queue.limits.rejects
+
+
+def refuses(queue: Queue) -> bool:
+    """Whether it tells the publisher so."""
+    return queue.limits is not None and queue.limits.rejects and not queue.limits.silent
+
+
+def drops(queue: Queue) -> bool:
+    """Whether it tells nobody."""
+    return queue.limits is not None and queue.limits.silent
 
 
 def deduplicates(queue: Queue) -> bool:
@@ -134,8 +144,8 @@ class Publisher:
             return self._deduplicate(now, batch, skip, persistent, carbon, banned, numbered, admitted)
         if trusted and batch.deduplicated:  # made of a refused row that had a key: a letter takes none
             batch.deduplicated = False
-        if self._router.rejecting and not admitted:
-            return self._admit(now, batch, skip, persistent, trusted, carbon, banned, numbered)
+        if self._router.rejecting and (not admitted or self._router.dropping):
+            return self._admit(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
         return self._storing.store(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
 
     def _deduplicate(
@@ -187,7 +197,7 @@ class Publisher:
         if not trusted:
             fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
         out: dict[int, Queue] = {}
-        for queue, rows in self._takers(batch, 0, trusted, carbon, banned, rejects):
+        for queue, rows in self._takers(batch, 0, trusted, carbon, banned, refuses):
             refusing.settled(queue, now, self._outbox, len(rows))
             for row in reckoning.refused(queue, now, batch, rows):
                 out.setdefault(row, queue)
@@ -203,15 +213,16 @@ class Publisher:
         carbon: bool,
         banned: Banned | None,
         numbered: bool,
+        admitted: bool,
     ) -> Published:
         """The same while some queue refuses what is over its limits."""
         if not numbered and (named := self._named(batch)) is not None:
-            return self._numbered(now, batch, named, persistent, carbon, banned)
+            return self._numbered(now, batch, named, persistent, carbon, banned, admitted)
 
         def store(some: Publishes, skipped: int, bans: Banned) -> Published:
             return self._storing.store(now, some, skipped, persistent, trusted, carbon, bans or None, True, True)
 
-        takers = self._takers(batch, skip, trusted, carbon, banned, rejects)
+        takers = self._takers(batch, skip, trusted, carbon, banned, drops if admitted else rejects)
         if not takers:
             return store(batch, skip, banned or {})
         if not trusted:

@@ -101,6 +101,7 @@ def joined(waiting: Sequence[int], rest: Published | None, others: Sequence[int]
         skip + rest.duplicates,
         len(lsns),
         [others[row] for row in rest.kept],
+        [others[row] for row in rest.dropped],
         lsns,
     )
 

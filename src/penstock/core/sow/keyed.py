@@ -315,6 +315,7 @@ def _translated(published: Published, rows: Sequence[int], refused: list[tuple[i
         unroutable=[rows[row] for row in published.unroutable],
         refused=sorted([*refused, *more], key=_row),
         kept=[rows[row] for row in published.kept],
+        dropped=[rows[row] for row in published.dropped],
         duplicates=published.duplicates + skip,
     )
 

@@ -186,6 +186,7 @@ class Router:
         self.rating: set[int] = set()  # ids of queues with priorities
         self.deduping: set[int] = set()  # ids of queues that want no duplicates
         self.limited: set[int] = set()  # ids of queues in which something may give way to newcomers
+        self.dropping: set[int] = set()  # of those the ids of queues that tell nobody
         self.rejecting: set[int] = set()  # of these the ids of those that refuse what is beyond
 
     @property
@@ -216,6 +217,8 @@ class Router:
             self.deduping.add(queue.id)
         if queue.limits is not None and queue.limits.rejects:
             self.rejecting.add(queue.id)
+            if queue.limits.silent:
+                self.dropping.add(queue.id)
         if settings.filter:
             self._filters[queue.id] = compile_filter(settings.filter)
         if settings.barrier_expression:
@@ -233,6 +236,7 @@ class Router:
         self.deduping.discard(queue.id)
         self.limited.discard(queue.id)
         self.rejecting.discard(queue.id)
+        self.dropping.discard(queue.id)
         name = settings.underlying_topic
         if not name:
             return

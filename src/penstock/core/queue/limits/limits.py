@@ -25,7 +25,7 @@ REPLACED = "replaced"
 class Limits:
     """Of one queue.  `NEVER`: no limit."""
 
-    __slots__ = ("drops", "length", "letters", "rejects", "ring", "size")
+    __slots__ = ("drops", "length", "letters", "rejects", "ring", "silent", "size")
 
     def __init__(self, settings: QueueSettings) -> None:
         self.length = NEVER if settings.max_length is None else settings.max_length
@@ -33,6 +33,7 @@ class Limits:
         self.ring = settings.ring_size if settings.ring_size >= 0 else NEVER
         bounded = self.length < NEVER or self.size < NEVER
         self.rejects = bounded and settings.overflow != "drop-head"  # newcomers are refused
+        self.silent = self.rejects and settings.overflow == "drop-newest"  # and nobody is told
         self.letters = self.rejects and settings.overflow == "reject-publish-dlx"  # and become dead letters
         self.drops = bounded and not self.rejects  # the head gives way
 

@@ -112,6 +112,13 @@ def refusal(queue: Queue, limits: Limits, count: int) -> QueueFull:
     )
 
 
+def dropped(queue: Queue, count: int) -> None:
+    """So many newcomers find no room, and nobody is told; they are counted."""
+    if queue.figures is None:
+        queue.figures = Figures()
+    queue.figures.dropped += count
+
+
 class Reckoning:
     """Room of rejecting queues for what is written as a whole: newcomers of several batches.
 
