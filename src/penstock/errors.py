@@ -53,7 +53,7 @@ class NotFound(Refused):
     """The named object does not exist."""
 
     code = "PS101"
-    to_do = "Declare it first, or check its name and vhost."
+    to_do = "Check its name or number and its vhost; what is not there yet, declare first."
 
 
 class AccessRefused(Refused):
@@ -75,7 +75,7 @@ class PreconditionFailed(Refused):
     """The object exists but not as the command asks."""
 
     code = "PS104"
-    to_do = "Compare the declared arguments with the present ones."
+    to_do = "See the message for the state it is in; ask for that, or change it first."
 
 
 class InvalidArgument(Refused):

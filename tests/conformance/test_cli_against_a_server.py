@@ -69,6 +69,10 @@ def test_a_queue_is_changed_emptied_and_deleted(server: ServerProcess) -> None:
     ):
         penstock("queue", *wrong, *url, status=status)
     assert json.loads(penstock("queue", "show", "worked", "--json", *url))["ready"] == 2
+    penstock("queue", "declare", "other", *url)
+    told = penstock("queue", "move", "worked", "--to", "other", "--dry", *url)
+    assert told == "2 messages of queue worked would be moved: 2 to other\n"
+    assert json.loads(penstock("queue", "show", "worked", "--json", *url))["ready"] == 2
     assert penstock("queue", "purge", "worked", "--yes", *url) == "2 messages removed from queue worked\n"
     assert json.loads(penstock("queue", "purge", "worked", "--yes", "--json", *url)) == {
         "purged": "worked",

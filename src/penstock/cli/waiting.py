@@ -15,6 +15,7 @@ from penstock.errors import InvalidArgument
 
 Filter = Annotated[str | None, typer.Option("--filter", help="Only messages that match this expression.")]
 Count = Annotated[int | None, typer.Option("--count", min=1, help="So many at most, the oldest first.")]
+Dry = Annotated[bool, typer.Option("--dry", "--dry-run", help="Say what would be moved, and change nothing.")]
 Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="Messages a second at most.")]
 
 
@@ -86,6 +87,7 @@ def redrive(
     filter: Filter = None,
     count: Count = None,
     rate: Rate = None,
+    dry: Dry = False,
     yes: Yes = False,
     spark: Annotated[bool, typer.Option("--spark", help="Have Spark look for them; the same ones are sent.")] = False,
     master: Annotated[str, typer.Option("--master", help="With --spark: local[*], or spark://host:port.")] = "local[*]",
@@ -104,7 +106,7 @@ def redrive(
     with connect(url) as client:
         preview = client.redrive(name, filter=filter, count=count, dry_run=True)
         _strays(preview, json)
-        if not _agreed(preview, name, yes, json):
+        if not _agreed(preview, name, dry, yes, json):
             return
         done = client.redrive(name, filter=filter, count=count, rate=rate)
     _tell(done, json)
@@ -134,6 +136,7 @@ def move(
     filter: Filter = None,
     count: Count = None,
     rate: Rate = None,
+    dry: Dry = False,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
     json: Json = False,
@@ -144,13 +147,13 @@ def move(
     """
     with connect(url) as client:
         preview = client.move(name, to, filter=filter, count=count, dry_run=True)
-        if not _agreed(preview, name, yes, json):
+        if not _agreed(preview, name, dry, yes, json):
             return
         done = client.move(name, to, filter=filter, count=count, rate=rate)
     _tell(done, json)
 
 
-def _agreed(preview: Mapping[str, object], name: str, yes: bool, json: bool) -> bool:
+def _agreed(preview: Mapping[str, object], name: str, dry: bool, yes: bool, json: bool) -> bool:
     """Whether to go on after what a dry run has told."""
     matched = cast("int", preview["matched"])
     if not matched:
@@ -158,6 +161,12 @@ def _agreed(preview: Mapping[str, object], name: str, yes: bool, json: bool) -> 
             write_json({"moved": 0, "matched": 0, "targets": {}, "strays": preview["strays"]})
         else:
             write(f"nothing to move in queue {name}")
+        return False
+    if dry:
+        if json:
+            write_json(dict(preview))
+        else:
+            write(f"{counted(matched, 'message')} of queue {name} would be moved: {_targets(preview)}")
         return False
     return confirmed(f"{counted(matched, 'message')} of queue {name}: {_targets(preview)}.  Go on?", yes)
 

@@ -192,6 +192,8 @@ def _plain(values: Mapping[str, object]) -> dict[str, object]:
             value = format_duration(span(value, name))
         elif isinstance(value, float) and not math.isfinite(value):
             raise InvalidArgument(f"{name} is {value}, which JSON cannot hold")
+        elif isinstance(value, int) and abs(value) >= 1 << 63:
+            raise InvalidArgument(f"{name} is {value}: no setting takes numbers beyond {(1 << 63) - 1}")
         elif isinstance(value, Mapping):
             value = _plain(cast("Mapping[str, object]", value))
         out[name] = value

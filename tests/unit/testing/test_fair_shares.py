@@ -135,6 +135,8 @@ def test_shares_are_refused_where_they_could_not_hold() -> None:
     ):
         with pytest.raises(PenstockError):
             broker(**more)
+    with pytest.raises(PenstockError, match="it has queue and key"):
+        broker(rate_limit={"k": "1/s"})
     with broker(fairness_key="/t") as b, pytest.raises(PenstockError, match="fairness_key"):
         b.subscribe("q", filter="/n = 1")
 

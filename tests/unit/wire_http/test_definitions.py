@@ -11,6 +11,11 @@ from http_lab import Http
 from penstock.testing import Broker
 
 
+def test_a_field_that_no_policy_has_is_refused_by_name(http: Http) -> None:
+    http.refused("PUT", "policies/%2F/cap", {"pattern": "", "definition": {"message-ttl": 5}, "aply-to": "queues"}, 400)
+    http.do("PUT", "policies/%2F/cap", {"pattern": "", "definition": {"message-ttl": 5}, "vhost": "/"}, 201)
+
+
 def test_a_policy_is_set_found_and_deleted(http: Http) -> None:
     policy = {"pattern": "^q", "definition": {"message-ttl": 60000}, "priority": 3, "apply-to": "queues"}
     http.do("PUT", "policies/%2F/cap", policy, 201)

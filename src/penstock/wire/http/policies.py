@@ -59,8 +59,14 @@ class Limited(Protocol):
         ...
 
 
+_FIELDS = ("pattern", "definition", "priority", "apply-to", "vhost", "name")
+"""Those of a policy; tools repeat the vhost and the name of the path."""
+
+
 def policy_fields(fields: Fields, *, operator: bool) -> dict[str, object]:
     """What `put_policy` takes of a body.  The rest is for the server to read."""
+    if strange := [name for name in fields.values if name not in _FIELDS]:
+        raise InvalidArgument(f"{strange[0]!r} is no field of a policy: it has {', '.join(_FIELDS)}")
     definition = fields.values.get("definition")
     if definition is None:
         raise InvalidArgument("definition is missing")
