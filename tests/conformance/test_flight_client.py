@@ -278,6 +278,8 @@ def test_administration(client: penstock.Client) -> None:
         client.declare("q", max_deliveries=4)
     client.alter("q", max_deliveries=4)
     client.declare("q", max_deliveries=4)
+    with pytest.raises(penstock.InvalidArgument, match="max_length is"):
+        client.declare("long", max_length=2**70)
     with pytest.raises(penstock.InvalidArgument, match="did you mean 'lease_period'"):
         client.declare("p", lease_periode=3)
     with pytest.raises(penstock.NotFound):

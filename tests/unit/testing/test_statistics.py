@@ -123,6 +123,7 @@ def test_what_limits_did_is_told_by_http_and_by_prometheus() -> None:
         {"name": "short", "max_length": 2},
         {"name": "ring", "ring_size": 2},
         {"name": "full", "max_length": 1, "overflow": "reject-publish"},
+        {"name": "once", "dedup_key": "/k", "dedup_window": "1m"},
         {"name": "source", "dead_letter_exchange": "", "dead_letter_routing_key": "full"},
     ]
     with Broker({"queue": queues}) as broker:
@@ -132,6 +133,8 @@ def test_what_limits_did_is_told_by_http_and_by_prometheus() -> None:
         broker.publish("full", "x")
         with pytest.raises(QueueFull):
             broker.publish("full", "y")
+        broker.publish("once", '{"k": 1}')
+        broker.publish("once", '{"k": 1}')
         broker.publish("source", "z")
         broker.subscribe("source").take()[0].reject()
         summed, each = figures_at(broker, "/metrics"), figures_at(broker, "/metrics/per-object")
@@ -139,6 +142,7 @@ def test_what_limits_did_is_told_by_http_and_by_prometheus() -> None:
             ("dropped", "dropped", "short", 1),
             ("replaced", "replaced", "ring", 1),
             ("refused", "refused", "full", 1),
+            ("duplicates", "duplicates", "once", 1),
             ("dead_letter_refused", "dead_letters_refused", "source", 1),
         )
         for told, name, queue, least in expected:

@@ -40,6 +40,7 @@ class QueueMetrics:
     dropped: int = 0  # gave way to a limit at the head
     replaced: int = 0  # gave way to a newer one of a ring
     refused: int = 0  # did not come in, for a limit was met
+    duplicates: int = 0  # did not come in, for their key was taken
     letters_refused: int = 0  # its dead letters that a target refused, each time tried
     expirations: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
     ack_rate: float = 0.0  # messages a second

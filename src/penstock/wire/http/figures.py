@@ -37,6 +37,10 @@ _COUNTS: Mapping[str, tuple[Of, str]] = {
     "penstock_queue_dropped": (lambda one: one.dropped, "Messages that gave way to a limit"),
     "penstock_queue_replaced": (lambda one: one.replaced, "Messages that gave way to a newer one of a ring"),
     "penstock_queue_refused": (lambda one: one.refused, "Messages that a queue did not take, for a limit was met"),
+    "penstock_queue_duplicates": (
+        lambda one: one.duplicates,
+        "Messages that a queue did not take, for it had their key",
+    ),
     "penstock_queue_dead_letters_refused": (
         lambda one: one.letters_refused,
         "Dead letters of queues that a full target refused, each time tried",
