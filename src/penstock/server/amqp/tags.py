@@ -139,7 +139,7 @@ class Tags:
             block = self._blocks[at]
             if block.consumer is not consumer or not block.left or block.chunk[0] > high or block.chunk[-1] < low:
                 continue
-            again = np.flatnonzero(np.isin(np.asarray(block.chunk), np.asarray(chunk))).tolist()
+            again: list[int] = np.flatnonzero(np.isin(np.asarray(block.chunk), np.asarray(chunk))).tolist()
             for place in reversed(again):
                 self.count -= len(block.take(place, place + 1))
             if again:
