@@ -101,7 +101,7 @@ def redrive(
     if spark:
         if rate is not None:
             raise InvalidArgument("--rate does not go with --spark")
-        _redrive_by_spark(name, filter, count, master, url, yes=yes, json=json)
+        _redrive_by_spark(name, filter, count, master, url, dry=dry, yes=yes, json=json)
         return
     with connect(url) as client:
         preview = client.redrive(name, filter=filter, count=count, dry_run=True)
@@ -113,7 +113,7 @@ def redrive(
 
 
 def _redrive_by_spark(
-    name: str, filter: str | None, count: int | None, master: str, url: str, *, yes: bool, json: bool
+    name: str, filter: str | None, count: int | None, master: str, url: str, *, dry: bool, yes: bool, json: bool
 ) -> None:
     from penstock.spark import session
     from penstock.spark.jobs.redriving import redrive as run
@@ -124,7 +124,7 @@ def _redrive_by_spark(
     try:
         preview = run(made, url, name, filter=filter, count=count, dry_run=True)
         _strays(preview, json)
-        if _agreed(preview, name, yes, json):
+        if _agreed(preview, name, dry, yes, json):
             _tell(run(made, url, name, filter=filter, count=count), json)
     finally:
         made.stop()
