@@ -258,7 +258,7 @@ class Supervisor:
         if fresh.pipeline and self.settings.listen.flight is None:
             self.say("penstock: listen.flight is off, and pipelines read and write through it: start again with it on")
             return
-        sections = cast("dict[str, object]", type(fresh).model_fields)
+        sections = cast("dict[str, object]", cast("Any", type(fresh)).model_fields)
         others = [name for name in sections if name not in ("pipeline", "spark")]
         if any(getattr(fresh, name) != getattr(self.as_given, name) for name in others):
             self.say("penstock: settings of the server have changed too; they hold after a restart of penstock up")

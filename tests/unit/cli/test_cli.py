@@ -55,14 +55,15 @@ ALL = dict(commands(typer.main.get_command(whole())))
 
 def test_the_tree_of_commands() -> None:
     assert set(ALL) == {
-        *("serve", "up", "check", "convert", "publish", "consume", "expr", "audit", "doctor", "version"),
+        *("serve", "up", "check", "convert", "publish", "consume", "expr", "audit", "doctor", "query", "version"),
         *("backup", "restore", "sow", "replay", "topic list", "topic show"),
         *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),
         *("policy list", "policy set", "policy delete"),
         *("operator-policy list", "operator-policy set", "operator-policy delete"),
         *("queue peek", "queue ack", "queue pause", "queue resume", "queue explain", "queue redrive", "queue move"),
         *("stream list", "stream show", "stream release"),
-        *("pipeline lineage", "pipeline graph"),
+        *("pipeline list", "pipeline check", "pipeline run", "pipeline status"),
+        *("pipeline lineage", "pipeline graph", "pipeline backfill"),
         *("message show", "message cancel", "message reschedule"),
         *("log ls", "log show", "log verify", "log archive", "log compact", "log export"),
     }

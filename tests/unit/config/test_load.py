@@ -132,7 +132,7 @@ def test_settings_are_frozen() -> None:
         ('[listen]\namqp = "a:1"\nhttp = "a:1"', "amqp and http cannot both listen on a:1"),
         ('[log]\nretention = { age = "7 days" }', "settings:2: [log] retention.age: duration '7 days'"),
         ("[log]\n[log.retention]\nbytes = 1", "settings:3: [log] retention.bytes: 1 needs a unit"),
-        ('[[topic]]\nname = "t"\nschema = "x"', 'settings:3: [[topic]] "t" schema: is not supported in this version'),
+        ('[[topic]]\nname = "t"\nschema = "x"', "[[topic]] \"t\": schema: column 'x' has the type"),
         ("[[queue]]\nlease_period = '1s'", "settings:1: [[queue]] number 1 name: is missing"),
         ('[[queue]]\nname = "q"\nlease_period = 30', "30 is not a duration with a unit: write '30s'"),
         (

@@ -44,7 +44,8 @@ from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.reading.contents import content, planned, read_batch, snapshot
+from penstock.server.flight.reading.batches import read_batch
+from penstock.server.flight.reading.contents import content, planned, snapshot
 from penstock.server.flight.reading.following import Following
 from penstock.server.flight.reading.infos import parted, queue_info, topic_info
 from penstock.server.flight.reading.outlet import Piece

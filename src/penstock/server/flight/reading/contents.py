@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.streams.poison import Link
 from penstock.errors import NotFound
 from penstock.history.history import Batches, History, Past, limited
 from penstock.records.chunks import Chunk
@@ -29,7 +28,6 @@ from penstock.wire.flight.tickets import Plan, QueueContent
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
-    from penstock.core.streams.streams import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +87,6 @@ def _content(command: QueueContent, parts: Sequence[Part], log: Past, history: H
                 "attempt": partial(cast, "pa.Array[Any]", there),
             }
             yield present(batch, schema, log.origin, history.exchange_of, extra)
-
-
-def read_batch(streams: Streams, command: Plan) -> tuple[Chunk, ...]:
-    """Positions of a planned batch; on the loop.  Errors as `Streams.read`."""
-    link = None if command.query is None else Link(command.batch, command.query, command.query_batch)
-    return streams.poison.read(command.stream, command.batch, command.revision, link)
 
 
 def planned(command: Plan, chunks: Sequence[Chunk], log: Past, history: History) -> tuple[pa.Schema, Batches]:
