@@ -1,4 +1,4 @@
-"""Mode queue by itself: order within a key, settling on progress, lost checkpoints, odd moments."""
+"""Mode queue by itself: poison rows, order within a key, settling on progress, lost checkpoints, odd moments."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.functions import udf
 
 from penstock.spark import settle_on_progress
 from spark_lab import Lab, sentence
@@ -18,9 +19,44 @@ from spark_lab import Lab, sentence
 COLUMNS = "id bigint, region string, total double"
 
 
-def run(lab: Lab, checkpoint: Path, stream: str, queue: str, topic: str, **options: object) -> Any:
+def picky(bad: set[int]) -> Any:
+    """A function of the user's that some rows are too much for."""
+
+    def check(number: int) -> int:
+        if number in bad:
+            raise ValueError(f"cannot work with {number}")
+        return number
+
+    return udf(check, "bigint", useArrow=False)  # else Spark guesses by the type hints, and warns that it cannot
+
+
+def run(
+    lab: Lab, checkpoint: Path, stream: str, queue: str, topic: str, bad: set[int] | None = None, **options: object
+) -> Any:
     frame = lab.stream(queue=queue, stream=stream, schema=COLUMNS, **options).select("id")
+    if bad is not None:
+        frame = frame.select(picky(bad)("id").alias("id"))
     return lab.write(frame, checkpoint, topic=topic)
+
+
+def test_a_poison_row_is_put_aside_and_the_others_go_on(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("poison-dead", "poison-out")
+    lab.declare("poison", dead_letter_exchange="", dead_letter_routing_key="poison-dead", max_deliveries=2)
+    lab.publish("poison", range(6))
+    failures = 0
+    while True:
+        try:
+            run(lab, tmp_path, "poison-1", "poison", "poison-out", {2}, poisonAfter=1)
+            break
+        except StreamingQueryException as error:
+            failures += 1
+            told = str(error)
+        assert failures < 10
+        assert "cannot work with 2" in told
+    assert failures == 2, "the batch, and the row"
+    assert lab.ids("poison-out") == [n for n in range(6) if n != 2]
+    assert lab.ids("poison-dead") == [2]
+    assert lab.counts("poison") == (0, 0, 5)
 
 
 def test_rows_of_a_key_are_in_one_partition_in_order(lab: Lab, tmp_path: Path) -> None:
