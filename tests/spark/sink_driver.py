@@ -14,13 +14,14 @@ from spark_lab import QUICK
 COLUMNS = "id bigint, region string, total double"
 
 
-def start(spark: Any, url: str, checkpoint: str) -> Any:
-    """The query, started; it ends when everything was taken."""
+def start(spark: Any, url: str, checkpoint: str, *, stays: bool = False) -> Any:
+    """The query, started; it ends when everything was taken, or stays for more."""
     source = spark.readStream.format("penstock").option("url", url)
     frame = source.options(queue="work", stream="killed", schema=COLUMNS, maxRowsPerTrigger=80).load()
     rows = frame.selectExpr("id", "if(id % 2 = 0, 'even', 'odd') AS topic").repartition(2)
     writer = rows.writeStream.queryName("parity").format("penstock").option("url", url).option("ordered", "id")
-    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    writer = writer.option("checkpointLocation", checkpoint)
+    return (writer.trigger(processingTime="0 seconds") if stays else writer.trigger(availableNow=True)).start()
 
 
 if __name__ == "__main__":
