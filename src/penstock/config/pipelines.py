@@ -20,6 +20,7 @@ ONLY = "input"
 RESERVED = ("driver", "scratch", "server", "status")
 """What files beside the checkpoints are called."""
 
+Statement: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=2**20)]
 InputName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
 
 Otherwise: TypeAlias = Literal["keep", "drop", "fail", "dead-letter"]
@@ -36,7 +37,7 @@ class Expectation(Section):
     """One of `expect`: what every input row should satisfy."""
 
     name: Name = Field(description="Its name, under which rows that fail are counted.  Default: the condition.")
-    that: Name = Field(description="A Spark SQL condition over the input's columns.  NULL does not satisfy it.")
+    that: Statement = Field(description="A Spark SQL condition over the input's columns.  NULL does not satisfy it.")
     otherwise: Otherwise = Field(default="dead-letter", description="What becomes of rows that do not satisfy it.")
     topic: Name | None = Field(default=None, description="Where dead letters go; needed with `dead-letter`.")
 
@@ -222,7 +223,7 @@ class Pipeline(Section):
     source: Annotated[dict[InputName, PipelineInput], BeforeValidator(_inputs)] = Field(
         alias="from", min_length=1, description="What it reads: one input, or several by the names that SQL uses."
     )
-    sql: Name | None = Field(default=None, description="A SELECT over `input`, or over the names of the inputs.")
+    sql: Statement | None = Field(default=None, description="A SELECT over `input`, or over the names of the inputs.")
     python: Name | None = Field(
         default=None, pattern=r"^[\w.]+:[\w.]+$", description="Or module:function, from DataFrame to DataFrame."
     )

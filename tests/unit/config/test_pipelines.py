@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.load import load_text
+from penstock.config.load import load_mapping, load_text
 from penstock.errors import SettingsError
 
 HEAD = '[[pipeline]]\nname = "p"\n'
@@ -89,3 +89,9 @@ def test_what_cannot_be(text: str, told: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_text(text)
     assert told in str(caught.value)
+
+
+def test_statements_may_be_long() -> None:
+    sql = "SELECT " + ", ".join(f"id + {n} AS id_{n}" for n in range(200)) + " FROM input"
+    pipeline = {"name": "wide", "from": {"queue": "q"}, "sql": sql, "to": [{"topic": "t"}]}
+    assert load_mapping({"pipeline": [pipeline]}).pipeline[0].sql == sql
