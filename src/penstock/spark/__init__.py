@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.spark.expressions.column import column
-    from penstock.spark.local import install, register, session
+    from penstock.spark.local import register, session
     from penstock.spark.settling import settle_on_progress
+    from penstock.spark.shipping import install
 
 _LAZY = {
     "column": "penstock.spark.expressions.column",
-    "install": "penstock.spark.local",
+    "install": "penstock.spark.shipping",
     "register": "penstock.spark.local",
     "session": "penstock.spark.local",
     "settle_on_progress": "penstock.spark.settling",

@@ -129,15 +129,3 @@ def register(spark: Any) -> None:
     from penstock.spark.source import PenstockSource
 
     spark.dataSource.register(PenstockSource)
-
-
-def install(spark: Any) -> None:
-    """Tell a session of the format and let our code travel to its executors, where the package is not installed.
-
-    They still need pyarrow, orjson and our other dependencies.
-    """
-    from pyspark import cloudpickle as untyped
-
-    cloudpickle: Any = untyped
-    cloudpickle.register_pickle_by_value(sys.modules["penstock"])
-    register(spark)
