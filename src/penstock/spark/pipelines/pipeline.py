@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from penstock.errors import SettingsError
@@ -24,6 +25,7 @@ from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Committed, Outputs
 from penstock.spark.pipelines.papers import Papers, remembered
 from penstock.spark.pipelines.place import Place as Place
+from penstock.spark.pipelines.sharing import refuse_unshared
 from penstock.spark.remote import Where, remote
 
 logger = logging.getLogger("penstock.pipelines")
@@ -71,6 +73,8 @@ class Pipeline:
         old = self.old_papers()
         planned = self.plan(spark, {} if old is None else old.columns)
         self.refuse_misfit(old, planned.papers)
+        shared = [Path(table).parent for table in planned.outputs.tables]
+        refuse_unshared(spark, [*shared, self.place.folder] if planned.papers.state else shared, definition.name)
         self._tell_lost_checkpoint()
         for path in self.checkpoint.sweep():
             logger.warning("pipeline %s: removed the empty file %s, which a power cut leaves", definition.name, path)
@@ -81,7 +85,9 @@ class Pipeline:
             planned.papers.write(self._papers)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", definition.name)
         writer = planned.frame.writeStream.queryName(definition.name).outputMode(planned.mode)
-        writer = writer.foreachBatch(planned.outputs).option("checkpointLocation", str(self.checkpoint.folder))
+        # A cluster may have another file system for paths that do not say which.
+        location = f"file://{self.checkpoint.folder.absolute()}"
+        writer = writer.foreachBatch(planned.outputs).option("checkpointLocation", location)
         if once or definition.schedule is not None:
             writer = writer.trigger(availableNow=True)
         elif definition.trigger_us:
