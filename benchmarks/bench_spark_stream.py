@@ -5,7 +5,8 @@
 throughput    messages of 100 bytes that are there already go into Spark's sink that keeps nothing, in batches of
               `--batch` rows; rows a second of the time that Spark gives its batches, planning and commits included;
               beside a batch read of the same rows.  Every row is counted.
-small batch   the same in batches of 10 rows: the time of one, which is the overhead of any
+small batch   the same in batches of 10 rows: the time of one, which is the overhead of any; beside one of Spark's own
+              source of numbers, which is Spark's part of it
 delay         1,000 messages a second are published to one topic, a stream writes them to another, and a follower
               reads them there: from publishing to reading, p50 and p99
 """
@@ -29,6 +30,7 @@ BUDGET = 1_000_000
 SMALL = 10
 RATE = 1_000
 STEP_S = 0.01
+PATIENCE_S = 120.0
 
 
 def stream(spark: Any, url: str, name: str, topic: str, **options: object) -> Any:
@@ -41,6 +43,18 @@ def drained(frame: Any, checkpoint: Path) -> list[Any]:
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
+    return [progress for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def counted(frame: Any, checkpoint: Path, batches: int) -> list[Any]:
+    """Run a stream that never ends for so many batches; their progress."""
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    until = time.monotonic() + PATIENCE_S
+    while (query.lastProgress or {"batchId": 0})["batchId"] < batches:
+        if time.monotonic() > until:
+            raise Wrong(f"{batches} batches of a stream took more than {PATIENCE_S:g} s")
+        time.sleep(0.05)
+    query.stop()
     return [progress for progress in query.recentProgress if progress["numInputRows"]]
 
 
@@ -77,10 +91,14 @@ def small(spark: Any, url: str, folder: Path, given: argparse.Namespace) -> None
         client.declare_topic("few")
         client.publish_table("few", pa.table({"body": pa.array([b"x"] * (count * SMALL), pa.binary())}))
     found = drained(stream(spark, url, "few", "few", maxRowsPerTrigger=SMALL), folder / "few")
+    numbers = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=SMALL, numPartitions=1).load()
+    own = counted(numbers, folder / "numbers", count)
     times = [one["durationMs"]["triggerExecution"] for one in found[5:]]
     asked = [one["durationMs"]["latestOffset"] for one in found[5:]]
     settings: dict[str, object] = {"batches": len(times), "rows": SMALL, "master": "local[2]"}
     emit("a batch of 10 rows", [statistics.median(times)], "ms", settings=settings)
+    spent = [one["durationMs"]["triggerExecution"] for one in own[5:]]
+    emit("a batch of 10 rows of Spark's own source", [statistics.median(spent)], "ms", settings=settings)
     emit("a batch of 10 rows: planning it", [statistics.median(asked)], "ms", settings=settings)
 
 

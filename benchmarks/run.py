@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, one table, and `benchmarks/results/*.jsonl`.
 
-    python benchmarks/run.py [--quick] [--only NAME] [--out FOLDER]
+    python benchmarks/run.py [--quick] [--only NAME] [--out FOLDER] [--json]
     PENSTOCK_BENCH=short make bench
 
 Each benchmark is a program of its own in this folder (`bench_*.py`) that prints one line of JSON a figure; its lines go
@@ -129,9 +129,10 @@ def main(offered: Callable[[], list[str]] = names) -> int:
     options.add_argument("--quick", action="store_true", help="a few messages each: shows that it works")
     options.add_argument("--only", action="append", choices=offered(), help="may be repeated")
     options.add_argument("--out", type=Path, default=HERE / "results", help="where the JSON lines go")
+    options.add_argument("--json", action="store_true", help="the figures as one JSON list instead of the table")
     given, rest = options.parse_known_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=given.json)
     if not console.is_terminal:
         console.width = 130
     all_figures: list[dict[str, Any]] = []
@@ -143,6 +144,8 @@ def main(offered: Callable[[], list[str]] = names) -> int:
         if status != 0:
             failed.append(name)
     missed = [figure for figure in all_figures if figure.get("met") is False]
+    if given.json:
+        print(json.dumps(all_figures, indent=2))
     title = "A quick run: it works, and its figures mean nothing" if given.quick else "Each figure beside its budget"
     console.print(table(title, all_figures))
     judged = sum(figure.get("budget") is not None for figure in all_figures)
