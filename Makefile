@@ -1,8 +1,8 @@
-# make install | demo | test | bench | bench-spark | soak | conformance
+# make install | demo | test | test-cluster | bench | bench-spark | soak | conformance
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench bench-spark soak soak-load soak-random soak-spark soak-interleavings soak-queues conformance clean
+.PHONY: help install demo test test-cluster check bench bench-spark soak soak-load soak-random soak-spark soak-interleavings soak-queues conformance clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -12,6 +12,7 @@ help:
 	@echo "make install      a .venv with everything; also python3-venv and Java 17 where absent and you are root"
 	@echo "make demo         hundreds of thousands of messages through AMQP, Flight and Spark, a kill -9, and the proof"
 	@echo "make test         ruff, mypy, pyright and every test"
+	@echo "make test-cluster the Spark side on a cluster of two workers, one of which dies; a year of flights, row by row"
 	@echo "make bench        the table of speed and memory, each figure beside its budget"
 	@echo "make bench-spark  the same of the Spark side"
 	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
@@ -36,6 +37,9 @@ ALONE := tests/soak tests/sim/test_interleavings.py
 test: check
 	@$(PYTHON_IN) -m pytest $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	@$(PYTHON_IN) -m pytest -n 2 --dist loadscope $(ALONE:%=--ignore=%) $(PYTEST_ARGS)
+
+test-cluster: $(STAMP)
+	@$(PYTHON_IN) -m pytest -m cluster tests/cluster $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run.py $(BENCH_ARGS)

@@ -1,0 +1,104 @@
+"""`penstock up` with `master = "spark://..."`: the flights of the whole year with their planes and their weather.
+
+A worker dies that keeps rows of two streams, and a pipeline whose table the workers do not see is refused.  The truth
+is DuckDB's, row by row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from cluster.conftest import Site
+from nyc import ROWS, WEATHER, Year, written
+from spark_cluster import CONF, SOURCE, may_hide
+
+PATIENCE_S = 300.0
+
+
+def toml(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(one) for one in value) + "]"
+    return json.dumps(value)
+
+
+class Up:
+    """`penstock up`; its data folder is one that the workers do not see."""
+
+    def __init__(self, site: Site, settings: dict[str, Any]) -> None:
+        self.folder = site.folder / "hidden" / "up"
+        self.folder.mkdir()
+        doors = {"amqp": "off", "http": "off", "flight": "127.0.0.1:0"}
+        spark = {"master": site.cluster.url, "memory": "512MiB", "conf": CONF}
+        spark["checkpoints"] = str(site.folder / "checkpoints")  # all machines see it: states of streams are there
+        settings = {**settings, "server": {"data": str(self.folder / "data")}, "listen": doors, "spark": spark}
+        file = self.folder / "penstock.toml"
+        file.write_text("\n".join(f"{name} = {toml(value)}" for name, value in settings.items()))
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+        environ["PYTHONPATH"] = str(SOURCE)
+        self.ready_file = self.folder / "ready.json"
+        command = [sys.executable, "-m", "penstock", "up", str(file), "--ready-file", str(self.ready_file)]
+        with (self.folder / "up.log").open("wb") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environ)
+        site.cluster.until(lambda: self.ready_file.exists() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.told(site)
+        self.ready = json.loads(self.ready_file.read_text())
+
+    def told(self, site: Site) -> str:
+        logs = [self.folder / "up.log", *(site.folder / "checkpoints").glob("*.log")]
+        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists())
+
+
+@pytest.fixture
+def year() -> Year:
+    return Year()
+
+
+@pytest.fixture
+def up(site: Site, spark: Any, year: Year) -> Iterator[Up]:
+    spark.stop()  # its executors would hold both cores
+    settings = year.settings(max_rows=100_000)
+    unseen = {"name": "unseen", "from": {"topic": "weather", "columns": WEATHER}, "sql": "SELECT temp FROM input"}
+    settings["pipeline"].append({**unseen, "to": [{"table": str(site.folder / "hidden" / "up" / "out")}]})
+    made = Up(site, settings)
+    yield made
+    made.process.send_signal(signal.SIGTERM)
+    made.process.wait(60)
+
+
+def test_the_year_row_by_row(site: Site, year: Year, up: Up) -> None:
+    truth = {name: year.truth(name) for name in ROWS}
+    with penstock.connect(f"penstock://{up.ready['flight']}") as client:
+        assert year.publish(client, "weather") == 26_115
+        assert year.publish(client, "flights") == 336_776
+
+        def out(name: str) -> int:
+            assert up.process.poll() is None, up.told(site)
+            return int(client.queue(name)["ready"])
+
+        try:
+            site.cluster.until(lambda: out("with-weather") > 0, PATIENCE_S)
+            site.cluster.kill("one")
+            site.cluster.start("one")
+            site.cluster.until(lambda: all(out(name) >= len(rows) for name, rows in truth.items()), PATIENCE_S)
+        except AssertionError as error:
+            raise AssertionError(f"{[out(name) for name in truth]} {error}\n{up.told(site)}") from None
+        for name, rows in truth.items():
+            assert out(name) == len(rows)
+            assert written(client, name) == rows
+        assert client.queue("flights")["acked"] == 336_776
+    if may_hide():  # Spark would leave an empty table and say nothing
+        unseen = json.loads((site.folder / "checkpoints" / "status.json").read_text())["pipelines"]["unseen"]
+        assert unseen["state"] == "failed"
+        assert f"does not see {site.folder}/hidden/up of" in unseen["error"]
