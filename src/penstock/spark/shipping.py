@@ -15,7 +15,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import penstock
 from penstock.spark.local import register
 
 NAME = "penstock"
@@ -44,8 +43,7 @@ def install(spark: Any) -> None:
 
 def pack(folder: Path) -> tuple[Path, Path]:
     """The two files, made in the folder of the package as it is installed here."""
-    [found] = penstock.__path__
-    source = Path(found)
+    source = Path(__file__).resolve().parents[1]
     packed, module = folder / f"{NAME}.zip", folder / f"{NAME}.py"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
         for file in sorted(source.rglob("*")):
