@@ -129,7 +129,7 @@ def main(offered: Callable[[], list[str]] = names) -> int:
     options.add_argument("--quick", action="store_true", help="a few messages each: shows that it works")
     options.add_argument("--only", action="append", choices=offered(), help="may be repeated")
     options.add_argument("--out", type=Path, default=HERE / "results", help="where the JSON lines go")
-    options.add_argument("--json", action="store_true", help="the figures as one JSON list instead of the table")
+    options.add_argument("--json", action="store_true", help="one list on standard output; the table on the other")
     given, rest = options.parse_known_args()
     given.out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False, soft_wrap=True, stderr=given.json)
