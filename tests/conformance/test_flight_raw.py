@@ -164,7 +164,7 @@ def test_wrong_uploads_are_refused_with_our_code(raw: Raw, command: bytes, schem
     assert f"[{code}]" in str(caught.value)
 
 
-@pytest.mark.parametrize("ticket", [b"", b"x", b'{"sql": "SELECT 1"}', b'{"queue": {"name": "none"}}', b'{"log": 1}'])
+@pytest.mark.parametrize("ticket", [b"", b"x", b'{"sql": ""}', b'{"queue": {"name": "none"}}', b'{"log": 1}'])
 def test_wrong_tickets_are_refused_with_our_code(raw: Raw, ticket: bytes) -> None:
     with pytest.raises(flight.FlightServerError, match=r"\[PS10[15]\]"):
         raw.get(ticket)
