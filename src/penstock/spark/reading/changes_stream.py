@@ -76,7 +76,7 @@ class ChangesStreamReader(StreamReader):
         """Each batch in parts."""
         parts = max(PARTS, self.options.min_partitions or 1)
         return [
-            ChangePart(self.stream, batch, part, parts, 1 if batch % 2 == 0 else -1)
+            ChangePart(self.stream, batch, part, parts, change=1 if batch % 2 == 0 else -1)
             for batch in range(int(start["batch"]) + 1, int(end["batch"]) + 1)
             for part in range(parts)
         ]
