@@ -10,7 +10,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.core.streams.poison import Link, Resumed
-from penstock.errors import Fenced, PreconditionFailed
+from penstock.errors import Fenced, NotFound, PreconditionFailed
 from unit.core.world import World, header
 
 
@@ -133,6 +133,23 @@ def test_a_reader_of_what_was_before_is_refused(world: World) -> None:
     assert reader.sizes == [32, 2]
     with pytest.raises(Fenced, match="stream 's' batch 1 was narrowed, because it failed"):
         world.core.streams.poison.read("s", 1, 0)
+
+
+def test_a_fenced_reader_of_a_batch_that_is_gone_is_told_of_the_fence(world: World) -> None:
+    """Its tasks may be the first that notice, and a lost batch may be taken for an empty one."""
+    world.publish("q", *(b"%d" % n for n in range(30)))
+    streams = world.core.streams
+    queue = world.core.queue("/", "q")
+    old = streams.open(world.now, "s", queue).epoch
+    assert streams.plan(world.now, "s", old, 0, 5).batch == 1
+    new = streams.open(world.now, "s", queue, "another").epoch
+    assert sum(map(len, streams.poison.read("s", 1, 0, epoch=old))) == 5, "what is known may be read"
+    for batch in range(5):
+        streams.plan(world.now, "s", new, batch, 5)
+    with pytest.raises(Fenced, match="stream 's' is now read by another under epoch 2; epoch 1 is over"):
+        streams.poison.read("s", 1, 0, epoch=old)
+    with pytest.raises(NotFound, match="stream 's' knows no batch 1"):
+        streams.poison.read("s", 1, 0, epoch=new)
 
 
 def test_what_goes_back_belongs_to_everybody(world: World) -> None:

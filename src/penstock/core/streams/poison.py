@@ -106,23 +106,27 @@ class Poison:
         self._resumed: dict[str, tuple[int, int]] = {}  # the epoch and the batch that was resumed last; the same
         self.committed: Callable[[str], int] = lambda query: -1  # the highest batch of a query that a sink committed
 
-    def read(self, name: str, batch: int, revision: int | None = None, link: Link | None = None) -> tuple[Chunk, ...]:
+    def read(
+        self, name: str, batch: int, revision: int | None = None, link: Link | None = None, epoch: int | None = None
+    ) -> tuple[Chunk, ...]:
         """The messages of a batch, for a reader who was told a revision and who says whose batch it is.
 
-        Errors: NotFound when it is not known; Fenced when it was narrowed since; PreconditionFailed when it would be
-        a batch of its query that was another batch of the stream before.
+        Errors: NotFound when it is not known; Fenced instead for an older epoch, whose batch another reader has left
+        behind, and when it was narrowed since; PreconditionFailed when it would be a batch of its query that was
+        another batch of the stream before.
         """
+        state = self._streams.state(name)
+        if epoch is not None and batch not in state.plans:
+            self._streams.fenced(name, epoch, state.mode)
         chunks = self._streams.batch(name, batch)
-        if link is not None or revision is not None:
-            state = self._streams.state(name)
-            if batch == state.planned > state.floor:
-                if revision is not None and revision != state.doubt.revision:
-                    raise Fenced(
-                        f"stream '{name}' batch {batch} was narrowed, because it failed, and another reader has it now"
-                    )
-                if link is not None:
-                    _refuse_repeated(name, link, state.doubt.last)
-                    self._links[name] = link
+        if (link is not None or revision is not None) and batch == state.planned > state.floor:
+            if revision is not None and revision != state.doubt.revision:
+                raise Fenced(
+                    f"stream '{name}' batch {batch} was narrowed, because it failed, and another reader has it now"
+                )
+            if link is not None:
+                _refuse_repeated(name, link, state.doubt.last)
+                self._links[name] = link
         return chunks
 
     def whose(self, name: str, batch: int) -> dict[str, object]:

@@ -70,6 +70,7 @@ class PlanPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     parts: int
     revision: int = 0  # how often the batch was narrowed
     order_by: str | None = None  # an expression: a part has the rows of its keys, instead of its share of the rows
+    epoch: int | None = None  # of the reader
 
 
 @dataclass
@@ -267,6 +268,7 @@ def _planned(
         "columns": with_needed(columns) if keyed else list(columns),
         "part": None if keyed else part.part,
         "parts": None if keyed else part.parts,
+        "epoch": part.epoch,
     }
     task = task_of()
     if task is not None:

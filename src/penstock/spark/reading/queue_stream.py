@@ -125,7 +125,8 @@ class QueueStreamReader(StreamReader):
             known = self._resume(batch)
         parts = parts_for(known.rows, self.options.min_partitions)
         return [
-            PlanPart(self.stream, batch, part, parts, known.revision, self.options.order_by) for part in range(parts)
+            PlanPart(self.stream, batch, part, parts, known.revision, self.options.order_by, self.opened())
+            for part in range(parts)
         ]
 
     def _resume(self, batch: int) -> Planned:

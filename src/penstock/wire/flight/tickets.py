@@ -14,7 +14,8 @@
                                "top_n", "skip_n", "columns", "conflation", "conflation_key", "projection", "grouping",
                                "select", "fully_durable", "timestamp"}}
                 {"log": {"from", "to", "columns", "kinds"}}
-                {"plan": {"stream", "batch", "part", "parts", "columns", "revision", "query", "query_batch"}}
+                {"plan": {"stream", "batch", "part", "parts", "columns", "revision", "query", "query_batch",
+                          "epoch"}}
                 {"sql": "SELECT ..."}, or {"sql": {"statement", "vhost"}}
 
 Owns names, types and ranges.  Refuses to know what a queue or a topic is.  Every error is an InvalidArgument that names
@@ -206,6 +207,7 @@ class Plan:
     revision: int | None = None  # of the batch, as the reader was told
     query: str | None = None  # whose batch `query_batch` these rows are
     query_batch: int = 0
+    epoch: int | None = None  # the reader's, for the sentence where the batch is gone
 
 
 Put: TypeAlias = "Publish | Stage | Transact"
@@ -366,6 +368,7 @@ def _plan(f: Fields) -> Plan:
         f.optional_count("revision"),
         f.optional_text("query"),
         f.count("query_batch"),
+        f.optional_count("epoch"),
     )
     if command.part >= command.parts:
         raise InvalidArgument(f"plan: part {command.part} of {command.parts} does not exist; parts count from 0")

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 def read_batch(streams: Streams, command: Plan) -> tuple[Chunk, ...]:
     """Positions of a planned batch; on the loop.  Errors as `Streams.read`."""
     link = None if command.query is None else Link(command.batch, command.query, command.query_batch)
-    return streams.poison.read(command.stream, command.batch, command.revision, link)
+    return streams.poison.read(command.stream, command.batch, command.revision, link, command.epoch)
