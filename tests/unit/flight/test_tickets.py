@@ -78,7 +78,6 @@ def test_a_wrong_put_says_what_is_wrong(text: bytes, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b'{"sql": {"vhost": "/"}}', "statement is missing"),
         (b'{"log": {"from": 9, "to": 3}}', "from 9 is above to 3"),
         (b'{"log": {"columns": ["lsm"]}}', "unknown 'lsm'; did you mean 'lsn'"),
         (b'{"log": {"columns": []}}', "empty list"),
