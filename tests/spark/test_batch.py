@@ -169,7 +169,7 @@ def test_a_batch_write_is_visible_at_once_and_in_order(lab: Lab) -> None:
         (["body", "lsn"], "column 'lsn' has no place beside 'body'"),
         (["cast(body AS string) AS body", "'x' AS priority"], "column 'priority' is string, not tinyint"),
         (["lsn AS body"], "column 'body' is bigint, not binary or string"),
-        (["topic"], "there is nothing for a body among the columns topic"),
+        (["headers"], "there is nothing for a body among the columns headers"),
     ],
 )
 def test_a_wrong_column_is_named_when_the_write_is_planned(lab: Lab, columns: list[str], told: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,10 @@ def test_upkeep_goes_on_under_a_frame(place: Place) -> None:
     place.publish("orders", range(3000, 3100))
     assert held.collect() == before  # the same parts: what they need is kept, in whatever file
     assert len(place.both(topic="orders")) == 3100
-    assert any(one["generation"] and one["compressed"] for one in place.client.action("segments")["segments"])
+    until = time.monotonic() + 20
+    while not any(one["generation"] and one["compressed"] for one in place.client.action("segments")["segments"]):
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_files_are_for_who_may_read_all_of_a_topic(place: Place) -> None:

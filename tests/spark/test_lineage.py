@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from test_pipelines import define, run
-
 from penstock.spark.pipelines.lineage import about, read
 from penstock.spark.remote import Where, remote
+from pipeline_lab import define, run
 from spark_lab import Lab, forget_last_commit
 
 

@@ -9,30 +9,9 @@ import pyarrow.dataset
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from penstock.config.load import load_mapping
 from penstock.errors import NotFound, SettingsError
-from penstock.spark.pipelines.definition import Definition
-from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
-from penstock.spark.remote import Where
+from pipeline_lab import define, run
 from spark_lab import Lab, forget_last_commit, sentence
-
-
-def define(**given: Any) -> Definition:
-    """By the settings, as a file has them."""
-    base = {"from": {"queue": "flights"}, "trigger": "0s"}
-    settings = load_mapping({"pipeline": [{**base, **given}]})
-    return Definition.of(settings.pipeline[0].model_dump(mode="json", by_alias=True))
-
-
-def run(lab: Lab, definition: Definition, folder: Path) -> Any:
-    """The pipeline until its input is used up; the stopped query."""
-    query = Pipeline(definition, Place(Where(lab.house.url), folder)).start(lab.spark)
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    return query
 
 
 def table(folder: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+\.?")
 _CLASS = re.compile(r"^(?:[\w.$]+(?:Exception|Error)): (?=\S)")
 _CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\] ")
 LENGTH_MAX = 500
+_NOTHING_SAID = ("at ", "File ", "Traceback", "An error occurred", "An exception was raised by the Python Proxy")
 
 
 def short(text: str) -> str:
@@ -17,8 +18,10 @@ def short(text: str) -> str:
     ours = [line for line in lines if line.startswith("penstock.errors.")]
     if ours:
         return ours[-1].partition(": ")[2]
-    told = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "An error occurred"))]
-    first = _CLASS.sub("", told[0].removeprefix(": ")) if told else text
+    # What is indented is a stack or a plan.  The class goes first: behind it may stand what says nothing.
+    flush = [_CLASS.sub("", line.removeprefix(": ")) for line in text.splitlines() if line[:1].strip()]
+    told = [line for line in flush or lines if not line.startswith(_NOTHING_SAID)]
+    first = told[0] if told else text
     plain = _STATE.sub("", _CONDITION.sub("", first)).replace(".;", ";")
     return plain[:LENGTH_MAX].rstrip(" ;")
 
