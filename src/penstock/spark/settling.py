@@ -14,9 +14,12 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import PenstockError
 from penstock.spark.options import Taker
-from penstock.spark.remote import DEFAULT_PATIENCE_S, Where, remote
+from penstock.spark.remote import Where, remote
 
 logger = logging.getLogger("penstock.spark")
+
+PATIENCE_S = 2.0
+"""How long a server that is away is waited for: Spark tells all listeners in one thread; the next batch settles too."""
 
 
 class SettleOnProgress(StreamingQueryListener):  # type: ignore[misc]  # pyspark is untyped here
@@ -65,7 +68,7 @@ def settle_on_progress(
     `spark.streams.removeListener`.  Pipelines and Penstock's own sink settle in their commit and need it not.
     """
     given = {"url": url, "user": user, "password": password}
-    where = Taker({name: value for name, value in given.items() if value}, tuple(given)).where(DEFAULT_PATIENCE_S)
+    where = Taker({name: value for name, value in given.items() if value}, tuple(given)).where(PATIENCE_S)
     listener = SettleOnProgress(where)
     spark.streams.addListener(listener)
     return listener
