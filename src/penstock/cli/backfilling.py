@@ -47,7 +47,7 @@ def backfill(
 
     Example: penstock pipeline backfill revenue penstock.toml --from 2026-11-01 --to 2026-11-08 --table out/again
     """
-    from penstock.cli.jobs import folder_of, job, write_job
+    from penstock.cli.jobs import folder_of, job, url_for, write_job
     from penstock.cli.supervisor import DRIVER
     from penstock.errors import NotFound
     from penstock.spark.java import find_java
@@ -68,7 +68,8 @@ def backfill(
     find_java()
     definition = backfilled(given, what, where, folder)  # what is wrong is told here
     job_name = definition.name
-    made = job(settings, found, job_name, where.url, path=[str(Path(config).absolute().parent)])
+    reached = where.url if url is not None else url_for(settings, found, str(settings.listen.flight))
+    made = job(settings, found, job_name, reached, path=[str(Path(config).absolute().parent)])
     made |= {"user": where.user, "password": where.password, "once": True, "pipelines": [{**given, "range": what}]}
     file = folder / f"{job_name}.job"
     write_job(file, made)
@@ -117,8 +118,8 @@ def told_by(folder: Path, name: str) -> dict[str, Any]:
 def where_of(settings: Settings, url: str | None) -> Where:
     """The server of the settings, or that of a URL."""
     from penstock.cli.jobs import login
+    from penstock.cli.reaching import address_of
     from penstock.errors import SettingsError
-    from penstock.spark.pipelines.definition import with_vhost
     from penstock.spark.remote import Where
 
     if url is not None:
@@ -127,5 +128,4 @@ def where_of(settings: Settings, url: str | None) -> Where:
     if listen is None:
         raise SettingsError("listen.flight is off, and pipelines read and write through it")
     user, password = login(settings)
-    host = "127.0.0.1" if listen.host in ("0.0.0.0", "::", "[::]", "") else listen.host
-    return Where(with_vhost(f"penstock://{host}:{listen.port}", "/"), user, password, 10.0)
+    return Where(address_of(str(listen)), user, password, 10.0)

@@ -12,9 +12,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from penstock.cli.reaching import address_for, is_loopback
 from penstock.errors import SettingsError
-from penstock.spark.pipelines.definition import with_vhost
 
 SHARED = "driver"
 """The name of the driver of pipelines that ask for nothing of their own."""
@@ -67,7 +68,7 @@ def job(
 ) -> dict[str, Any]:
     """The job of a driver; `path`: folders where the users' own modules are."""
     user, password = login(settings)
-    own = resources(next((one for one in pipelines if hasattr(one, "master")), None), settings)
+    own = resources(_own(pipelines), settings)
     return {
         "name": name,
         "url": url,
@@ -91,12 +92,25 @@ def write_job(path: Path, told: Mapping[str, Any]) -> None:
     os.replace(aside, path)
 
 
-def address_of(flight: str) -> str:
-    """The URL of a server on this machine that listens there."""
-    host, _, port = flight.rpartition(":")
-    if host in ("0.0.0.0", "[::]", "::"):
-        host = "127.0.0.1"
-    return with_vhost(f"penstock://{host}:{port}", "/")
+def url_for(settings: Any, pipelines: Sequence[Any], flight: str) -> str:
+    """Where the driver and the executors of these pipelines find the server that listens there.
+
+    SettingsError where executors would not find it, or their user would not be let in from other machines.
+    """
+    master = resources(_own(pipelines), settings)["master"]
+    url = address_for(settings, master, flight)
+    user = settings.users[0]
+    if user.loopback_only and not master.startswith("local") and not is_loopback(str(urlsplit(url).hostname)):
+        raise SettingsError(
+            f"pipelines log in as the first user, {user.name}, who is refused from other machines, and executors of "
+            f"{master} come from there: make a [[user]] of your own the first"
+        )
+    return url
+
+
+def _own(pipelines: Sequence[Any]) -> Any:
+    """The pipeline that says what its driver is like: all of one driver say the same, and views say nothing."""
+    return next((one for one in pipelines if hasattr(one, "master")), None)
 
 
 def login(settings: Any) -> tuple[str, str]:

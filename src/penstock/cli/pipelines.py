@@ -149,16 +149,22 @@ def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
     return settings, file, found
 
 
-def url_of(settings: Settings, url: str | None) -> str:
-    """Where the server is: as given, or where the settings have it listen.  SettingsError without a Flight door."""
-    from penstock.cli.jobs import address_of
+def url_of(settings: Settings, url: str | None, pipelines: Sequence[Any] = ()) -> str:
+    """Where the server is: as given, or where the settings have it listen.
+
+    pipelines: that are to run, perhaps on a cluster; without, it is for this machine alone.
+    SettingsError without a Flight door, and where executors would not reach it.
+    """
+    from penstock.cli.jobs import url_for
+    from penstock.cli.reaching import address_of
     from penstock.errors import SettingsError
 
     if url is not None:
         return url
     if settings.listen.flight is None:
         raise SettingsError("listen.flight is off, and pipelines read and write through it")
-    return address_of(str(settings.listen.flight))
+    flight = str(settings.listen.flight)
+    return url_for(settings, pipelines, flight) if pipelines else address_of(flight)
 
 
 @app.command()
@@ -247,7 +253,8 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     name = f"run-{os.getpid()}"
     path = [str(Path.cwd()), str(Path(file).absolute().parent)]
-    made = job(settings, pipelines, name, url_of(settings, url), path=path, spark_log=spark_log) | {"once": once}
+    where = url_of(settings, url, pipelines)
+    made = job(settings, pipelines, name, where, path=path, spark_log=spark_log) | {"once": once}
     job_file, log, told = (folder / f"{kind}-{name}.{end}" for kind, end in
                            (("driver", "json"), ("driver", "log"), ("status", "json")))  # fmt: skip
     write_job(job_file, made)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.cli.hosting import parcel
-from penstock.cli.jobs import SHARED, address_of, folder_of, groups, job, write_job
+from penstock.cli.jobs import SHARED, folder_of, groups, job, url_for, write_job
 from penstock.cli.jobs import login as login
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.java import find_java
@@ -179,6 +179,12 @@ class Supervisor:
         self._path = [str(Path.cwd()), *([str(file.absolute().parent)] if file is not None else [])]
         if groups(settings) and settings.listen.flight is None:
             raise SettingsError("listen.flight is off, and pipelines read and write through it")
+        self._refuse_unreachable(settings)
+
+    def _refuse_unreachable(self, settings: Any) -> None:
+        """SettingsError for a cluster whose executors would not reach the server."""
+        for pipelines in groups(settings).values():
+            url_for(settings, pipelines, str(self.settings.listen.flight))
 
     def run(self) -> None:
         """Until `stopping` is set.  SystemExit with the server's status when its first start fails."""
@@ -252,6 +258,8 @@ class Supervisor:
             fresh = self._reload()
             if groups(fresh):
                 find_java()
+                if self.settings.listen.flight is not None:
+                    self._refuse_unreachable(fresh)
         except PenstockError as error:
             self.say(f"penstock: the changed settings are not taken: {error}")
             return
@@ -308,7 +316,8 @@ class Supervisor:
             del self.drivers[name]
             self.job_file(name).unlink(missing_ok=True)
         for name, pipelines in wanted.items():
-            made = job(self.settings, pipelines, name, address_of(flight), path=self._path, spark_log=self._spark_log)
+            url = url_for(self.settings, pipelines, flight)
+            made = job(self.settings, pipelines, name, url, path=self._path, spark_log=self._spark_log)
             write_job(self.job_file(name), made)
             self.drivers.setdefault(name, Child("driver", self.say, self._pause))
 

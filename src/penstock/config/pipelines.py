@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, field_validator, model_validator
 
@@ -310,11 +311,29 @@ class Spark(Section):
     checkpoints: str | None = Field(
         default=None, description="Folder of Spark's checkpoints.  Default: `spark` in the data."
     )
+    url: Name | None = Field(
+        default=None,
+        description="The server's address for drivers and executors, penstock://host:port.  Default: listen.flight.",
+    )
     memory: Size = Field(default=1024 * MIB, ge=256 * MIB, description="Heap of a pipeline's driver.")
     conf: Conf = Field(default_factory=dict[str, str], description="More settings of Spark.")
     openlineage: Name | None = Field(
         default=None, description="Where OpenLineage events go: http://host:port, or file:PATH for a line each."
     )
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is None:
+            return value
+        parts = urlsplit(value)
+        try:
+            known = parts.scheme in ("penstock", "penstocks") and bool(parts.hostname) and parts.port is not None
+        except ValueError:
+            known = False
+        if not known or parts.username or parts.path.strip("/") or parts.query or parts.fragment:
+            raise ValueError(f"{value!r} is not the address of a server: write penstock://host:port and nothing more")
+        return value
 
     @field_validator("openlineage")
     @classmethod
