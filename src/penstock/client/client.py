@@ -25,7 +25,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.durations import Duration, span
 from penstock.client.link import Link
 from penstock.client.messages import Receipt, Refusal, TableReceipt
-from penstock.client.outgoing import batches_of, body_of, headers_of, moment, one_row
+from penstock.client.outgoing import batches_of, body_of, headers_of, one_row, when
 from penstock.client.querying import Querying
 from penstock.client.transactions import Transaction
 from penstock.client.uploads import Upload
@@ -115,8 +115,9 @@ class Client(Querying):
         """Publish one message and wait until it is durable.
 
         body         bytes and text as they are; anything else becomes JSON
-        delay, not_before        how long from now, or when (datetime, or microseconds), it may be delivered first
-        expiration, expires_at   how long from now, or when, it ends undelivered
+        delay, not_before        how long from when the server takes it, or when (datetime, or microseconds), it may be
+                                 delivered first
+        expiration, expires_at   the same for when it ends undelivered
         publisher, sequence      a name and a rising number: a number that was stored before is a duplicate
         delta        the body holds the fields of a record that change: the message is the record with them merged in
         Errors: what the server refused the message for (QueueFull, NotFound for the exchange, DiskFull ...).
@@ -126,8 +127,8 @@ class Client(Querying):
             {
                 "body": data,
                 "priority": priority,
-                "not_before": moment(not_before, delay, "delay"),
-                "expires_at": moment(expires_at, expiration, "expiration"),
+                **when("not_before", not_before, "delay", delay),
+                **when("expires_at", expires_at, "expiration", expiration),
                 "headers": headers_of(headers),
                 "content_type": content_type or kind,
                 "message_id": message_id,

@@ -10,7 +10,6 @@ becomes a JSON object.  pandas and polars frames are turned into Arrow without i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
@@ -18,7 +17,8 @@ from typing import Any, cast
 import orjson
 import pyarrow as pa
 
-from penstock.client.durations import Duration, span
+from penstock.client.durations import Duration
+from penstock.client.durations import span as span_of
 from penstock.errors import InvalidArgument
 from penstock.wire.flight.fields import nearest
 from penstock.wire.flight.schemas import PUBLISH
@@ -63,15 +63,16 @@ def _textless(value: object) -> bool:
     return kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
 
 
-def moment(value: datetime | int | None, after: Duration | None, what: str) -> int | None:
-    """Microseconds since the epoch of a time (datetime or microseconds), or of so long from now."""
-    if value is not None and after is not None:
-        raise InvalidArgument(f"{what}: give either a time or how long from now")
-    if after is not None:
-        return time.time_ns() // 1000 + span(after, what)
-    if isinstance(value, datetime):
-        return round(value.timestamp() * 1_000_000)
-    return value
+def when(time: str, at: datetime | int | None, span: str, after: Duration | None) -> dict[str, int | None]:
+    """The columns of a time (datetime, or microseconds since the epoch) and of a duration, of which one may be given.
+
+    A duration is sent as it is, so that it counts from when the server takes the message, by the server's clock.
+    """
+    if at is not None and after is not None:
+        raise InvalidArgument(f"{time} and {span}: give either a time or how long from now")
+    if isinstance(at, datetime):
+        at = round(at.timestamp() * 1_000_000)
+    return {time: at, span: None if after is None else span_of(after, span)}
 
 
 def headers_of(headers: Mapping[str, object] | None) -> list[tuple[str, str]] | None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from penstock.client.durations import Duration, span
 from penstock.client.link import rebuilt
 from penstock.client.messages import Message, Receipt
-from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, body_of, headers_of, moment, one_row
+from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, body_of, headers_of, one_row, when
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.schemas import PUBLISH
@@ -65,15 +65,15 @@ class Transaction:
         correlation_id: str | None = None,
         reply_to: str | None = None,
     ) -> None:
-        """Publish a message with the commit.  The arguments are those of `Client.publish`; times count from now."""
+        """Publish a message with the commit, from which durations count.  Arguments as those of `Client.publish`."""
         self._check()
         data, kind = body_of(body)
         columns: dict[str, object] = {
             "body": data,
             "topic": topic,
             "priority": priority,
-            "not_before": moment(not_before, delay, "delay"),
-            "expires_at": moment(expires_at, expiration, "expiration"),
+            **when("not_before", not_before, "delay", delay),
+            **when("expires_at", expires_at, "expiration", expiration),
             "headers": headers_of(headers),
             "content_type": content_type or kind,
             "message_id": message_id,

@@ -6,10 +6,13 @@ from datetime import UTC, datetime
 
 import pika
 import pika.exceptions
+import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.errors import InvalidArgument
 from penstock.testing import Broker
+from penstock.testing.clock import FakeClock
 from scenario import amqp, bodies, broker_of, get
 
 YEAR = 365.25 * 86_400
@@ -101,16 +104,49 @@ def test_delayed_messages_are_counted_apart_and_hold_nobody_up() -> None:
 def test_by_sdk_flight_column_and_header_alike() -> None:
     with Broker({"queue": [{"name": "q"}]}) as broker, penstock.connect(broker.flight_url) as client:
         client.publish("q", b"by duration", delay="10s")
-        import pyarrow as pa
-
         due = datetime.fromtimestamp(broker.now() + 10, UTC)
         table = pa.table({"body": [b"by column"], "not_before": pa.array([due], pa.timestamp("us", tz="UTC"))})
         client.publish_table("q", table)
         assert client.queue("q")["delayed"] == 2
-        broker.advance(9)
+        broker.advance(9.999)
         assert client.queue("q")["ready"] == 0
-        broker.advance(3)  # the client's clock says when its ten seconds are over
+        broker.advance(0.001)
         assert client.queue("q")["ready"] == 2
+
+
+@pytest.mark.parametrize("wall", [1_000_000_000_000_000, 4_000_000_000_000_000])
+def test_durations_count_by_the_clock_of_the_server_however_wrong_that_of_the_client_is(wall: int) -> None:
+    with (
+        Broker({"queue": [{"name": "q"}]}, clock=FakeClock(wall)) as broker,
+        penstock.connect(broker.flight_url) as client,
+    ):
+        assert client.publish("q", b"waits", delay="10s", expiration="20s").outcome == "stored"
+        with client.transaction() as transaction:
+            transaction.publish("q", b"in a transaction", delay="10s")
+            transaction.publish("q", b"at once", expiration="5s")
+        both = pa.table({"body": [b"waits in a table", b"now"], "delay": [10_000_000, None]})
+        client.publish_table("q", both)
+        assert (client.queue("q")["delayed"], client.queue("q")["ready"]) == (3, 2)
+        broker.advance(5)
+        assert client.queue("q")["ready"] == 1  # one is over
+        broker.advance(4.999_999)
+        assert client.queue("q")["ready"] == 1
+        broker.advance(0.000_001)
+        assert client.queue("q")["ready"] == 4
+        broker.advance(10)
+        assert (client.queue("q")["delayed"], client.queue("q")["ready"]) == (0, 3)
+
+
+def test_a_row_has_a_time_or_a_duration() -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker, penstock.connect(broker.flight_url) as client:
+        with pytest.raises(InvalidArgument, match="delay and not_before|not_before and delay"):
+            client.publish("q", b"x", delay=1, not_before=5)
+        at = pa.array([None, 5], pa.timestamp("us", tz="UTC"))
+        with pytest.raises(InvalidArgument, match="row 1 has both not_before and delay"):
+            client.publish_table("q", pa.table({"body": [b"1", b"2"], "not_before": at, "delay": [5, 5]}))
+        with pytest.raises(InvalidArgument, match="expiration is -1 us"):
+            client.publish_table("q", pa.table({"body": [b"1"], "expiration": [-1]}))
+        assert client.queue("q")["ready"] == client.queue("q")["delayed"] == 0
 
 
 def test_an_expiry_before_the_time_is_the_end_of_it() -> None:

@@ -72,6 +72,16 @@ def test_times_are_microseconds_and_nulls_are_zero() -> None:
     assert got.expires_at is None
 
 
+def test_durations_count_from_when_it_is_taken_row_by_row() -> None:
+    stamps = pa.array([7, None, None], pa.timestamp("us", tz="UTC"))
+    got = upload(
+        {"body": [b"1", b"2", b"3"], "not_before": stamps, "delay": [None, 5, None], "expiration": [None, 0, 9]}
+    )
+    assert (got.starts(100), got.ends(100)) == ([7, 105, 0], [0, 100, 109])
+    assert got.starts(200) == [7, 205, 0]
+    assert upload({"body": [b"1"]}).starts(100) is None
+
+
 @pytest.mark.parametrize("name", ["not_before", "expires_at"])
 @pytest.mark.parametrize("micros", [-1, LATEST + 1, 2**62])
 def test_a_time_that_is_no_date_is_refused(name: str, micros: int) -> None:

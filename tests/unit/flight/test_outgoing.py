@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client.admin import _plain  # pyright: ignore[reportPrivateUsage]
 from penstock.client.durations import span
-from penstock.client.outgoing import BATCH_ROWS, batches_of, body_of, headers_of, moment, one_row
+from penstock.client.outgoing import BATCH_ROWS, batches_of, body_of, headers_of, one_row, when
 from penstock.client.urls import Address, parse_url
 from penstock.errors import InvalidArgument
 
@@ -56,7 +56,7 @@ def test_what_is_no_duration_is_named(value: object, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         span(value, "delay")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidArgument, match=said):
-        moment(None, value, "delay")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        when("not_before", None, "delay", value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def test_a_setting_that_json_cannot_hold_is_named() -> None:
@@ -130,12 +130,13 @@ def test_a_misspelt_column_is_named() -> None:
 
 
 def test_times_are_given_once() -> None:
-    assert moment(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), None, "delay") == 1_000_000
-    assert moment(None, None, "delay") is None
-    later = moment(None, timedelta(hours=1), "delay")
-    assert later is not None
+    told = when("not_before", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "delay", None)
+    assert told == {"not_before": 1_000_000, "delay": None}
+    assert when("not_before", None, "delay", None) == {"not_before": None, "delay": None}
+    later = when("expires_at", None, "expiration", timedelta(hours=1))
+    assert later == {"expires_at": None, "expiration": 3_600_000_000}  # the server counts from when it takes it
     with pytest.raises(InvalidArgument, match="either"):
-        moment(5, "1s", "delay")
+        when("not_before", 5, "delay", "1s")
 
 
 def test_a_row_has_only_the_columns_it_needs() -> None:

@@ -59,12 +59,13 @@ def to_publishes(engine: Engine, upload: Upload, vhost: str, exchange: str) -> P
     topics: Topic | list[Topic]
     found = [engine.core.topic(vhost, exchange, name) for name in upload.names]
     topics = found[0] if upload.name_of is None else [found[place] for place in upload.name_of]
+    time = engine.clock.wall()
     return Publishes(
         topics,
         upload.properties,
         upload.bodies,
-        not_before=upload.not_before,
-        expires_at=upload.expires_at,
+        not_before=upload.starts(time),
+        expires_at=upload.ends(time),
         size=upload.size,
     )
 
@@ -219,8 +220,9 @@ def part_of(upload: Upload, low: int, high: int) -> Upload:
     heads = properties if isinstance(properties, bytes) else properties[low:high]
     size = sum(map(len, bodies)) + (len(heads) * len(bodies) if isinstance(heads, bytes) else sum(map(len, heads)))
     return Upload(
-        bodies, heads, upload.names, some(upload.name_of), some(upload.not_before), some(upload.expires_at), size
-    )
+        bodies, heads, upload.names, some(upload.name_of), some(upload.not_before), some(upload.expires_at),
+        some(upload.delay), some(upload.expiration), size,
+    )  # fmt: skip
 
 
 def together(receipts: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -28,7 +28,10 @@ from penstock.wire.flight.schemas import PUBLISH, Bounds, check_bodies, checked
 
 @dataclass(slots=True)
 class Upload:
-    """One batch of messages as its publisher gave it.  Times are microseconds, 0 is none."""
+    """One batch of messages as its publisher gave it.
+
+    Times are microseconds since the epoch, 0 is none; durations are microseconds from when it is taken, -1 is none.
+    """
 
     bodies: Bodies
     properties: bytes | list[bytes]
@@ -36,10 +39,29 @@ class Upload:
     name_of: list[int] | None  # place of each row's topic in `names`; None: all rows have the first
     not_before: list[int] | None
     expires_at: list[int] | None
+    delay: list[int] | None  # instead of not_before
+    expiration: list[int] | None  # instead of expires_at
     size: int  # bytes of bodies and properties
 
     def __len__(self) -> int:
         return len(self.bodies)
+
+    def starts(self, time: int) -> list[int] | None:
+        """From when on each row may be delivered, taken at `time`; None: all at once."""
+        return _counted_from(time, self.not_before, self.delay)
+
+    def ends(self, time: int) -> list[int] | None:
+        """When each row expires, taken at `time`; None: none does."""
+        return _counted_from(time, self.expires_at, self.expiration)
+
+
+def _counted_from(time: int, at: list[int] | None, after: list[int] | None) -> list[int] | None:
+    """Times, of which some are given as durations from `time`."""
+    if after is None:
+        return at
+    if at is None:
+        return [time + span if span >= 0 else 0 for span in after]
+    return [time + span if span >= 0 else when for when, span in zip(at, after, strict=True)]
 
 
 def read_upload(batch: pa.RecordBatch, topic: str | None, bounds: Bounds, what: str) -> Upload:
@@ -55,6 +77,8 @@ def read_upload(batch: pa.RecordBatch, topic: str | None, bounds: Bounds, what: 
     names, name_of = _topics(columns.get("topic"), topic, rows, what)
     heads = len(properties) * rows if isinstance(properties, bytes) else sum(map(len, properties))
     size = data_bytes(bodies)
+    _one_of("not_before", "delay", columns, what)
+    _one_of("expires_at", "expiration", columns, what)
     return Upload(
         from_column(bodies, size),
         properties,
@@ -62,6 +86,8 @@ def read_upload(batch: pa.RecordBatch, topic: str | None, bounds: Bounds, what: 
         name_of,
         _times("not_before", columns, what),
         _times("expires_at", columns, what),
+        _spans("delay", columns, what),
+        _spans("expiration", columns, what),
         heads + size,
     )
 
@@ -101,6 +127,31 @@ def _times(name: str, columns: Mapping[str, pa.Array[Any]], what: str) -> list[i
         if not 0 <= end <= LATEST:
             raise InvalidArgument(f"{what}: {name} is {end} us since 1970, which is not in the years 1970 to 9999")
     return cast("list[int]", numbers.to_pylist())
+
+
+LONGEST = 1_000 * 366 * 86_400 * 1_000_000
+"""The longest duration in microseconds: it ends before `LATEST`."""
+
+
+def _spans(name: str, columns: Mapping[str, pa.Array[Any]], what: str) -> list[int] | None:
+    column = columns.get(name)
+    if column is None or column.null_count == len(column):
+        return None
+    ends = compute.min_max(column).as_py()
+    for end in (ends["min"], ends["max"]):
+        if not 0 <= end <= LONGEST:
+            raise InvalidArgument(f"{what}: {name} is {end} us, which is not between 0 and 1,000 years")
+    return cast("list[int]", column.fill_null(-1).to_pylist())
+
+
+def _one_of(time: str, span: str, columns: Mapping[str, pa.Array[Any]], what: str) -> None:
+    """InvalidArgument for a row that has both."""
+    at, after = columns.get(time), columns.get(span)
+    if at is None or after is None:
+        return
+    both = compute.and_(compute.is_valid(at), compute.is_valid(after))
+    if (row := cast("int", compute.index(both, True).as_py())) >= 0:
+        raise InvalidArgument(f"{what}: row {row} has both {time} and {span}: give one of them")
 
 
 FEW = 64

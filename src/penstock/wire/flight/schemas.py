@@ -39,11 +39,17 @@ PUBLISH = pa.schema(
         pa.field("priority", pa.int16()),
         pa.field("not_before", TIMESTAMP),
         pa.field("expires_at", TIMESTAMP),
+        pa.field("delay", pa.int64()),  # microseconds
+        pa.field("expiration", pa.int64()),  # microseconds
         pa.field("headers", HEADERS),
         *(pa.field(name, pa.string()) for name in TEXT_COLUMNS),
     )
 )
-"""Columns of a publish; `body` must be there, the others may be missing or null."""
+"""Columns of a publish; `body` must be there, the others may be missing or null.
+
+`delay` stands for `not_before` and `expiration` for `expires_at`, counted from the moment at which the server takes the
+message: nothing then depends on the publisher's clock.
+"""
 
 DELIVERY = pa.schema(
     _fields(
@@ -115,6 +121,7 @@ _ALTERNATES: Mapping[str, tuple[pa.DataType, ...]] = {
     "attempt": _INTS,
     "verb": _STRINGS,
     "delay": (pa.int64(), pa.int32()),
+    "expiration": (pa.int64(), pa.int32()),
     "reason": _STRINGS,
     "queue": _STRINGS,
     **dict.fromkeys(TEXT_COLUMNS, _STRINGS),

@@ -81,8 +81,7 @@ def alike(upload: Upload) -> bool:
     return (
         upload.name_of is None
         and isinstance(upload.properties, bytes)
-        and upload.not_before is None
-        and upload.expires_at is None
+        and not any((upload.not_before, upload.expires_at, upload.delay, upload.expiration))
     )
 
 
