@@ -92,11 +92,7 @@ class FloorOfYesterday(House):
 
 
 class HoldsAskedBefore(House):
-    """Compaction asks about holds when the new file is whole, and not again when the list of segments changes.
-
-    Some hundred chains, which showed it once, do so no more, and it is not known why.
-    To be looked into: `python -m sim.interleave --plant HoldsAskedBefore`.
-    """
+    """Compaction asks about holds when the new file is whole, and not again when the list of segments changes."""
 
     def spoil(self) -> None:
         compaction = self.keeper.compaction
@@ -136,8 +132,6 @@ class RewritingNotSynced(House):
 
 
 PLANTED: tuple[type[House], ...] = (
-    BaseNotDurable, CheckpointAhead, NoSync, FolderForgotten, HoldsIgnored, FloorOfYesterday, RewritingNotSynced,
+    BaseNotDurable, CheckpointAhead, NoSync, FolderForgotten, HoldsIgnored, FloorOfYesterday, HoldsAskedBefore,
+    RewritingNotSynced,
 )  # fmt: skip
-
-UNFOUND: tuple[type[House], ...] = (HoldsAskedBefore,)
-"""For `--plant` alone."""

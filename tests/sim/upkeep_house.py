@@ -145,7 +145,10 @@ class House:
 
         async def rewritten(order: Order, size: int) -> Made:
             orders[order.first] = order
-            return await rewrite(order, size)
+            made = await rewrite(order, size)
+            if self.chance.random() < 0.5:  # somebody begins to read while the new file is about to take its place
+                self._soon(self.chance.choice((0, 1, 2)))
+            return made
 
         def swapped(made: Made) -> Swap:
             order, exchange = orders[made.first], swap(made)
