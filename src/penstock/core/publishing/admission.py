@@ -2,7 +2,8 @@
 
 A row that some queue refuses is refused to its publisher, once, whoever else takes it: the others keep their copy.  The
 batch is cut where a refusal depends on what is dispatched meanwhile; a queue that is full or has room for all, and a
-queue whose dispatch can be reckoned, cuts nothing.  It knows neither a route nor a record.
+queue whose dispatch can be reckoned, cuts nothing.  It is also cut behind a refused row whose dead letter may come to a
+queue of this batch.  It knows neither a route nor a record.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.core.publishing.traits import Refusal
 from penstock.core.queue.limits import refusing
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 
 Store: TypeAlias = "Callable[[Publishes, int, Mapping[int, frozenset[str]]], Published]"
@@ -29,12 +31,19 @@ Dying: TypeAlias = "tuple[Queue, Publishes, Sequence[int]]"
 """A queue that refused rows of a batch, and wants them to be dead letters."""
 
 
+@dataclass(slots=True)
+class Funeral:
+    """What becomes of refused rows that are to be dead letters."""
+
+    bury: Callable[[list[Dying]], None]  # called behind each part that has some
+    comes_back: Callable[[Sequence[Queue]], bool]  # whether letters of these may come to a queue of this batch
+
+
 class Admission:
     """Cuts batches for queues that refuse."""
 
     def __init__(self, outbox: Outbox[Effect]) -> None:
         self._outbox = outbox
-        self.dying: list[Dying] = []  # refused rows that become dead letters; the publisher sees to them
 
     def publish(
         self,
@@ -44,14 +53,20 @@ class Admission:
         takers: Sequence[tuple[Queue, Sequence[int]]],
         banned: Mapping[int, frozenset[str]] | None,
         store: Store,
+        funeral: Funeral | None = None,
     ) -> Published:
-        """Publish a batch whose rows these rejecting queues would take, ascending."""
+        """Publish a batch whose rows these rejecting queues would take, ascending.
+
+        funeral: needed if any of them makes dead letters of what it refuses.
+        """
         for queue, rows in takers:
             refusing.settled(queue, now, self._outbox, len(rows))
         size = len(batch.bodies)
         start, parts = skip, list[tuple[Sequence[int], Published]]()
         while start < size:
             stop, refused = self._judge(now, batch, takers, start)
+            if funeral is not None:
+                stop, refused = _up_to_letter(stop, refused, funeral)
             if start == skip and stop == size and not refused:
                 return store(batch, skip, banned or {})
             rows = range(start, stop)
@@ -59,6 +74,7 @@ class Admission:
             bans = {row - start: names for row, names in (banned or {}).items() if row in rows}
             reasons = dict[int, Refusal]()
             silent = set[int]()
+            dying = list[Dying]()
             for queue, some in refused:
                 assert queue.limits is not None
                 if queue.limits.silent:
@@ -68,11 +84,13 @@ class Admission:
                     why = refusing.refusal(queue, queue.limits, len(some))
                     reasons.update((row, why) for row in some if row not in reasons)
                 if queue.limits.letters:
-                    self.dying.append((queue, batch, some))
+                    dying.append((queue, batch, some))
                 for row in some:
                     bans[row - start] = bans.get(row - start, frozenset()) | {queue.name}
             published = store(batch if whole else batch.select(rows), 0, bans)
             parts.append((rows, _with(published, start, reasons, silent)))
+            if dying and funeral is not None:
+                funeral.bury(dying)
             start = stop
         return _joined(parts, skip, self._outbox.last_lsn)
 
@@ -92,6 +110,18 @@ class Admission:
                     stop = min(stop, unknown)
         out = [(queue, rows[: bisect_left(rows, stop)]) for queue, rows in told]
         return stop, [(queue, rows) for queue, rows in out if len(rows)]
+
+
+def _up_to_letter(
+    stop: int, refused: list[tuple[Queue, Sequence[int]]], funeral: Funeral
+) -> tuple[int, list[tuple[Queue, Sequence[int]]]]:
+    """The same, but not beyond a row whose dead letter comes before the next row in some queue."""
+    dying = [(queue, rows[0]) for queue, rows in refused if queue.limits is not None and queue.limits.letters]
+    if not dying or not funeral.comes_back([queue for queue, _ in dying]):
+        return stop, refused
+    stop = min(row for _, row in dying) + 1
+    some = [(queue, rows[: bisect_left(rows, stop)]) for queue, rows in refused]
+    return stop, [(queue, rows) for queue, rows in some if len(rows)]
 
 
 def _with(published: Published, start: int, reasons: Mapping[int, Refusal], silent: set[int]) -> Published:

@@ -99,6 +99,7 @@ class DeadLetters:
         self._origin = origin
         self._instance = instance
         publisher.bury = self.refused
+        publisher.letters_to = self._topics_of_refused
         self.letters = Marks()  # rows that the server wrote as dead letters
         self.without_place = 0  # letters that a target had no room for, each time they were tried
         self.counts = dict[str, int]()  # messages that became a dead letter in this process, by AMQP's reason
@@ -188,6 +189,16 @@ class DeadLetters:
         if new:
             self.counts["maxlen"] = self.counts.get("maxlen", 0) + len(new)
             self._outbox.record(Kind.EXPIRE, queue.name, {"reason": "maxlen", "refused": new}, pack_pairs(queue.id, ()))
+
+    def _topics_of_refused(self, queue: Queue, topics: Sequence[Topic]) -> list[Topic]:
+        """Topics under which dead letters of what a queue refuses, of these topics, are published."""
+        target = queue.settings.letters_to("maxlen")
+        if target is None:
+            return []
+        exchange, key = target
+        keys = {topic.name for topic in topics} if key is None else {key}
+        found = [self._find_topic(queue.vhost, exchange, one) for one in keys]
+        return [topic for topic in found if topic is not None]
 
     def _onward(self, queue: Queue, exchange: str, rows: Rows, order: Sequence[int], why: str) -> list[Prepared]:
         """What was due at an exchange is published there; what ended otherwise is not."""

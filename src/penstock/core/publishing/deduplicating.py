@@ -61,10 +61,13 @@ class Deduplication:
         banned: Bans | None,
         store: Store,
         admitted: bool,
+        *,
+        singly: bool = False,
     ) -> Published:
         """Publish a batch whose rows these queues, which want no duplicates, would take, ascending.
 
         admitted: none of them will refuse a row for a limit.
+        singly: what becomes of a row elsewhere may have let go what one of them has before the next comes.
         """
         by_row: dict[int, list[tuple[Queue, int]]] = {}
         for queue, rows in takers:
@@ -80,7 +83,8 @@ class Deduplication:
         keyed = sorted(by_row)
         parts = list[tuple[Sequence[int], Published]]()
         while start < size:
-            stop, bans = self._part(batch, start, keyed, by_row, sure, dict(takers))
+            most = start + 1 if singly else size
+            stop, bans = self._part(batch, start, most, keyed, by_row, sure, dict(takers))
             rows = range(start, stop)
             some = batch if not start and stop == size else batch.select(rows)
             if some is not batch:
@@ -103,17 +107,18 @@ class Deduplication:
         self,
         batch: Publishes,
         start: int,
+        most: int,
         keyed: Sequence[int],
         by_row: Mapping[int, Sequence[tuple[Queue, int]]],
         sure: Mapping[Queue, tuple[bool, bool]],
         takes: Mapping[Queue, Sequence[int]],
     ) -> tuple[int, dict[int, list[Queue]]]:
-        """Up to where it is known which rows from `start` on are duplicates where, and these."""
-        time, size = self._outbox.time, len(batch.bodies)
+        """Up to where, `most` at most, it is known which rows from `start` on are duplicates where, and these."""
+        time = self._outbox.time
         fresh = set[tuple[Queue, int]]()
         out: dict[Queue, int] = {}  # rows that a queue does not take
         bans: dict[int, list[Queue]] = {}
-        stop = size if size_of(batch.bodies) < GROUP_BYTES_MAX // 2 else min(size, start + 1)
+        stop = most if size_of(batch.bodies) < GROUP_BYTES_MAX // 2 else min(most, start + 1)
         for row in keyed[bisect_left(keyed, start) : bisect_left(keyed, stop)]:
             kept_out = list[Queue]()
             for queue, key in by_row[row]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.admission import Admission
+from penstock.core.publishing.admission import Admission, Dying, Funeral
 from penstock.core.publishing.arrivals import Arrivals
 from penstock.core.publishing.deduplicating import Deduplication
 from penstock.core.publishing.judging import Question
@@ -57,6 +57,15 @@ def deduplicates(queue: Queue) -> bool:
     return queue.dedup is not None
 
 
+def _buries(queue: Queue) -> bool:
+    """Whether what it refuses becomes a dead letter."""
+    return queue.limits is not None and queue.limits.letters
+
+
+def _any(_queue: Queue) -> bool:
+    return True
+
+
 QUIET_BYTES = 8_192
 """A batch of no more bytes than this is evaluated as it is published: it cannot take long."""
 
@@ -79,6 +88,7 @@ class Publisher:
         self._burying = False
         self._mourning: list[tuple[Queue, Publishes, Sequence[int], bool]] = []  # refused; the server's own rows or not
         self.bury: Callable[[Now, Queue, Publishes, Sequence[int], bool], None] | None = None  # makes dead letters
+        self.letters_to: Callable[[Queue, Sequence[Topic]], list[Topic]] | None = None  # where they go
         self._arrivals = Arrivals(outbox, interning, touched, sizes, self.traits)
         self._storing = Storing(router, interning, outbox, self._rows, self._arrivals, self.traits, self._numbered)
         self.put_into = self._storing.put_into
@@ -171,7 +181,9 @@ class Publisher:
         if not takers:
             return store(batch, skip, banned or {})
         fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
-        return self._deduplication.publish(now, batch, skip, takers, banned, store, admitted)
+        burying = self._takers(batch, skip, False, carbon, banned, _buries) if self._router.rejecting else ()
+        singly = bool(burying) and self._comes_back([queue for queue, _ in burying], batch, skip, False, carbon, banned)
+        return self._deduplication.publish(now, batch, skip, takers, banned, store, admitted, singly=singly)
 
     def wanted(self, topic: Topic) -> bool:
         """Whether some queue takes messages of this topic, or could by their headers, or the topic keeps them."""
@@ -227,13 +239,13 @@ class Publisher:
             return store(batch, skip, banned or {})
         if not trusted:
             fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
-        if not any(queue.limits is not None and queue.limits.letters for queue, _ in takers):
+        if not any(_buries(queue) for queue, _ in takers):
             return self._admission.publish(now, batch, skip, takers, banned, store)
-        self._outbox.begin()
-        published = self._admission.publish(now, batch, skip, takers, banned, store)
-        self._mourning += [(*one, trusted) for one in self._admission.dying]
-        self._admission.dying.clear()
-        if not self._burying:  # what a dead letter's own target refuses comes after it, not within
+
+        def bury(dying: list[Dying]) -> None:
+            self._mourning += [(*one, trusted) for one in dying]
+            if self._burying:  # what a dead letter's own target refuses comes after it, not within
+                return
             self._burying = True
             try:
                 while self._mourning:
@@ -241,8 +253,39 @@ class Publisher:
                     self.bury(now, *self._mourning.pop(0))
             finally:
                 self._burying = False
+
+        def comes_back(dying: Sequence[Queue]) -> bool:
+            return self._comes_back(dying, batch, skip, trusted, carbon, banned)
+
+        self._outbox.begin()
+        published = self._admission.publish(now, batch, skip, takers, banned, store, Funeral(bury, comes_back))
         self._outbox.end()
         return published
+
+    def _comes_back(
+        self,
+        dying: Sequence[Queue],
+        batch: Publishes,
+        skip: int,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+    ) -> bool:
+        """Whether dead letters of what these queues refuse of a batch may come to a queue that takes some of it."""
+        if any(one.keys for one in set(self._storing.traits_of(batch))):
+            return True  # dead letters have these keys, too
+        here = {queue for queue, _ in self._takers(batch, skip, trusted, carbon, banned, _any)}
+        topics = batch.topics if isinstance(batch.topics, list) else [batch.topics]
+        assert self.letters_to is not None
+        left, seen = list(dying), set(dying)
+        while left:
+            for plan in map(self._rows.plan, self.letters_to(left.pop(), topics)):
+                if plan.by_headers or any(queue in here for queue in plan.queues):
+                    return True
+                further = [queue for queue in plan.queues if queue not in seen and _buries(queue)]
+                seen.update(further)
+                left += further
+        return False
 
     def _takers(
         self,
