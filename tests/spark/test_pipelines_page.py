@@ -14,6 +14,7 @@ import pytest
 from penstock.cli.tree import whole
 from penstock.config.load import load_text
 from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.figures import Figures
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where
@@ -44,8 +45,9 @@ def bodies(lab: Lab, topic: str) -> list[Any]:
 def test_the_examples_run(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    [code] = blocks("python")
-    (tmp_path / "busy.py").write_text(code)
+    for code in blocks("python"):
+        name, _, _ = code.removeprefix("# ").partition("\n")
+        (tmp_path / name).write_text(code)
     (tmp_path / "planes.csv").write_text("tailnum,manufacturer,seats\nN1,BOEING,178\n")
     settings = load_text("\n".join(blocks("toml")))
     for queue in settings.queue:
@@ -90,7 +92,21 @@ def test_the_examples_run(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [row["origin"] for row in bodies(lab, "busy-departures")] == ["ewr", "jfk", "jfk"]
     nightly: Any = pyarrow.dataset.dataset("out/nightly", format="parquet").to_table()
     assert sorted((row["origin"], row["n"]) for row in nightly.to_pylist()) == [("EWR", 1), ("JFK", 2), ("LGA", 1)]
-    sys.modules.pop("busy", None)
+
+    # What Python remembers is there after a restart, and told.
+    assert bodies(lab, "gaps-between-departures") == [{"tailnum": "N1", "at": "2013-01-01T10:05:00Z", "hours": 0.0}]
+    lab.client.publish("departures", {"id": 7, "tailnum": "N1", "origin": "EWR", "at": "2013-01-01T13:35:00Z"})
+    [remembering] = [Definition.of(one.model_dump(mode="json", by_alias=True)) for one in settings.pipeline
+                     if one.name == "gaps"]  # fmt: skip
+    query = Pipeline(remembering, place).start(lab.spark, once=True)
+    query.awaitTermination()
+    assert {"tailnum": "N1", "at": "2013-01-01T13:35:00Z", "hours": 3.5} in bodies(lab, "gaps-between-departures")
+    figures = Figures(remembering)
+    assert figures.note(query, 0.0, 0.0)
+    assert figures.state_rows == 2
+    assert figures.state_bytes > 0
+    for name in ("busy", "gaps"):
+        sys.modules.pop(name, None)
 
 
 def test_the_commands_are_there() -> None:

@@ -97,9 +97,7 @@ def test_stateful_python_goes_on_but_not_with_other_code(
     module = tmp_path / "penstock_counter_x.py"
     module.write_text(COUNTER.format(times=1))
     lab.declare("flights", "out")
-    counting = pipeline(
-        tmp_path / "spark", lab.house.url, python="penstock_counter_x:count", output_mode="update", name="counting"
-    )
+    counting = pipeline(tmp_path / "spark", lab.house.url, python="penstock_counter_x:count", name="counting")
     for number in range(2):
         lab.client.publish("flights", {"id": number, "carrier": "UA"})
         query = counting.start(lab.spark, once=True)
@@ -114,3 +112,42 @@ def test_stateful_python_goes_on_but_not_with_other_code(
     module.write_text(COUNTER.format(times=1))
     counting.start(lab.spark, once=True).awaitTermination()
     sys.modules.pop("penstock_counter_x", None)
+
+
+PROCESSOR = """
+from pyspark.sql.streaming import StatefulProcessor
+
+
+class Seen(StatefulProcessor):
+    def init(self, handle):
+        self.seen = handle.getValueState("seen", "n BIGINT")
+
+    def handleInputRows(self, key, rows, timers):
+        return iter(())
+
+    def close(self):
+        pass
+
+
+def seen(flights):
+    return flights.groupBy("carrier").transformWithState(Seen(), "carrier STRING", "Append", "None")
+"""
+
+
+def test_python_that_remembers_is_kept_in_rocksdb_alone(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "penstock_seen_x.py").write_text(PROCESSOR)
+    given = {"name": "seen", "python": "penstock_seen_x:seen"}
+    told = check(spark, pipeline(tmp_path / "spark", **given))
+    assert (told["verdict"], told["mode"], told["remembers"]) == ("good", "append", True)
+    told = check(spark, pipeline(tmp_path / "spark", **given, state="memory"))
+    assert (told["verdict"], told["why"]) == (
+        "wrong",
+        "transformWithState keeps its state in RocksDB alone: leave out state = 'memory'",
+    )
+    monkeypatch.setattr("penstock.spark.pipelines.pipeline.find_spec", lambda name: None)
+    told = check(spark, pipeline(tmp_path / "spark", **given))
+    assert told["why"] == "transformWithState needs protobuf: pip install protobuf"
+    sys.modules.pop("penstock_seen_x", None)

@@ -240,7 +240,10 @@ class Pipeline(Section):
     backfill: Backfill | None = Field(
         default=None, description="The first run begins in the past of its one topic, in large batches."
     )
-    state: Literal["memory", "rocksdb"] = Field(default="memory", description="Where the query keeps its state.")
+    state: Literal["memory", "rocksdb"] | None = Field(
+        default=None,
+        description="Where the query keeps its state.  Default: rocksdb for transformWithState, else memory.",
+    )
     master: Name | None = Field(default=None, description="Where it runs.  Default: that of [spark].")
     memory: Size | None = Field(default=None, ge=256 * MIB, description="Heap of its driver.  Default: [spark]'s.")
     conf: Conf = Field(default_factory=dict[str, str], description="Settings of Spark for this pipeline.")

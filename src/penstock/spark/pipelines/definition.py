@@ -12,7 +12,12 @@ from penstock.records.dataclass import dataclass
 ONLY = "input"
 """The name of the input of a pipeline that has one and does not name it."""
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+STORES = {
+    "memory": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+"""What Spark calls the places that keep state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +155,8 @@ class Definition:
         streams = [name for name, one in source.items() if one.get("queue") or one.get("topic")]
         expect = {streams[0]: given.get("expect")} if streams else {}
         conf = dict(cast("Mapping[str, str]", given.get("conf") or {}))
-        if given.get("state") == "rocksdb":
-            conf.setdefault("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        if (store := given.get("state")) is not None:
+            conf.setdefault(PROVIDER, STORES[store])
         return cls(
             given["name"],
             tuple(Input.of(name, one, expect.get(name)) for name, one in source.items()),

@@ -8,8 +8,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines import code
 from penstock.spark.pipelines.backfill import handover
 from penstock.spark.pipelines.checks import refuse_twice
-from penstock.spark.pipelines.definition import ONLY, Definition, with_vhost
+from penstock.spark.pipelines.definition import ONLY, PROVIDER, STORES, Definition, with_vhost
 from penstock.spark.pipelines.inputs import Inputs
 from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Committed, Outputs
@@ -30,7 +32,11 @@ from penstock.spark.remote import Where, remote
 
 logger = logging.getLogger("penstock.pipelines")
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PROCESSOR = "TransformWithState"
+"""How the steps of `transformWithState` are called in a plan."""
+
+_UPDATES = re.compile(r"~FlatMapGroupsInPandasWithState .*, Update, ")
+"""The step of an `applyInPandasWithState` that says `update`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,8 @@ class Pipeline:
                 "would ever come"
             )
         mode = definition.output_mode or default_mode(plan, definition)
+        if PROCESSOR in plan:
+            keep_in_rocksdb(session, definition)
         refuse_unsupported(spark, analyzed, mode, definition.name)
         outputs = self.outputs_class(
             self.where,
@@ -251,13 +259,28 @@ def _names(definition: Definition) -> str:
 def default_mode(plan: str, definition: Definition) -> str:
     """For an aggregate without a watermark `complete`, or `update` where all it has are views; else `append`.
 
-    With a watermark and views alone `update` too: a view shows a window while it grows.
+    With a watermark and views alone `update` too: a view shows a window while it grows.  A function with state of its
+    own has said which.
     """
+    if _UPDATES.search(plan):
+        return "update"
     if "~Aggregate [" not in plan and "~Distinct" not in plan:
         return "append"
     if all(to.view for to in definition.to):
         return "update"
     return "append" if "EventTimeWatermark" in plan else "complete" if "~Aggregate [" in plan else "update"
+
+
+def keep_in_rocksdb(session: Any, definition: Definition) -> None:
+    """The one place where Spark keeps the state of `transformWithState`.  SettingsError where it cannot."""
+    name = definition.name
+    if definition.conf.get(PROVIDER, STORES["rocksdb"]) != STORES["rocksdb"]:
+        raise SettingsError(
+            f"pipeline {name}: transformWithState keeps its state in RocksDB alone: leave out state = 'memory'"
+        )
+    if find_spec("google") is None or find_spec("google.protobuf") is None:
+        raise SettingsError(f"pipeline {name}: transformWithState needs protobuf: pip install protobuf")
+    session.conf.set(PROVIDER, STORES["rocksdb"])
 
 
 def refuse_unsupported(spark: Any, analyzed: Any, mode: str, pipeline: str) -> None:
