@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
+from penstock.expr import Value
 from penstock.expr.meter import LOOP_BODY
 from penstock.expr.together import FilterSet
 from penstock.server.bulk.process import Bulk
@@ -113,3 +114,30 @@ def test_a_delta_is_judged_off_the_loop_as_what_it_makes_of_a_large_record(
         found = [orjson.loads(body) for body in bodies_of(client, "shut", 4)]
         assert [(one["id"], one.get("n")) for one in found] == [(1, None), (2, None), (3, None), (1, 1)]
     assert [size for size in on_loop if size > LOOP_BODY] == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"last_value_key": "/kind"}, {"dedup_key": "/kind", "dedup_window": "1h"}, {"group_key": "/kind"}],
+    ids=["last_value_key", "dedup_key", "group_key"],
+)
+def test_keys_of_large_bodies_and_of_many_are_worked_out_off_the_loop(
+    house: FlightHouse, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> None:
+    on_loop = list[list[int]]()
+    values = Value.values
+
+    def watched(self: Value, bodies: Any, *rest: Any, **more: Any) -> Any:
+        if threading.current_thread().name == "penstock-test-loop":
+            on_loop.append(list(map(len, bodies)))
+        return values(self, bodies, *rest, **more)
+
+    with penstock.connect(house.url) as client:
+        client.declare("q", **settings)
+        monkeypatch.setattr(Value, "values", watched)
+        client.publish_table("q", table(b'{"kind":"a"}', LARGE, OTHER))
+        client.publish_table("q", table(*(b'{"kind":%d}' % number for number in range(10_000))))
+        told = house.run(lambda: house.engine.core.queue("/", "q").ready)
+    assert told == 10_000 + (3 if "group_key" in settings else 2)
+    most = 10_000 if "group_key" in settings else 5_000  # what is done with a key of a group is less
+    assert all(max(sizes) <= LOOP_BODY and len(sizes) <= most for sizes in on_loop)

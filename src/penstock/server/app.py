@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Rows
     from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.filters.judging import Ask
+    from penstock.server.filters.evaluating import Ask
     from penstock.server.flight.door import FlightDoor, FlightLimits
     from penstock.server.http.door import HttpDoor
     from penstock.server.upkeep.pacing import Pace

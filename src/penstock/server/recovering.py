@@ -29,7 +29,8 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
-from penstock.server.filters.judging import Ask, Off, breathe, look
+from penstock.server.filters.evaluating import Ask, breathe
+from penstock.server.filters.judging import Off, look
 
 if TYPE_CHECKING:
     from penstock.expr.scan import Scan as Scanner

@@ -9,12 +9,16 @@ import orjson
 import pytest
 
 from penstock import expr
+from penstock.core.publishing.judging import Made
+from penstock.core.queue.keys import key_of
+from penstock.core.queue.priority.ranks import rank_of
 from penstock.errors import Unavailable
 from penstock.log.disk import OsDisk
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY, Properties, encode
 from penstock.server.bulk.process import Bulk
-from penstock.server.filters.judging import CHILD_BODY, judge_there, look
+from penstock.server.filters.evaluating import CHILD_BODY, made_of, make_there
+from penstock.server.filters.judging import judge_there, look
 
 FILTERS = [expr.compile_filter(text) for text in ("/kind = 'a'", "/n > 1 AND /@headers/x = 1", "BOOKMARK() IS NULL")]
 TOPIC = Topic("/", "ex", "t")
@@ -64,5 +68,35 @@ def test_the_child_judges_as_the_server_does(tmp_path: Path) -> None:
         found = look(FILTERS, bodies, headers, [TOPIC] * 3, lsns=[7, 8, 9], times=[1, 2, 3], ask=bulk.call)
         assert found == look(FILTERS, bodies, headers, [TOPIC] * 3, lsns=[7, 8, 9], times=[1, 2, 3])
         assert bulk.requests == 3
+    finally:
+        bulk.close()
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"), [("rank", [rank_of(7), rank_of(None)]), ("key", [key_of(7), 0]), ("text", ["7", None])]
+)
+def test_what_is_made_of_large_bodies_is_the_same_in_the_child(made: Made, wanted: list[object]) -> None:
+    asked: list[str] = []
+
+    def ask(job: str, values: dict[str, Any]) -> dict[str, Any]:
+        asked.append(job)
+        given = {**values, "body": memoryview(values["body"]), "properties": memoryview(values["properties"])}
+        return make_there(OsDisk(Path()), **given)
+
+    value = expr.compile_value("/n")
+    bodies = [body("a", 7, CHILD_BODY), orjson.dumps({"pad": "x" * CHILD_BODY}), body("a", 7), b"{}"]
+    assert made_of(value, made, bodies, EMPTY, TOPIC, ask=ask) == wanted * 2
+    assert made_of(value, made, bodies, EMPTY, TOPIC) == wanted * 2
+    assert asked == ["make", "make"]
+
+
+def test_text_that_is_no_utf8_comes_back_from_the_child(tmp_path: Path) -> None:
+    bulk = Bulk(tmp_path)
+    header = encode(Properties(headers={"k": b"\xff\xfe"}))
+    value = expr.compile_value("COALESCE(/missing, /@headers/k)")
+    large = [orjson.dumps({"pad": "x" * CHILD_BODY})]
+    try:
+        assert made_of(value, "text", large, header, TOPIC, ask=bulk.call) == ["\udcff\udcfe"]
+        assert bulk.requests == 1
     finally:
         bulk.close()

@@ -31,17 +31,21 @@ Store: TypeAlias = "Callable[[Publishes, int, Bans], Published]"
 
 def dedup_keys(settings: QueueSettings, batch: Publishes, rows: Sequence[int], memo: TraitsMemo) -> list[int]:
     """The key of each of these rows in a queue: its header's, else what the queue's expression gives; 0: none."""
-    if settings.dedup_key is None:
-        keys = [0] * len(rows)
-    else:
-        keys = last_keys_of(settings.dedup_key, batch, rows)
+    expression, keys = settings.dedup_key, [0] * len(rows)
     if settings.dedup_window:
         if isinstance(batch.properties, bytes):
-            own = memo[batch.properties].dedup
-            return [own] * len(rows) if own else keys
-        for place, row in enumerate(rows):
-            if own := memo[batch.properties[row]].dedup:
-                keys[place] = own
+            if own := memo[batch.properties].dedup:
+                return [own] * len(rows)
+        else:
+            properties = batch.properties
+            keys = [memo[properties[row]].dedup for row in rows]
+    if expression is None or all(keys):
+        return keys
+    if not any(keys):
+        return last_keys_of(expression, batch, rows)
+    left = [place for place, own in enumerate(keys) if not own]
+    for place, key in zip(left, last_keys_of(expression, batch, [rows[place] for place in left]), strict=True):
+        keys[place] = key
     return keys
 
 
@@ -70,10 +74,18 @@ class Deduplication:
         singly: what becomes of a row elsewhere may have let go what one of them has before the next comes.
         """
         by_row: dict[int, list[tuple[Queue, int]]] = {}
+        told = list[list[int]]()
         for queue, rows in takers:
             if queue.is_due(now):
                 queue.tick(now, self._outbox)
-            for row, key in zip(rows, dedup_keys(queue.settings, batch, rows, self._memo), strict=True):
+            told.append(dedup_keys(queue.settings, batch, rows, self._memo))
+        if not singly and size_of(batch.bodies) < GROUP_BYTES_MAX // 2 and all(map(_new, takers, told)):
+            self._outbox.begin()
+            published = store(batch, skip, banned or {})
+            self._outbox.end()
+            return published
+        for (queue, rows), keys in zip(takers, told, strict=True):
+            for row, key in zip(rows, keys, strict=True):
                 if key:
                     by_row.setdefault(row, []).append((queue, key))
         if not by_row:
@@ -139,6 +151,13 @@ class Deduplication:
                 bans[row] = kept_out
                 out.update((queue, out.get(queue, 0) + 1) for queue in kept_out)
         return stop, bans
+
+
+def _new(taker: tuple[Queue, Sequence[int]], keys: Sequence[int]) -> bool:
+    """Whether the queue knows none of these keys, and none comes twice: then there is nothing to look at row by row."""
+    some = [key for key in keys if key] if 0 in keys else keys
+    dedup = taker[0].dedup
+    return len(set(some)) == len(some) and dedup is not None and not dedup.knows(some)
 
 
 def _entered(rows: Sequence[int], start: int, stop: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from typing import Literal, TypeAlias
 
 from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value
@@ -24,12 +25,18 @@ LOOP_US = 20_000
 """Longer than this the filters of one batch may not hold the loop."""
 
 
+Made: TypeAlias = Literal["rank", "key", "text"]
+"""What is made of an expression's value: a priority's rank, a key of 64 bits, a key as text."""
+
+
 @dataclass(slots=True, eq=False)
 class Question:
-    """A filter, or a priority expression, that has to be evaluated off the loop for some rows of a batch."""
+    """A filter, or an expression of priorities or keys, that has to be evaluated off the loop for rows of a batch."""
 
     filter: Filter | Value
     rows: list[int]
+    made: Made | None = None  # of an expression: what is made of its value
+    name: str = ""  # under what the answers stand on the batch; the text of a filter
 
 
 @dataclass(slots=True)
@@ -50,6 +57,22 @@ class Asking:
             asked = [row for row in rows if row not in known]
             if asked:
                 self.questions.setdefault(one.text, Question(one, [])).rows.extend(asked)
+
+
+def costly(batch: Publishes, name: str, value: Value, rows: Sequence[int], us: float) -> list[int]:
+    """Rows whose values are not known by this name: all of them where that would hold the loop up, else none.
+
+    us    what one row takes, in microseconds
+    """
+    if not value.needs_body:
+        return []
+    known = {} if batch.judged is None else batch.judged.get(name, {})
+    left = [row for row in rows if row not in known] if known else list(rows)
+    bodies = batch.bodies
+    sizes = [len(bodies[row]) for row in left]
+    if sizes and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(sizes) * us > LOOP_US):
+        return left
+    return []
 
 
 def answers_of(batch: Publishes, one: Filter) -> dict[int, int]:

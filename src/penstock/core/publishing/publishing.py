@@ -342,7 +342,8 @@ class Publisher:
         Parameters as in `publish`.  When nothing has to, the work that was done is kept on the batch.
         """
         batch.routed = None
-        if not (self._router.filtering or self._router.rating) or size_of(batch.bodies) <= QUIET_BYTES:
+        router = self._router
+        if not (router.filtering or router.rating or router.keying) or size_of(batch.bodies) <= QUIET_BYTES:
             return []
         return self._rows.unjudged(batch, skip, trusted, carbon, banned)
 

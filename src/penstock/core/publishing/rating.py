@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.core.publishing.evaluating import evaluated
-from penstock.core.publishing.judging import LOOP_US, Question
+from penstock.core.publishing.judging import Question, costly
 from penstock.core.queue.priority.levels import Levels, compile_ranking
 from penstock.core.queue.priority.ranks import rank_of
-from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes
 
@@ -26,17 +25,14 @@ def unrated(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) 
 
     expressions    each with the rows that its queue may take
     """
-    out = dict[str, Question]()
+    out = list[Question]()
     for text, rows in expressions:
         value = compile_ranking(text)
-        if isinstance(value, Levels) or not value.needs_body or not value.needs.isdisjoint(("lsn", "time")):
+        if isinstance(value, Levels) or not value.needs.isdisjoint(("lsn", "time")):
             continue  # nothing to read, or something that nobody knows before the rows are written
-        known = {} if batch.judged is None else batch.judged.get(answer_name(text), {})
-        bodies = batch.bodies
-        sizes = [len(bodies[row]) for row in rows if row not in known]
-        if sizes and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(sizes) * EVALUATION_US > LOOP_US):
-            out.setdefault(text, Question(value, [])).rows.extend(row for row in rows if row not in known)
-    return list(out.values())
+        if left := costly(batch, answer_name(text), value, rows, EVALUATION_US):
+            out.append(Question(value, left, "rank", answer_name(text)))
+    return out
 
 
 def ranks_of(expression: str, batch: Publishes, rows: Sequence[int], chunk: Chunk, time: int) -> list[int]:

@@ -6,10 +6,11 @@ It knows which queues want a row, and neither an LSN nor what a queue does with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 from penstock.core.publishing.judging import Asking, Question, takers
+from penstock.core.publishing.last_keys import unkeyed
 from penstock.core.publishing.rating import unrated
 from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
@@ -50,6 +51,16 @@ class Routed:
                 self.takers[queue] = rows.copy()
             else:
                 taken += rows
+
+
+def key_texts(queue: Queue, trusted: bool) -> set[str]:
+    """Expressions of keys that a queue evaluates of each row as it enters; trusted: of the server's own rows."""
+    out = set[str]()
+    if queue.last_values is not None and queue.settings.last_value_key is not None:
+        out.add(queue.settings.last_value_key)
+    if queue.dedup is not None and not trusted and queue.settings.dedup_key is not None:
+        out.add(queue.settings.dedup_key)
+    return out
 
 
 class RowRouter:
@@ -102,20 +113,42 @@ class RowRouter:
         self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None
     ) -> list[Question]:
         """What has to be evaluated before the batch can be published; if nothing, where its rows go is kept on it."""
-        return self._unrated(batch, skip) + self._unfiltered(batch, skip, trusted, carbon, banned)
+        return self._unvalued(batch, skip, trusted, carbon) + self._unfiltered(batch, skip, trusted, carbon, banned)
 
-    def _unrated(self, batch: Publishes, skip: int) -> list[Question]:
-        """Priorities that have to be worked out off the loop."""
-        if not self._router.rating:
+    def _unvalued(self, batch: Publishes, skip: int, trusted: bool, carbon: bool) -> list[Question]:
+        """Priorities and keys that have to be worked out off the loop."""
+        if not (self._router.rating or self._router.keying):
             return []
-        asked = list[tuple[str, Sequence[int]]]()
-        whole = range(skip, len(batch.bodies))
-        for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
-            texts = {one.settings.rank_text for one in self.plan(topic).queues}
-            for text in [text for text in texts if text is not None]:
-                rows = [row for row in whole if batch.topics[row] is topic] if isinstance(batch.topics, list) else whole
-                asked.append((text, rows))
-        return unrated(batch, asked) if asked else []
+        ranks, keys = dict[str, list[int]](), dict[str, list[int]]()
+        for plan, rows in self._plans_of(batch, skip, carbon):
+            for text in {one.settings.rank_text for one in plan.queues} - {None}:
+                assert text is not None
+                ranks.setdefault(text, []).extend(rows)
+            for text in {text for queue in plan.queues for text in key_texts(queue, trusted)}:
+                keys.setdefault(text, []).extend(rows)
+        return unrated(batch, ranks.items()) + unkeyed(batch, keys.items())
+
+    def _plans_of(self, batch: Publishes, skip: int, carbon: bool) -> Iterator[tuple[Plan, list[int]]]:
+        """The plans of a batch, whatever their filters say, and the rows of each."""
+        groups: dict[Topic, list[int]] = {}
+        if isinstance(batch.topics, Topic):
+            groups[batch.topics] = list(range(skip, len(batch.bodies)))
+        else:
+            for row in range(skip, len(batch.bodies)):
+                groups.setdefault(batch.topics[row], []).append(row)
+        properties = batch.properties
+        kinds = {properties} if isinstance(properties, bytes) else set(properties)
+        carbon = carbon and any(self._traits[data].keys for data in kinds)
+        for topic, rows in groups.items():
+            plan = self.plan(topic)
+            if not (plan.by_headers or carbon):
+                yield plan, rows
+                continue
+            alike: dict[bytes, list[int]] = {}
+            for row in rows:
+                alike.setdefault(batch.properties_of(row), []).append(row)
+            for data, same in alike.items():
+                yield self._special_plan(topic, data, carbon), same
 
     def _unfiltered(
         self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None

@@ -57,6 +57,23 @@ class Storing:
         numbered: bool,
         admitted: bool,
     ) -> Published:
+        """Parameters as of `Publisher.publish`."""
+        published = self._stored(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+        batch.judged = None  # nobody asks again, and the batch may be kept for its bodies
+        return published
+
+    def _stored(
+        self,
+        now: Now,
+        batch: Publishes,
+        skip: int,
+        persistent: bool | None,
+        trusted: bool,
+        carbon: bool,
+        banned: Banned | None,
+        numbered: bool,
+        admitted: bool,
+    ) -> Published:
         size = len(batch.bodies)
         topics, properties = batch.topics, batch.properties
         if skip == 0 and not banned and isinstance(topics, Topic) and isinstance(properties, bytes):
@@ -230,6 +247,7 @@ class Storing:
                 chunk = as_chunk(array("q", [first + row for row in taken]))
             arriving.append((queue, chunk, taken))
         self._arrivals.arrive(now, stored, arriving, barriers)
+        stored.judged = None
         if grouped:
             self._outbox.end()
         return Published(first, first + len(rows) - 1, *outcome, stored=len(rows))

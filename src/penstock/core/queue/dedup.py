@@ -32,6 +32,9 @@ YOUNG = 1024
 BLOCK = 65_536
 """Keys in a block at most."""
 
+MANY = 32
+"""So many keys are looked for in a block at once, fewer one by one."""
+
 DEAD_MOST = 65_536
 """More keys of messages than this, and more than twice as many as messages, are looked through for those gone."""
 
@@ -70,6 +73,20 @@ class Keys:
             if at < len(keys) and keys[at] == key:
                 return values[at]
         return 0
+
+    def has_any(self, keys: Sequence[int]) -> bool:
+        """Whether one of these keys has a value."""
+        if not self._young.keys().isdisjoint(keys):
+            return True
+        if len(keys) < MANY:
+            return any(self.get(key) for key in keys)
+        wanted = np.sort(np.array(keys, dtype=np.int64))
+        for block, _ in self._blocks:
+            here = ints(block)
+            at = np.minimum(np.searchsorted(here, wanted), len(here) - 1)
+            if (here[at] == wanted).any():
+                return True
+        return False
 
     def put(self, pairs: Iterable[tuple[int, int]]) -> bool:
         """More keys; whether the dict became a block, which is the time to leave some out."""
@@ -216,6 +233,10 @@ class Dedup:
     def nbytes(self) -> int:
         """Bytes of memory, about."""
         return sum(keys.nbytes for keys in (self.window, self.living) if keys is not None)
+
+    def knows(self, keys: Sequence[int]) -> bool:
+        """Whether there is any word of one of these keys, also of one taken too long ago, or whose message is gone."""
+        return any(table.has_any(keys) for table in (self.window, self.living) if table is not None)
 
     def in_window(self, key: int, time: int, settings: QueueSettings) -> bool:
         """Whether the queue took it of late."""

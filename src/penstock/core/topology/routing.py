@@ -184,6 +184,7 @@ class Router:
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
         self.rating: set[int] = set()  # ids of queues with priorities
+        self.keying: set[int] = set()  # ids of queues that give each message a key as it enters
         self.deduping: set[int] = set()  # ids of queues that want no duplicates
         self.limited: set[int] = set()  # ids of queues in which something may give way to newcomers
         self.dropping: set[int] = set()  # of those the ids of queues that tell nobody
@@ -225,6 +226,8 @@ class Router:
             self._barriers[queue.id] = compile_filter(settings.barrier_expression)
         if settings.rank_text is not None:
             self.rating.add(queue.id)
+        if queue.last_values is not None or (queue.dedup is not None and settings.dedup_key is not None):
+            self.keying.add(queue.id)
 
     def remove(self, queue: Queue) -> None:
         """A queue is gone, or its settings are about to change."""
@@ -233,6 +236,7 @@ class Router:
         self._filters.pop(queue.id, None)
         self._barriers.pop(queue.id, None)
         self.rating.discard(queue.id)
+        self.keying.discard(queue.id)
         self.deduping.discard(queue.id)
         self.limited.discard(queue.id)
         self.rejecting.discard(queue.id)

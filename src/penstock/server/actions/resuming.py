@@ -26,7 +26,7 @@ from penstock.records.entries import Topic
 from penstock.records.kinds import Kind
 from penstock.server.actions.events import Chosen, Event
 from penstock.server.actions.removals import plain, removal_rules
-from penstock.server.filters.judging import breathe
+from penstock.server.filters.evaluating import breathe
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -76,6 +76,7 @@ JOBS: dict[str, Job] = {
     "archive_merge": on_disk("penstock.server.bulk.archiving:merge"),
     "archive_check": on_log("penstock.server.bulk.archiving:check"),
     "judge": on_disk("penstock.server.filters.judging:judge_there"),
+    "make": on_disk("penstock.server.filters.evaluating:make_there"),
     "ping": on_disk("penstock.server.bulk.jobs:ping"),
 }
 

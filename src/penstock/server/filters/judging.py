@@ -8,18 +8,16 @@ the thread does it after all, for the answer must not depend on that.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast
 
 from penstock.core.effects import Judge
-from penstock.core.publishing.rating import answer_name
-from penstock.core.queue.priority.ranks import rank_of
 from penstock.errors import PenstockError
 from penstock.expr import FilterSet, Matcher, Value, compile_filter
 from penstock.records.bodies import listed
 from penstock.records.entries import Publishes, Topic
+from penstock.server.filters.evaluating import CHILD_BODY, SLICE_BYTES, SLICE_ROWS, Ask, breathe, made_of
 
 if TYPE_CHECKING:
     from penstock.core.publishing.judging import Question
@@ -31,19 +29,6 @@ logger = logging.getLogger("penstock.judging")
 T = TypeVar("T")
 Answer: TypeAlias = "list[bool] | list[int]"
 
-CHILD_BODY = 1 << 20
-"""Bytes of a body beyond which another process parses it: 1 MiB of JSON takes 4 ms."""
-
-SLICE_ROWS = 500
-SLICE_BYTES = 256 * 1024
-"""What is evaluated between two breaths: about half a millisecond."""
-
-BREATH_S = 50e-6
-"""How long a breath is: any real sleep hands the interpreter over, and a longer one would only delay the answer."""
-
-Ask = Callable[[str, dict[str, object]], dict[str, Any]]
-"""`Bulk.call`: the result of a job of the bulk child."""
-
 
 class Off(Protocol):
     """Runs work off the loop, then `done` with its result on the loop.  What work raises stops the server."""
@@ -51,11 +36,6 @@ class Off(Protocol):
     def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None:
         """Start it."""
         ...
-
-
-def breathe() -> None:
-    """Let another thread have the interpreter: any real sleep hands it over."""
-    time.sleep(BREATH_S)
 
 
 class Judges:
@@ -130,14 +110,12 @@ def note(batch: Publishes, questions: Sequence[Question], answers: Sequence[Sequ
     """Put answers on a batch."""
     judged = batch.judged = {} if batch.judged is None else batch.judged
     for question, passed in zip(questions, answers, strict=True):
-        if isinstance(question.filter, Value):
-            judged.setdefault(answer_name(question.filter.text), {}).update(zip(question.rows, passed, strict=True))
-        else:
-            judged.setdefault(question.filter.text, {}).update(zip(question.rows, passed, strict=True))
+        name = question.name or question.filter.text
+        judged.setdefault(name, {}).update(zip(question.rows, passed, strict=True))
 
 
 def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | None) -> list[list[Answer]]:
-    """For each batch and question one answer a row, of a priority expression the rank.  Any thread."""
+    """For each batch and question one answer a row, of an expression a number.  Any thread."""
     out: list[list[Answer]] = []
     for batch, questions in asked:
         bodies = listed(batch.bodies)
@@ -148,7 +126,12 @@ def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | N
 def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> Answer:
     rows, properties = question.rows, batch.properties
     if isinstance(question.filter, Value):
-        return _rated(batch, bodies, question.filter, rows)
+        assert question.made is not None
+        return made_of(
+            question.filter, question.made, [bodies[row] for row in rows],
+            properties if isinstance(properties, bytes) else [properties[row] for row in rows],
+            [batch.topics[row] for row in rows] if isinstance(batch.topics, list) else batch.topics, ask=ask,
+        )  # fmt: skip
     hits = look(
         [question.filter],
         [bodies[row] for row in rows],
@@ -160,33 +143,6 @@ def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: 
     for hit in hits:
         passed[hit] = True
     return passed
-
-
-def _rated(batch: Publishes, bodies: Sequence[bytes], value: Value, rows: Sequence[int]) -> list[int]:
-    """The rank of each row, a slice between two breaths."""
-    properties, topics = batch.properties, batch.topics
-    out = list[int]()
-    for some in slices(rows, [len(bodies[row]) for row in rows]):
-        found = value.values(
-            [bodies[row] for row in some],
-            properties if isinstance(properties, bytes) else [properties[row] for row in some],
-            [topics[row] for row in some] if isinstance(topics, list) else topics,
-        )
-        out += map(rank_of, found)
-        breathe()
-    return out
-
-
-def slices(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Rows in pieces that are evaluated between two breaths."""
-    start, n = 0, len(rows)
-    while start < n:
-        size, stop = sizes[start], start + 1
-        while stop < n and stop - start < SLICE_ROWS and size + sizes[stop] <= SLICE_BYTES:
-            size += sizes[stop]
-            stop += 1
-        yield rows[start:stop]
-        start = stop
 
 
 def look(

@@ -10,12 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Key
-from penstock.core.queue.shares.keys import key_text
 from penstock.core.queue.shares.staging import Told
 from penstock.expr import Value
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
-from penstock.server.filters.judging import Off, breathe, slices
+from penstock.server.filters.evaluating import Ask, made_of
+from penstock.server.filters.judging import Off
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
@@ -40,30 +40,19 @@ class Keyings:
         chunk = effect.chunk
         if rows.lsns and rows.lsns[-1] < chunk[-1]:  # a read brings no more than it may
             chunk = chunk[: sum(lsn <= rows.lsns[-1] for lsn in chunk)]
-        work = partial(keys_of, effect.values, chunk, rows)
+        work = partial(keys_of, effect.values, chunk, rows, self.engine.judges.ask)
         if self.off is None:
             tell(work())
         else:
             self.off(work, tell)
 
 
-def keys_of(values: tuple[Value, ...], chunk: Chunk, rows: Rows) -> list[Told]:
+def keys_of(values: tuple[Value, ...], chunk: Chunk, rows: Rows, ask: Ask | None = None) -> list[Told]:
     """The keys of each message of a chunk; those without a row have none.  Any thread."""
-    found = dict[int, Told]()
-    for part in slices(range(len(rows.lsns)), list(map(len, rows.bodies))):
-        some = slice(part[0], part[-1] + 1)
-        columns = [
-            map(
-                key_text,
-                value.values(
-                    rows.bodies[some], rows.properties[some], rows.topics[some],
-                    lsns=rows.lsns[some], times=rows.times[some],
-                ),
-            )
-            for value in values
-        ]  # fmt: skip
-        found.update(zip(rows.lsns[some], zip(*columns, strict=True), strict=True))
-        if some.stop < len(rows.lsns):
-            breathe()
+    columns = [
+        made_of(value, "text", rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask)
+        for value in values
+    ]
+    found = dict(zip(rows.lsns, zip(*columns, strict=True), strict=True))
     nothing = (None,) * len(values)
     return [found.get(lsn, nothing) for lsn in chunk]

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Rate
 from penstock.core.queue.priority.levels import Levels, Ranking
-from penstock.core.queue.priority.ranks import LOWEST, rank_of
+from penstock.core.queue.priority.ranks import LOWEST
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
-from penstock.server.filters.judging import Off, breathe, slices
+from penstock.server.filters.evaluating import Ask, made_of
+from penstock.server.filters.judging import Off
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
@@ -39,25 +40,19 @@ class Rates:
         chunk = effect.chunk
         if rows.lsns and rows.lsns[-1] < chunk[-1]:  # a read brings no more than it may
             chunk = chunk[: sum(lsn <= rows.lsns[-1] for lsn in chunk)]
-        work = partial(ranks_of, effect.value, chunk, rows)
+        work = partial(ranks_of, effect.value, chunk, rows, self.engine.judges.ask)
         if self.off is None:
             tell(work())
         else:
             self.off(work, tell)
 
 
-def ranks_of(value: Ranking, chunk: Chunk, rows: Rows) -> list[int]:
+def ranks_of(value: Ranking, chunk: Chunk, rows: Rows, ask: Ask | None = None) -> list[int]:
     """The rank of each message of a chunk; those without a row have the lowest.  Any thread."""
     found = dict.fromkeys(chunk, LOWEST)
     if isinstance(value, Levels):
         found.update(zip(rows.lsns, value.ranks(rows.properties, len(rows), rows.times), strict=True))
         return [found[lsn] for lsn in chunk]
-    for part in slices(range(len(rows.lsns)), list(map(len, rows.bodies))):
-        some = slice(part[0], part[-1] + 1)
-        values = value.values(
-            rows.bodies[some], rows.properties[some], rows.topics[some], lsns=rows.lsns[some], times=rows.times[some]
-        )
-        found.update(zip(rows.lsns[some], map(rank_of, values), strict=True))
-        if some.stop < len(rows.lsns):
-            breathe()
+    ranks = made_of(value, "rank", rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask)
+    found.update(zip(rows.lsns, ranks, strict=True))
     return [found[lsn] for lsn in chunk]

@@ -29,7 +29,8 @@ from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
-from penstock.server.filters.judging import Ask, Off, breathe, look
+from penstock.server.filters.evaluating import Ask, breathe
+from penstock.server.filters.judging import Off, look
 
 if TYPE_CHECKING:
     from penstock.log import Log

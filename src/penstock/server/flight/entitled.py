@@ -19,7 +19,7 @@ from penstock.records.bodies import listed
 from penstock.records.entries import Topic
 from penstock.server.entitlements import Rights, narrowed_text, refused
 from penstock.server.filters.asking import asked_by
-from penstock.server.filters.judging import breathe
+from penstock.server.filters.evaluating import breathe
 from penstock.wire.flight.tickets import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from penstock.core.sow.worked import LARGE
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, PenstockError, Refused
 from penstock.records.bodies import lengths, listed
 from penstock.records.entries import Publishes, Topic
-from penstock.server.filters.judging import breathe
+from penstock.server.filters.evaluating import breathe
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import Answer
 from penstock.wire.flight.codec import Upload, read_upload

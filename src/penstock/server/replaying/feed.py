@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.records.bodies import listed, size_of
 from penstock.records.entries import Publishes
-from penstock.server.filters.judging import Ask
+from penstock.server.filters.evaluating import Ask
 from penstock.server.replaying.page import Page, pages_of
 from penstock.server.replaying.rights import Sieve
 from penstock.server.replaying.topics import Selection, rows_of

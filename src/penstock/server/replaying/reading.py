@@ -23,7 +23,7 @@ from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.records.kinds import Kind
-from penstock.server.filters.judging import Ask, breathe
+from penstock.server.filters.evaluating import Ask, breathe
 from penstock.server.replaying.page import PAGE_BYTES, PAGE_ROWS, ROW_COST, Page, page_of
 from penstock.server.replaying.rights import Sieve
 from penstock.server.replaying.topics import Selection

@@ -30,7 +30,8 @@ from penstock.wire.flight.bookmarks import Recent, parse_span
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
-    from penstock.server.filters.judging import Ask, Off
+    from penstock.server.filters.evaluating import Ask
+    from penstock.server.filters.judging import Off
     from penstock.server.replaying.reading import Found
 
 T = TypeVar("T")

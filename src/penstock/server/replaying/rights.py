@@ -14,7 +14,8 @@ from penstock.expr import Filter, compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.server.entitlements import narrowed
-from penstock.server.filters.judging import Ask, look
+from penstock.server.filters.evaluating import Ask
+from penstock.server.filters.judging import look
 
 if TYPE_CHECKING:
     from penstock.server.entitlements import Rights

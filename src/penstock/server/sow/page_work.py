@@ -16,7 +16,8 @@ from penstock.expr.tree import Scalar
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
-from penstock.server.filters.judging import Ask, look
+from penstock.server.filters.evaluating import Ask
+from penstock.server.filters.judging import look
 from penstock.server.replaying.page import Page
 
 if TYPE_CHECKING:

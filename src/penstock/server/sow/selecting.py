@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 import pyarrow as pa
 
 from penstock.core.sow.select import SelectList
-from penstock.server.filters.judging import breathe, slices
+from penstock.server.filters.evaluating import breathe, slices
 
 Piece: TypeAlias = "tuple[pa.RecordBatch, bytes] | pa.RecordBatch"
 

@@ -22,7 +22,7 @@ from penstock.core.views.view import Changed, Elements, Given, body_of
 from penstock.expr.fields import parsed
 from penstock.log.writer import last_of
 from penstock.memory.reads import READ_BYTES
-from penstock.server.filters.judging import breathe
+from penstock.server.filters.evaluating import breathe
 from penstock.server.views.elements import elements_of, elements_of_rows, given, noted
 
 if TYPE_CHECKING:

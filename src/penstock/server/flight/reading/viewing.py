@@ -20,7 +20,7 @@ from penstock.core.views.view import body_of
 from penstock.errors import AccessRefused, LogBroken
 from penstock.expr.gathering.rows import key_text
 from penstock.history.history import Batches, History
-from penstock.server.filters.judging import breathe
+from penstock.server.filters.evaluating import breathe
 from penstock.server.sow.query import Counts
 from penstock.server.views.adhoc import adhoc_view, gather, gather_bodies
 from penstock.server.views.asking import positions
