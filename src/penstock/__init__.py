@@ -37,9 +37,10 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.client import Bookmarks, Client, Message, aio, connect
-
+    from penstock.worker.app import App
 
 _LAZY = {
+    "App": ("penstock.worker.app", "App"),
     "Bookmarks": ("penstock.client", "Bookmarks"),
     "Client": ("penstock.client", "Client"),
     "Message": ("penstock.client", "Message"),
@@ -50,6 +51,7 @@ _LAZY = {
 
 __all__ = [
     "AccessRefused",
+    "App",
     "Bookmarks",
     "Client",
     "DataFolderInUse",

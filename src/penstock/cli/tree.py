@@ -39,10 +39,11 @@ def whole() -> typer.Typer:
         tools,
         topics,
         waiting,
+        working,
     )
 
     app = _empty()
-    for family in (serving, converting, messages, replaying, topics, querying, tools, backups, policies):
+    for family in (serving, converting, messages, replaying, topics, querying, working, tools, backups, policies):
         family.add_to(app)
     waiting.add_to(queues.app)
     app.add_typer(queues.app, name="queue")

@@ -161,6 +161,15 @@ class Consumer:
         """The queues it consumed from when it began or was replaced; a pattern may match more since."""
         return list(self._told()["queues"])
 
+    @property
+    def lease_period(self) -> float | None:
+        """Seconds after which a lease ends unless it is extended, the shortest of its queues; None: it does not.
+
+        As it was when the subscription began or was replaced.  Waits for the server's word.
+        """
+        micros = cast("int | None", self._told()["lease_period"])
+        return None if micros is None else micros / 1e6
+
     def replace(self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None) -> None:
         """Change the terms in one step; what is not named stays, and so do the leases.
 
@@ -241,7 +250,7 @@ class Consumer:
             self._flush()
             if self._ended is None:
                 with suppress(PenstockError, pa.ArrowException):  # without it they go back, too, and count as delivered
-                    self._give_back()
+                    self.give_back()
             self._flush(ask=True)
             with self._lock:
                 self._writer.done_writing()
@@ -262,8 +271,12 @@ class Consumer:
         if self._failures:
             raise self._failures[0]
 
-    def _give_back(self) -> None:
-        """What came and was not taken.  The server sends no more once it has answered that the backlog is 0."""
+    def give_back(self) -> None:
+        """Give back what came and was not taken, uncounted, and be sent no more; what was taken stays.
+
+        Unavailable when the server does not answer.  In the thread that takes.
+        """
+        # the server sends no more once it has answered that the backlog is 0
         self._replace({"max_backlog": 0}, GIVE_BACK_S)
         items = list[Rows | _End]()
         first = next(self._here, None)

@@ -53,7 +53,13 @@ def terms_of(wish: Subscription) -> dict[str, object]:
     """On which terms a client consumes, as it is told."""
     limit, asked = wish.effective_backlog, wish.max_backlog
     names = sorted(consumer.queue.name for consumer in wish.consumers.values())
-    told: dict[str, object] = {"consumer": wish.tag, "effective_backlog": limit, "queues": names[:NAMES_TOLD]}
+    leases = [consumer.queue.settings.lease_period for consumer in wish.consumers.values()]
+    told: dict[str, object] = {
+        "consumer": wish.tag,
+        "effective_backlog": limit,
+        "queues": names[:NAMES_TOLD],
+        "lease_period": min(filter(None, leases), default=None),  # microseconds, the shortest of them; null: no end
+    }
     if limit is not None and asked is not None and limit < asked:
         told["warning"] = f"max_per_subscription_backlog of a queue limits the backlog of {asked} to {limit}"
     return told

@@ -1,0 +1,130 @@
+"""`worker`: run the functions of a `penstock.App`, in one process or several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.output import Json, counted, note, write_json, write_table
+
+if TYPE_CHECKING:
+    from penstock.worker.app import App
+    from penstock.worker.counts import Counts
+
+STOP_S = 3600.0
+"""A process may take so long to stop: its own grace ends before."""
+
+BEAT_S = 0.2
+"""How often the processes are looked at."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put this command into the tree."""
+    app.command()(worker)
+
+
+def worker(
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as shop.workers:app.")],
+    url: Annotated[
+        str | None,
+        typer.Option("--url", envvar="PENSTOCK_URL", help="The server, instead of the one that the app names."),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=256, help="So many processes, each with all workers of the app.")
+    ] = 1,
+    burst: Annotated[bool, typer.Option("--burst", help="End when no message is ready any more.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Tell of connections too, not of failures alone.")
+    ] = False,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+    json: Json = False,
+) -> None:
+    """Give the messages of queues to the functions of an app.  SIGTERM and Ctrl-C let what runs end.
+
+    Example: penstock worker shop.workers:app --processes 4
+    """
+    if processes > 1:
+        raise typer.Exit(_several(target, url, processes, burst, verbose, json))
+    from penstock.worker.loading import load
+
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    app = load(target, Path.cwd())
+    if with_parent:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    if not json:
+        _tell(app)
+    counts = app.run(url=url, burst=burst)
+    _tell_counts(counts, json)
+
+
+def _end_with_parent() -> None:
+    """The parent holds our standard input open for as long as it lives."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _tell(app: App) -> None:
+    for one in app.workers:
+        note(
+            f"{one.name}: {one.queue}, {one.concurrency} at once" + (f", {one.timeout:g} s each" if one.timeout else "")
+        )
+    note("penstock worker: at work; Ctrl-C lets what runs end")
+
+
+def _tell_counts(counts: Mapping[str, Counts], json: bool) -> None:
+    if json:
+        write_json({name: asdict(one) for name, one in counts.items()})
+        return
+    columns = ("worker", "done", "retried", "rejected", "released", "lost")
+    rows = [(name, *(getattr(one, column) for column in columns[1:])) for name, one in counts.items()]
+    write_table(columns, rows)
+
+
+def _several(target: str, url: str | None, processes: int, burst: bool, verbose: bool, json: bool) -> int:
+    """Processes side by side, each started again when it dies; the worst exit status."""
+    from penstock.cli.supervisor import Child
+
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    command = [sys.executable, "-m", "penstock", "worker", target, "--with-parent"]
+    for given, option in ((burst, "--burst"), (verbose, "--verbose"), (json, "--json")):
+        command += [option] * given
+    if url is not None:
+        command += ["--url", url]
+    children = [Child(f"worker process {number}", note) for number in range(1, processes + 1)]
+    note(f"penstock worker: {counted(processes, 'process').replace('processs', 'processes')} of {target}")
+    worst, ended = 0, set[str]()
+    while not stopping.is_set() and len(ended) < processes:
+        for child in children:
+            status = child.ended()
+            if status is not None:
+                final = (burst and status == 0) or status == 2
+                note(f"penstock: {child.name} ended with {status}" + ("" if final else " and is started again"))
+                if final:
+                    ended.add(child.name)
+                    worst = max(worst, status)
+            if child.name not in ended and child.due():
+                child.start(command)
+        stopping.wait(BEAT_S)
+    threads = [threading.Thread(target=child.stop, args=(STOP_S,)) for child in children]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return worst

@@ -1,0 +1,156 @@
+"""`penstock.App`: functions and the queues they work on, and their common life: start, signals, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, TypeVar
+
+from penstock.client.durations import Duration, span
+from penstock.errors import InvalidArgument
+from penstock.worker.counts import Counts
+from penstock.worker.running import Running
+from penstock.worker.worker import Worker, declare
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Lifespan = Callable[["App"], AbstractAsyncContextManager[object]]
+"""What surrounds the work: opens pools before the first message, closes them after the last."""
+
+
+class App:
+    """Workers of one server.
+
+    url        of the server, penstock://user:password@host:port/vhost; `penstock worker --url` may name another
+    name       of its consumers, for people; by default host and process
+    grace      how long what runs may go on when the app stops; after that it is interrupted and its message given back
+    lifespan   an async context manager, called with the app: entered before the first message, left after the last
+    """
+
+    def __init__(
+        self,
+        url: str = "penstock://localhost",
+        *,
+        name: str = "",
+        grace: Duration = "30s",
+        lifespan: Lifespan | None = None,
+    ) -> None:
+        self.url = url
+        self.name = name
+        self.workers: tuple[Worker, ...] = ()
+        self._grace = span(grace, "grace") / 1e6
+        self._lifespan = lifespan
+        self._running: tuple[Running, ...] = ()
+
+    def worker(
+        self,
+        queue: str,
+        *,
+        concurrency: int = 1,
+        timeout: Duration | None = None,
+        backlog: int | None = None,
+        filter: str | None = None,
+        publish: str | None = None,
+    ) -> Callable[[F], F]:
+        """Give the messages of a queue to the decorated function, which stays as it is and may be called.
+
+        queue        or a pattern of names
+        concurrency  messages that are worked on at once: coroutines on one loop, other functions in threads
+        timeout      how long one message may take; then it is retried with this as its reason.  A coroutine is
+                     cancelled; a thread cannot be, and keeps its place until it ends
+        backlog      messages that are leased at once, by default twice the concurrency
+        filter       an expression: others get what it does not match
+        publish      a topic, or exchange/key: what the function returns is published there in one step with the
+                     acknowledgement, unless it is None
+
+        The function takes the body, the message (annotated `penstock.Message`), or both.  The body's annotation says
+        what it becomes: bytes, str, or any type that pydantic makes of JSON; what does not fit is rejected, for it
+        never will.  A return acknowledges, an exception is a retry with its text as the reason, and a function may
+        settle the message itself.  Raises InvalidArgument for a function that cannot be called so.
+        """
+
+        def decorate(function: F) -> F:
+            worker = declare(
+                function, queue, concurrency=concurrency, backlog=backlog, timeout=timeout, filter=filter,
+                publish=publish,
+            )  # fmt: skip
+            self.workers = (*self.workers, worker)
+            return function
+
+        return decorate
+
+    @property
+    def counts(self) -> Mapping[str, Counts]:
+        """What became of messages since the last start, by function."""
+        return {running.worker.name: running.counts for running in self._running}
+
+    def stop(self) -> None:
+        """Take no more messages.  What runs may end within the grace.  In the loop's thread."""
+        for running in self._running:
+            running.stop()
+
+    async def serve(self, *, url: str | None = None, burst: bool = False) -> Mapping[str, Counts]:
+        """Work until `stop`, or in a burst until no message is ready; what became of the messages.
+
+        While the server is away it is waited for.  Raises what it says no with: NotFound for a queue that is not there,
+        AccessRefused, ExpressionError for a filter; then all workers stop.
+        """
+        if not self.workers:
+            raise InvalidArgument("the app has no workers: decorate a function with @app.worker(QUEUE)")
+        name = self.name or f"{socket.gethostname()}:{os.getpid()}"
+        chance = random.Random()
+        self._running = tuple(
+            Running(worker, url or self.url, name=name, burst=burst, chance=chance) for worker in self.workers
+        )
+        async with AsyncExitStack() as stack:
+            if self._lifespan is not None:
+                await stack.enter_async_context(self._lifespan(self))
+            await self._all_run()
+        return self.counts
+
+    async def _all_run(self) -> None:
+        """Until all have ended; the first failure stops the others and is raised when they have ended."""
+        tasks = [asyncio.create_task(running.run(self._grace)) for running in self._running]
+        try:
+            _done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            self.stop()
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raise
+        for task in tasks:
+            task.result()
+
+    def run(self, *, url: str | None = None, burst: bool = False) -> Mapping[str, Counts]:
+        """`serve` in a loop of its own, in the main thread: SIGTERM and Ctrl-C stop it, a second one at once."""
+        return asyncio.run(self._until_signal(url, burst))
+
+    async def _until_signal(self, url: str | None, burst: bool) -> Mapping[str, Counts]:
+        loop, main = asyncio.get_running_loop(), asyncio.current_task()
+        asked = 0
+
+        def told() -> None:
+            nonlocal asked
+            asked += 1
+            if asked > 1 and main is not None:
+                main.cancel()
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told)
+        try:
+            return await self.serve(url=url, burst=burst)
+        except asyncio.CancelledError:
+            if asked > 1:
+                return self.counts
+            raise
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)

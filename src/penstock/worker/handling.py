@@ -1,0 +1,108 @@
+"""One message and one function: the arguments, the call, and what becomes of the message."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from penstock.client.aio.message import Message as AsyncMessage
+from penstock.client.messages import Message
+from penstock.errors import PenstockError
+from penstock.worker.bodies import InvalidBody
+from penstock.worker.counts import Counts
+from penstock.worker.worker import Worker
+
+logger = logging.getLogger("penstock.worker")
+
+REASON_MOST = 500
+"""Characters of an error that are kept with the message."""
+
+Off = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a piece of work in a thread."""
+
+
+async def handle(worker: Worker, message: Message, counts: Counts, calls: Off, settles: Off) -> None:
+    """Give one message to the function and settle it.
+
+    ack       the function returned; what it returned is published with the ack where the worker says so
+    retry     it raised or took too long; the reason is kept
+    reject    the body is not what it takes
+    release   the worker stops and had to interrupt it
+    What the function settled itself stays as it is.  calls, settles: threads for functions that are no coroutines, and
+    for what waits for the server.  Never raises but CancelledError.
+    """
+    counts.running += 1
+    late: asyncio.Future[Any] | None = None
+    try:
+        verb, details, result, late = await _called(worker, message, calls, settles)
+        if message.outcome is None:
+            await settles(partial(_settle, message, verb, details, worker.publish, result))
+        counts.settled(message.outcome or verb)
+        if late is not None:
+            await asyncio.wait({late})
+    except asyncio.CancelledError:
+        held = message.outcome is None
+        if held:
+            await asyncio.shield(asyncio.ensure_future(settles(partial(release, message))))
+        if late is None:  # else it is counted
+            counts.settled(message.outcome or "release")
+        raise
+    except PenstockError as error:  # of settling: what functions raise is an outcome
+        counts.lost += 1
+        logger.warning("%s: %r could not be settled and will come again: %s", worker.name, message, error)
+    finally:
+        counts.running -= 1
+
+
+async def _called(
+    worker: Worker, message: Message, calls: Off, settles: Off
+) -> tuple[str, str, object, asyncio.Future[Any] | None]:
+    """(verb, reason, result) of the call, and the call itself where it is a thread that did not end in time."""
+    given = AsyncMessage(message, settles) if worker.is_async else message
+    try:
+        arguments = worker.arguments(given)
+    except InvalidBody as error:
+        logger.error("%s: %r: %s", worker.name, message, error)
+        return "reject", str(error), None, None
+    work = worker.function(*arguments) if worker.is_async else calls(partial(worker.function, *arguments))
+    call = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({call}, timeout=worker.timeout)
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    if not done:
+        told = f"took longer than {worker.timeout:g} s"
+        logger.error("%s: %r %s%s", worker.name, message, told, "" if worker.is_async else " and cannot be stopped")
+        if worker.is_async:
+            call.cancel()
+        return "retry", told, None, call
+    try:
+        return "ack", "", call.result(), None
+    except asyncio.CancelledError:
+        return "release", "", None, None  # the function cancelled itself
+    except Exception as error:
+        logger.exception("%s: %r failed, attempt %d", worker.name, message, message.attempt)
+        return "retry", f"{type(error).__name__}: {error}", None, None
+
+
+def _settle(message: Message, verb: str, reason: str, topic: str | None, result: object) -> None:
+    if verb == "ack":
+        message.ack(publish=[(topic, result)] if topic is not None and result is not None else ())
+    elif verb == "retry":
+        message.retry(error=reason[:REASON_MOST])
+    elif verb == "release":
+        message.release()
+    else:
+        message.reject(reason=reason[:REASON_MOST])
+
+
+def release(message: Message) -> None:
+    """Give a message back, uncounted; one that the server has taken back is no matter."""
+    try:
+        message.release()
+    except PenstockError as error:
+        logger.debug("%r is not released, for the server has taken it back: %s", message, error)

@@ -1,0 +1,201 @@
+"""One worker at work: connect, take messages, hand them to the function, connect again when the server was away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from penstock.client import Client, connect
+from penstock.client.consumer import Consumer
+from penstock.client.messages import Message
+from penstock.errors import PenstockError
+from penstock.worker.counts import Counts
+from penstock.worker.handling import handle, release
+from penstock.worker.held import Held
+from penstock.worker.worker import Worker
+
+logger = logging.getLogger("penstock.worker")
+
+TAKE_S = 0.2
+"""How long one look for messages waits: a stop is noticed so late, since nothing can wake what waits for the server."""
+
+AT_ONCE = 1000
+"""Messages that one look brings."""
+
+PAUSE_S = (0.1, 5.0)
+"""Before the next try to connect: at first, and at most."""
+
+
+class Running:
+    """A worker between its start and its end.  All methods but `_take` belong to the loop."""
+
+    def __init__(self, worker: Worker, url: str, *, name: str, burst: bool, chance: random.Random) -> None:
+        """name: of the consumer, for people.  burst: end when nothing is ready any more."""
+        self.worker = worker
+        self.counts = Counts()
+        self._url, self._name, self._burst, self._chance = url, name, burst, chance
+        self._stop = asyncio.Event()
+        self._room = asyncio.Semaphore(worker.concurrency)
+        self._tasks = set[asyncio.Task[None]]()
+        self._calls = ThreadPoolExecutor(worker.concurrency, thread_name_prefix=f"penstock-{worker.name}")
+        self._settles = ThreadPoolExecutor(4, thread_name_prefix="penstock-worker")
+
+    def stop(self) -> None:
+        """Take no more.  What runs goes on."""
+        self._stop.set()
+
+    async def run(self, grace: float) -> None:
+        """Until stopped, or in a burst until nothing is ready.
+
+        grace: seconds for what runs when it ends; after that coroutines are cancelled and their messages released.
+        Raises what the server says no with; when it is away, this waits for it.
+        """
+        pause = PAUSE_S[0]
+        try:
+            while not self._stop.is_set():
+                connections = self.counts.connections
+                try:
+                    await self._connected(grace)
+                except PenstockError as error:
+                    if not error.retry:
+                        raise
+                    if self.counts.connections > connections:
+                        pause = PAUSE_S[0]
+                    logger.warning("%s: %s; next try in about %.1f s", self.worker.name, error, pause)
+                    await self._rest(pause * (0.5 + self._chance.random()))
+                    pause = min(pause * 2, PAUSE_S[1])
+        finally:
+            await self._end(grace)
+            self._calls.shutdown(wait=False)
+            self._settles.shutdown(wait=False)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _connected(self, grace: float) -> None:
+        """One connection, until it breaks or the worker stops."""
+        client = await self._off(lambda: connect(self._url))
+        try:
+            await self._consuming(client, grace)
+        finally:
+            await self._off(client.close)
+
+    async def _consuming(self, client: Client, grace: float) -> None:
+        worker = self.worker
+        consumer = await self._off(
+            lambda: client.consume(worker.queue, backlog=worker.backlog, filter=worker.filter, name=self._name)
+        )
+        lease = await self._off(lambda: consumer.lease_period)
+        self.counts.connections += 1
+        logger.info("%s: takes from %s, %d at once", worker.name, worker.queue, worker.concurrency)
+        held, inbox, over = Held(lease), asyncio.Queue[list[Message] | None](), asyncio.Event()
+        keeper = asyncio.create_task(held.keep(self._off))
+        taking = asyncio.create_task(self._take_all(client, consumer, inbox, over))
+        try:
+            while (some := await inbox.get()) is not None:
+                for message in some:
+                    held.add(message)
+                for message in some:
+                    if not taking.done() or self._stop.is_set():  # else the server has taken them back
+                        await self._begin(message, held)
+            await taking  # raises what ended it
+            await self._end(grace)  # they are settled before the consumer closes
+        finally:
+            over.set()
+            await asyncio.wait({taking})
+            keeper.cancel()
+            await self._off(consumer.close)
+
+    async def _begin(self, message: Message, held: Held) -> None:
+        """Let one message be worked on as soon as there is room; give it back when the worker stops before."""
+        if not await self._has_room():
+            held.forget(message)
+            await self._off(partial(release, message))
+            self.counts.settled("release")
+            return
+        task = asyncio.create_task(handle(self.worker, message, self.counts, self._called, self._off))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._ended(done, message, held))
+
+    async def _has_room(self) -> bool:
+        """Wait for room; False when the worker stops first."""
+        if self._room.locked() and not self._stop.is_set():
+            room, stop = asyncio.ensure_future(self._room.acquire()), asyncio.ensure_future(self._stop.wait())
+            await asyncio.wait({room, stop}, return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+            if not room.cancel():
+                if not self._stop.is_set():
+                    return True
+                self._room.release()
+        elif not self._stop.is_set():
+            return await self._room.acquire()
+        return False
+
+    def _ended(self, task: asyncio.Task[None], message: Message, held: Held) -> None:
+        self._tasks.discard(task)
+        held.forget(message)
+        self._room.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s: a bug of Penstock's own", self.worker.name, exc_info=error)
+
+    async def _take_all(
+        self, client: Client, consumer: Consumer, inbox: asyncio.Queue[list[Message] | None], over: asyncio.Event
+    ) -> None:
+        """Fill the inbox until the worker stops or it is over with this consumer; None is the end of it."""
+        try:
+            while not self._stop.is_set() and not over.is_set():
+                some = await self._off(lambda: _take(consumer))
+                if some:
+                    inbox.put_nowait(some)
+                elif self._idle(inbox) and await self._off(partial(_empty, client, consumer)):
+                    self._stop.set()
+            if self._stop.is_set():
+                await self._off(consumer.give_back)  # others may have them while we end what runs
+        finally:
+            inbox.put_nowait(None)
+
+    def _idle(self, inbox: asyncio.Queue[list[Message] | None]) -> bool:
+        """Whether it may be time to look for the end of a burst."""
+        return self._burst and not self._tasks and inbox.empty()
+
+    async def _end(self, grace: float) -> None:
+        """Wait for what runs; cancel it when its time is over."""
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=grace)
+        for task in late:
+            task.cancel()
+        if late:
+            logger.warning("%s: %d interrupted: they did not end within %g s", self.worker.name, len(late), grace)
+            await asyncio.wait(late, timeout=grace)
+
+    async def _off(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._settles, work)
+
+    async def _called(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._calls, work)
+
+
+def _take(consumer: Consumer) -> list[Message]:
+    """What has come, or comes soon."""
+    first = consumer.take(TAKE_S)
+    if first is None:
+        return []
+    some = [first]
+    while len(some) < AT_ONCE and (more := consumer.take_ready()) is not None:
+        some.append(more)
+    return some
+
+
+def _empty(client: Client, consumer: Consumer) -> bool:
+    """Whether nothing is ready in its queues, once all that it settled is durable."""
+    consumer.flush()
+    return not any(client.queue(name)["ready"] for name in consumer.queues)

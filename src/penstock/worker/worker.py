@@ -1,0 +1,107 @@
+"""One function and the queue whose messages it is given, as it was declared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
+
+from penstock.client.aio.message import Message as AsyncMessage
+from penstock.client.durations import Duration, span
+from penstock.client.messages import Message, Values
+from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
+from penstock.worker.bodies import Reader, reader_of
+
+CONCURRENCY_MOST = 10_000
+
+BACKLOG_LEAST = 2
+"""Messages for each function that may run, so that the next one is there when one ends."""
+
+Function = Callable[..., Any]
+
+_MESSAGES = (Message, AsyncMessage, Values)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A function with what was said of it.  Made by `App.worker`."""
+
+    function: Function
+    name: str
+    queue: str  # or a pattern of names
+    concurrency: int  # messages that are worked on at once
+    backlog: int  # messages that are leased at once, those that are worked on among them
+    timeout: float | None  # seconds that one message may take
+    filter: str | None
+    publish: str | None  # the topic of what the function returns
+    is_async: bool
+    readers: tuple[Reader | None, ...]  # of the arguments; None is the message itself
+
+    def arguments(self, message: Values) -> Sequence[object]:
+        """What the function is called with.  InvalidBody when the body is not what it takes."""
+        return [message if read is None else read(message) for read in self.readers]
+
+
+def declare(
+    function: Function,
+    queue: str,
+    *,
+    concurrency: int = 1,
+    backlog: int | None = None,
+    timeout: Duration | None = None,
+    filter: str | None = None,
+    publish: str | None = None,
+) -> Worker:
+    """A worker from a function's signature.  InvalidArgument names the function and what is wrong."""
+    name = getattr(function, "__qualname__", repr(function))
+    who = f"worker {name}"
+    if not queue:
+        raise InvalidArgument(f"{who}: name a queue")
+    _check_count(who, "concurrency", concurrency)
+    if backlog is None:
+        backlog = concurrency * BACKLOG_LEAST
+    _check_count(who, "backlog", backlog)
+    if backlog < concurrency:
+        raise InvalidArgument(f"{who}: a backlog of {backlog} leaves some of {concurrency} at once without a message")
+    seconds = None if timeout is None else span(timeout, f"{who}: timeout") / 1e6
+    if seconds == 0:
+        raise InvalidArgument(f"{who}: timeout is 0: nothing could be done")
+    is_async = inspect.iscoroutinefunction(function)
+    readers = tuple(_readers(function, who))
+    return Worker(function, name, queue, concurrency, backlog, seconds, filter, publish, is_async, readers)
+
+
+def _check_count(who: str, what: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= CONCURRENCY_MOST:
+        raise InvalidArgument(f"{who}: {what} is {value!r}, not a whole number from 1 to {CONCURRENCY_MOST:,}")
+
+
+def _readers(function: Function, who: str) -> list[Reader | None]:
+    """How each argument is made: one body at most, one message at most."""
+    try:
+        signature = inspect.signature(function)
+        hints = get_type_hints(function)
+    except (NameError, AttributeError) as error:
+        raise InvalidArgument(
+            f"{who}: an annotation cannot be resolved: {error}; define the type at module level"
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{who}: {error}") from None
+    readers: dict[str, Reader | None] = {}
+    for parameter in signature.parameters.values():
+        if parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
+        ):  # fmt: skip
+            continue  # of its own: nothing is given to it
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            raise InvalidArgument(f"{who}: argument {parameter.name!r} has no default, and nothing is given to it")
+        annotation = hints.get(parameter.name, Any)
+        is_message = annotation in _MESSAGES or (annotation is Any and parameter.name == "message")
+        noun = "message" if is_message else "body"
+        if noun in readers:
+            raise InvalidArgument(f"{who}: argument {parameter.name!r} would be a second {noun}, and there is one")
+        readers[noun] = None if is_message else reader_of(annotation, who)
+    if not readers:
+        raise InvalidArgument(f"{who}: takes no argument; let it take the body, the message, or both")
+    return list(readers.values())

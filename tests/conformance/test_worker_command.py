@@ -1,0 +1,113 @@
+"""`penstock worker`: an app of a user's own, in one process and in several, that is stopped and that has mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import InvalidArgument
+from penstock.testing import Broker
+from penstock.worker.app import App
+from penstock.worker.loading import load
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+PATIENCE_S = 60
+
+MODULE = """
+import os
+from dataclasses import dataclass
+
+import penstock
+
+app = penstock.App()
+
+
+@dataclass
+class Order:
+    id: int
+
+
+@app.worker("q", concurrency=2, publish="out")
+async def ship(order: Order) -> dict[str, int]:
+    return {"shipped": order.id, "by": os.getpid()}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(MODULE)
+    return tmp_path
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker({"queue": [{"name": "q"}, {"name": "out"}]}) as broker:
+        yield broker
+
+
+def start(shop: Path, broker: Broker, *options: str, target: str = "shop:app") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "penstock", "worker", target, "--url", broker.flight_url, *options]
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    return subprocess.Popen(
+        command, cwd=shop, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )  # fmt: skip
+
+
+def test_a_burst_works_on_what_is_there_and_tells_what_became_of_it(shop: Path, broker: Broker) -> None:
+    for number in range(20):
+        broker.publish("q", b'{"id": %d}' % number)
+    broker.publish("q", b"no order")
+    out, err = start(shop, broker, "--burst", "--json").communicate(timeout=PATIENCE_S)
+    counts = json.loads(out)["ship"]
+    assert (counts["done"], counts["rejected"], counts["running"]) == (20, 1, 0)
+    assert "the body is no Order" in err
+    assert broker.stats("out")["ready"] == 20
+
+
+def test_several_processes_share_the_queue_and_stop_together(shop: Path, broker: Broker) -> None:
+    process = start(shop, broker, "--processes", "2")
+    published = 0
+    seen = set[int]()
+    try:
+        while len(seen) < 2:  # both have worked
+            broker.publish("q", b'{"id": %d}' % published)
+            published += 1
+            seen |= {json.loads(record.body)["by"] for record in broker.sow("out")}
+            assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert out.count("ship") == 2  # a table of each
+    assert broker.stats("q")["leased"] == 0
+    assert broker.stats("q")["consumers"] == 0
+    assert len(list(broker.sow("out"))) + len(list(broker.sow("q"))) == published
+
+
+def test_an_app_that_is_not_there_is_told_with_what_is(shop: Path, broker: Broker) -> None:
+    for target, said in (
+        ("shop:ap", "shop has no 'ap'; it has app"),
+        ("shop:ship", "shop is a function, not a penstock.App: 'ship'; it has app"),
+        ("shopp:app", "no module 'shopp'"),
+        ("shop.py:app", "is a file: name the module, 'shop'"),
+        ("shop", "is no MODULE:APP"),
+    ):
+        with pytest.raises(InvalidArgument, match=said):
+            load(target, shop)
+    assert isinstance(load("shop:app", shop), App)
+    process = start(shop, broker)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    command = [sys.executable, "-m", "penstock", "worker", "nothing:app"]
+    done = subprocess.run(
+        command, cwd=shop, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no module 'nothing'" in done.stderr

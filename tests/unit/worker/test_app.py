@@ -1,0 +1,278 @@
+"""An app at work on a broker: outcomes, leases, timeouts, results, stop, and a server that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+import penstock
+from penstock.errors import ExpressionError, InvalidArgument, NotFound
+from penstock.testing import Broker
+from penstock.worker.counts import Counts
+from penstock.worker.held import Held
+
+PATIENCE_S = 20
+
+
+@dataclass
+class Order:
+    """A body."""
+
+    id: int
+
+
+def broker(**settings: object) -> Broker:
+    return Broker({"queue": [{"name": "q", "dead_letter_exchange": "", "dead_letter_routing_key": "dead", **settings},
+                             {"name": "dead"}, {"name": "out"}]})  # fmt: skip
+
+
+def run(app: penstock.App, server: Broker) -> Counts:
+    return next(iter(app.run(url=server.flight_url, burst=True).values()))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110  the broker has no event for it
+            await asyncio.sleep(0.005)
+
+
+def test_messages_are_worked_on_and_acknowledged_by_coroutines_and_threads() -> None:
+    app, seen = penstock.App(), list[object]()
+
+    @app.worker("q", concurrency=3)
+    async def one(order: Order, message: penstock.Message) -> None:
+        seen.append((order.id, message.attempt))
+
+    @app.worker("out")
+    def other(body: str) -> None:
+        seen.append((body, threading.current_thread() is threading.main_thread()))
+
+    with broker() as server:
+        for number in range(5):
+            server.publish("q", b'{"id": %d}' % number)
+        server.publish("out", b"text")
+        counts = app.run(url=server.flight_url, burst=True)
+        assert sorted(seen, key=str) == sorted([*((number, 1) for number in range(5)), ("text", False)], key=str)
+        assert [one.done for one in counts.values()] == [5, 1]
+        assert server.stats("q")["acked"] == 5
+        assert server.stats("q")["leased"] == server.stats("q")["ready"] == 0
+    assert inspect.iscoroutinefunction(one)  # it is still the function
+
+
+def test_an_exception_is_a_retry_and_what_does_not_fit_a_dead_letter() -> None:
+    app, tries = penstock.App(), list[int]()
+
+    @app.worker("q")
+    def fails_once(order: Order, message: penstock.Message) -> None:
+        tries.append(message.attempt)
+        if message.attempt == 1:
+            raise RuntimeError("no connection to the shop")
+
+    with broker() as server:
+        mark = server.publish("q", b'{"id": 1}')
+        server.publish("q", b"not an order")
+        counts = run(app, server)
+        assert (counts.done, counts.retried, counts.rejected, tries) == (1, 1, 1, [1, 2])
+        assert server.stats("dead")["ready"] == 1
+        assert "RuntimeError: no connection to the shop" in str([one.details for one in server.story(mark)])
+
+
+def test_a_function_may_settle_the_message_itself() -> None:
+    app = penstock.App()
+
+    @app.worker("q", concurrency=2)
+    async def decides(body: bytes, message: penstock.aio.Message) -> None:
+        if body == b"bad":
+            await message.reject(reason="not wanted")
+            raise RuntimeError("this changes nothing")
+        await message.ack()
+
+    with broker() as server:
+        for body in (b"good", b"bad", b"good"):
+            server.publish("q", body)
+        counts = run(app, server)
+        assert (counts.done, counts.rejected, counts.retried) == (2, 1, 0)
+        assert server.stats("dead")["ready"] == 1
+
+
+def test_what_it_returns_is_published_with_the_acknowledgement() -> None:
+    app = penstock.App()
+
+    @app.worker("q", publish="out")
+    async def doubles(order: Order) -> dict[str, int] | None:
+        return {"id": order.id * 2} if order.id else None
+
+    with broker() as server:
+        for number in (0, 1, 2):
+            server.publish("q", b'{"id": %d}' % number)
+        assert run(app, server).done == 3
+        assert [one.body for one in server.sow("out")] == [b'{"id":2}', b'{"id":4}']
+        assert server.stats("q")["acked"] == 3
+
+
+async def test_leases_are_extended_for_as_long_as_messages_are_held() -> None:
+    asked, beats = list[float](), asyncio.Queue[None]()
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+        await beats.get()
+
+    with (
+        broker(lease_period="300ms") as server,
+        penstock.connect(server.flight_url) as client,
+        client.consume("q", backlog=3) as consumer,
+    ):
+        for _ in range(3):
+            server.publish("q", b"x")
+        held = Held(consumer.lease_period, sleep)
+        for _ in range(3):
+            message = consumer.take()
+            assert message is not None
+            held.add(message)
+        keeping = asyncio.create_task(held.keep(asyncio.to_thread))
+        for beat in range(1, 6):  # two leases' time in all
+            await until(lambda beat=beat: len(asked) == beat)  # type: ignore[misc]
+            consumer.flush()
+            server.advance(0.12)
+            beats.put_nowait(None)
+        assert asked == [pytest.approx(0.1)] * 5
+        assert (server.stats("q")["leased"], server.stats("q")["expired_leases"]) == (3, 0)
+        await until(lambda: len(asked) == 6)
+        keeping.cancel()
+        server.advance(0.31)
+        assert (server.stats("q")["leased"], server.stats("q")["expired_leases"]) == (3, 3)  # and leased again
+
+
+def test_what_takes_too_long_is_retried_with_the_reason() -> None:
+    app, cancelled, ended = penstock.App(), list[int](), threading.Event()
+
+    @app.worker("q", timeout="100ms")
+    async def hangs_once(message: penstock.Message) -> None:
+        if message.attempt == 1:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.append(1)
+                raise
+
+    @app.worker("out", timeout="100ms")
+    def hangs_in_a_thread(message: penstock.Message) -> None:
+        if message.attempt == 1:
+            ended.wait(0.4)
+
+    with broker() as server:
+        mark = server.publish("q", b"x")
+        server.publish("out", b"y")
+        counts = app.run(url=server.flight_url, burst=True)
+        assert [(one.done, one.retried) for one in counts.values()] == [(1, 1), (1, 1)]
+        assert cancelled == [1]
+        assert "took longer than 0.1 s" in str([one.details for one in server.story(mark)])
+
+
+async def test_a_stop_lets_what_runs_end_and_gives_the_rest_back() -> None:
+    app, at_work, go_on = penstock.App(), asyncio.Event(), asyncio.Event()
+
+    @app.worker("q", backlog=5)
+    async def slow(body: bytes) -> None:
+        at_work.set()
+        await go_on.wait()
+
+    with broker() as server:
+        for _ in range(8):
+            server.publish("q", b"x")
+        url = server.flight_url
+        serving = asyncio.create_task(app.serve(url=url))
+        await at_work.wait()
+        app.stop()
+        await until(lambda: server.stats("q")["leased"] == 1)  # what it had not begun is back
+        go_on.set()
+        counts = await asyncio.wait_for(serving, PATIENCE_S)
+        assert next(iter(counts.values())).done == 1
+        assert (server.stats("q")["ready"], server.stats("q")["leased"], server.stats("q")["cancelled"]) == (7, 0, 0)
+
+
+async def test_what_does_not_end_within_the_grace_is_interrupted_and_given_back() -> None:
+    app, at_work = penstock.App(grace="50ms"), asyncio.Event()
+
+    @app.worker("q")
+    async def endless(body: bytes) -> None:
+        at_work.set()
+        await asyncio.Event().wait()
+
+    with broker() as server:
+        server.publish("q", b"x")
+        url = server.flight_url
+        serving = asyncio.create_task(app.serve(url=url))
+        await at_work.wait()
+        app.stop()
+        counts = next(iter((await asyncio.wait_for(serving, PATIENCE_S)).values()))
+        assert (counts.done, counts.released) == (0, 1)
+        assert (server.stats("q")["ready"], server.stats("q")["leased"]) == (1, 0)
+
+
+async def test_a_server_that_went_away_is_waited_for() -> None:
+    app, seen = penstock.App(), list[bytes]()
+
+    @app.worker("q")
+    async def one(body: bytes) -> None:
+        seen.append(body)
+
+    with broker() as server:
+        server.publish("q", b"before")
+        url = server.flight_url
+        serving = asyncio.create_task(app.serve(url=url))
+        await until(lambda: seen == [b"before"])
+        await asyncio.to_thread(server.crash)
+        await asyncio.to_thread(server.restart)
+        assert server.flight_url == url
+        server.publish("q", b"after")
+        await until(lambda: b"after" in seen)
+        app.stop()
+        await asyncio.wait_for(serving, PATIENCE_S)
+        assert next(iter(app.counts.values())).connections >= 2
+
+
+async def test_what_the_server_says_no_to_ends_the_app_and_all_its_workers() -> None:
+    for queue, filter, error in (("missing", None, NotFound), ("q", "/a =", ExpressionError)):
+        app = penstock.App()
+
+        @app.worker("out")
+        async def fine(body: bytes) -> None: ...
+
+        @app.worker(queue, filter=filter)
+        async def wrong(body: bytes) -> None: ...
+
+        with broker() as server:
+            url = server.flight_url
+            with pytest.raises(error):
+                await asyncio.wait_for(app.serve(url=url), PATIENCE_S)
+
+
+async def test_the_lifespan_surrounds_the_work() -> None:
+    told = list[str]()
+
+    @asynccontextmanager
+    async def lifespan(app: penstock.App) -> AsyncGenerator[None]:
+        told.append("open")
+        yield
+        told.append("close")
+
+    app = penstock.App(lifespan=lifespan)
+
+    @app.worker("q", filter="/id > 1")
+    async def one(order: Order) -> None:
+        told.append(str(order.id))
+
+    with broker() as server:
+        server.publish("q", b'{"id": 2}')
+        url = server.flight_url
+        await asyncio.wait_for(app.serve(url=url, burst=True), PATIENCE_S)
+    assert told == ["open", "2", "close"]
+    with pytest.raises(InvalidArgument, match="no workers"):
+        await penstock.App().serve()

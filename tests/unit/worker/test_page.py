@@ -1,0 +1,23 @@
+"""The code of docs/workers.md runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import penstock
+import penstock.testing as testing
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "workers.md"
+
+
+def test_the_example_and_its_test_run(tmp_path: Path) -> None:
+    module, test = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "shop.py").write_text(module)
+    names: dict[str, Any] = runpy.run_path(str(tmp_path / "shop.py"), {"testing": testing}, "shop")
+    app: penstock.App = names["app"]
+    assert [worker.queue for worker in app.workers] == ["to-ship", "to-bill"]
+    exec(test, names)
+    names["test_orders_are_billed"]()
