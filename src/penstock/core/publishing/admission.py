@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import Published
+from penstock.core.publishing.published import Published, joined
 from penstock.core.publishing.traits import Refusal
 from penstock.core.queue.limits import refusing
 from penstock.core.queue.view import Queue
@@ -62,7 +61,7 @@ class Admission:
         for queue, rows in takers:
             refusing.settled(queue, now, self._outbox, len(rows))
         size = len(batch.bodies)
-        start, parts = skip, list[tuple[Sequence[int], Published]]()
+        start, parts = skip, list[Published]()
         while start < size:
             stop, refused = self._judge(now, batch, takers, start)
             if funeral is not None:
@@ -88,11 +87,13 @@ class Admission:
                 for row in some:
                     bans[row - start] = bans.get(row - start, frozenset()) | {queue.name}
             published = store(batch if whole else batch.select(rows), 0, bans)
-            parts.append((rows, _with(published, start, reasons, silent)))
+            parts.append(_with(published, start, reasons, silent))
             if dying and funeral is not None:
                 funeral.bury(dying)
             start = stop
-        return _joined(parts, skip, self._outbox.last_lsn)
+        if len(parts) == 1 and not skip:
+            return parts[0]
+        return joined(parts, skip, self._outbox.last_lsn)
 
     def _judge(
         self, now: Now, batch: Publishes, takers: Sequence[tuple[Queue, Sequence[int]]], start: int
@@ -141,29 +142,3 @@ def _with(published: Published, start: int, reasons: Mapping[int, Refusal], sile
 
 def _row(item: tuple[int, Refusal]) -> int:
     return item[0]
-
-
-def _joined(parts: Sequence[tuple[Sequence[int], Published]], skip: int, last: int) -> Published:
-    """The outcomes of the parts of a batch as one."""
-    if len(parts) == 1:
-        one = parts[0][1]
-        if not skip:
-            return one
-    some = [published for _, published in parts]
-    stored = [published for published in some if published.stored]
-    lsns: Sequence[int] | None = None
-    if len(stored) > 1:
-        lsns = list(chain.from_iterable(published.positions for published in stored))
-    elif stored:
-        lsns = stored[0].lsns
-    return Published(
-        stored[0].first if stored else 0,
-        max([published.last for published in stored], default=last),
-        [row for published in some for row in published.unroutable],
-        [item for published in some for item in published.refused],
-        skip,
-        sum(published.stored for published in some),
-        [row for published in some for row in published.kept],
-        [row for published in some for row in published.dropped],
-        lsns,
-    )

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.last_keys import last_keys_of
-from penstock.core.publishing.published import Published
+from penstock.core.publishing.published import Published, joined
 from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.records.bodies import size_of
@@ -113,7 +112,7 @@ class Deduplication:
             self._outbox.end()
             parts.append((rows, _told(published, start, bans)))
             start = stop
-        return _joined(parts, skip, self._outbox.last_lsn)
+        return joined([one for _, one in parts], skip, self._outbox.last_lsn)
 
     def _part(
         self,
@@ -180,33 +179,9 @@ def _sure(queue: Queue, batch: Publishes, admitted: bool) -> tuple[bool, bool]:
 
 def _told(published: Published, start: int, bans: Mapping[int, Sequence[Queue]]) -> Published:
     """The outcome of a part, in rows of the whole; what only duplicates kept from being stored is one."""
-    duplicates = [row + start for row in published.unroutable if row + start in bans]
+    told = published.moved(start)
+    duplicates = [row for row in told.unroutable if row in bans]
     return Published(
-        published.first, published.last,
-        [row + start for row in published.unroutable if row + start not in bans],
-        [(row + start, why) for row, why in published.refused],
-        published.duplicates + len(duplicates), published.stored, [row + start for row in published.kept],
-        [row + start for row in published.dropped], published.lsns,
+        told.first, told.last, [row for row in told.unroutable if row not in bans], told.refused,
+        told.duplicates + len(duplicates), told.stored, told.kept, told.dropped, told.lsns,
     )  # fmt: skip
-
-
-def _joined(parts: Sequence[tuple[Sequence[int], Published]], skip: int, last: int) -> Published:
-    """The outcomes of the parts of a batch as one."""
-    some = [published for _, published in parts]
-    stored = [published for published in some if published.stored]
-    lsns: Sequence[int] | None = None
-    if len(stored) > 1:
-        lsns = list(chain.from_iterable(published.positions for published in stored))
-    elif stored:
-        lsns = stored[0].lsns
-    return Published(
-        stored[0].first if stored else 0,
-        max([last, *(published.last for published in stored)]),
-        [row for published in some for row in published.unroutable],
-        [item for published in some for item in published.refused],
-        skip + sum(published.duplicates for published in some),
-        sum(published.stored for published in some),
-        [row for published in some for row in published.kept],
-        [row for published in some for row in published.dropped],
-        lsns,
-    )

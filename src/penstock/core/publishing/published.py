@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from penstock.core.publishing.traits import Refusal
 from penstock.records.dataclass import dataclass
@@ -30,3 +31,35 @@ class Published:
     def lost(self) -> set[int]:
         """The rows that are not stored, but for duplicates."""
         return {*self.unroutable, *self.dropped, *(row for row, _ in self.refused)}.difference(self.kept)
+
+    def moved(self, start: int) -> Published:
+        """The same of a part of a batch that begins with this row, in rows of the whole."""
+        return Published(
+            self.first, self.last, [row + start for row in self.unroutable],
+            [(row + start, why) for row, why in self.refused], self.duplicates, self.stored,
+            [row + start for row in self.kept], [row + start for row in self.dropped], self.lsns,
+        )  # fmt: skip
+
+
+def joined(parts: Sequence[Published], skip: int, last: int) -> Published:
+    """What became of the parts of a batch, told in rows of the whole, as one.
+
+    skip: leading rows that are duplicates, and in no part.  last: the last LSN that was given out for any of them.
+    """
+    stored = [published for published in parts if published.stored]
+    lsns: Sequence[int] | None = None
+    if len(stored) > 1:
+        lsns = list(chain.from_iterable(published.positions for published in stored))
+    elif stored:
+        lsns = stored[0].lsns
+    return Published(
+        stored[0].first if stored else 0,
+        max([last, *(published.last for published in stored)]),
+        [row for published in parts for row in published.unroutable],
+        [item for published in parts for item in published.refused],
+        skip + sum(published.duplicates for published in parts),
+        sum(published.stored for published in parts),
+        [row for published in parts for row in published.kept],
+        [row for published in parts for row in published.dropped],
+        lsns,
+    )

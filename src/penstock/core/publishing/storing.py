@@ -8,13 +8,13 @@ grouped by topic.  Rows that nobody wants are left out of what is stored.  Wheth
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Arrivals
-from penstock.core.publishing.published import Published
+from penstock.core.publishing.published import Published, joined
 from penstock.core.publishing.routed import Banned, RowRouter
 from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
 from penstock.core.queue.view import Queue
@@ -28,6 +28,22 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], "bool | None", bool, "Banned | None", bool], Published]
 """Publishes rows whose headers name publishers and sequences; parameters as of `Publisher.publish`."""
+
+
+PART_BYTES = GROUP_BYTES_MAX // 2
+"""More than this is stored in parts where something may give way to it."""
+
+
+def _parts(batch: Publishes, rows: range) -> Iterator[range]:
+    """Rows in parts of at most so many bytes; a row that is larger is one."""
+    start, size = rows.start, 0
+    for row in rows:
+        weight = len(batch.bodies[row]) + len(batch.properties_of(row))
+        if size and size + weight > PART_BYTES:
+            yield range(start, row)
+            start, size = row, 0
+        size += weight
+    yield range(start, rows.stop)
 
 
 class Storing:
@@ -57,10 +73,23 @@ class Storing:
         numbered: bool,
         admitted: bool,
     ) -> Published:
-        """Parameters as of `Publisher.publish`."""
-        published = self._stored(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
-        batch.judged = None  # nobody asks again, and the batch may be kept for its bodies
-        return published
+        """Parameters as of `Publisher.publish`.
+
+        What gives way to the rows, and their keys, are in one group with them; where something may, a batch too large
+        for that is stored in parts.
+        """
+        rows = range(skip, len(batch.bodies))
+        if not self._router.limited or len(rows) < 2 or (batch.size or size_of(batch.bodies)) <= PART_BYTES:
+            published = self._stored(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+            batch.judged = None  # nobody asks again, and the batch may be kept for its bodies
+            return published
+        parts = list[Published]()
+        for some in _parts(batch, rows):
+            bans = {row - some[0]: names for row, names in (banned or {}).items() if row in some} or None
+            part = batch.select(some)
+            stored = self._stored(now, part, 0, persistent, trusted, carbon, bans, numbered, admitted)
+            parts.append(stored.moved(some[0]))
+        return joined(parts, skip, self._outbox.last_lsn)
 
     def _stored(
         self,
@@ -253,17 +282,12 @@ class Storing:
         return Published(first, first + len(rows) - 1, *outcome, stored=len(rows))
 
     def _makes_room(self, batch: Publishes, takers: Sequence[tuple[Queue, int]]) -> bool:
-        """Whether something may give way to these newcomers in some queue: then it does so in one group with them.
-
-        Of a batch that is too large for a group it does so behind it; a start would make up for what a crash takes.
-        """
+        """Whether something may give way to these newcomers in some queue: then it does so in one group with them."""
         size = batch.size or size_of(batch.bodies)
-        if not any(
+        return any(
             queue.last_values is not None or (queue.limits is not None and queue.limits.yields(queue, count, size))
             for queue, count in takers
-        ):
-            return False
-        return size <= GROUP_BYTES_MAX
+        )
 
     def put_into(self, now: Now, queue: Queue, batch: Publishes) -> int:
         """Store the server's own rows and let them arrive in this one queue, whatever is routed where; the first LSN.
