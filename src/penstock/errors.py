@@ -8,6 +8,7 @@
     |  |- PreconditionFailed  the object is there but not as asked
     |  |- InvalidArgument   a value has the wrong type, name or range
     |  |- QueueFull         a limit refused the message
+    |  |  |- QueueBlocked   the queue holds its publishers up, and nobody waits here
     |  |- Fenced            a newer holder of a stream or lease is active
     |  |- DiskFull          the log, or what waits beside it, has no room for more messages
     |- ExpressionError      an expression that cannot be read, with the place
@@ -92,6 +93,14 @@ class QueueFull(Refused):
     code = "PS106"
     retry = True
     to_do = "Consume, raise the limit, or retry later."
+
+
+class QueueBlocked(QueueFull):
+    """A queue that holds its publishers up is full, and this publish does not wait for room."""
+
+    code = "PS108"
+    retry = True
+    to_do = "Consume, raise the limit, or retry after a moment; over AMQP and Flight a publish waits by itself."
 
 
 class Fenced(Refused):

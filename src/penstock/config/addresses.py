@@ -63,13 +63,8 @@ def _truth(value: object) -> bool:
 
 
 def _full_policy(value: object) -> str:
-    if value == "BLOCK":
-        raise ValueError(
-            "'BLOCK' has no equal here: FAIL tells publishers that a queue is full, who may try again; DROP loses what "
-            "comes and PAGE has no limit"
-        )
-    if value not in ("PAGE", "FAIL", "DROP"):
-        raise ValueError(f"{value!r} is not one of PAGE, FAIL, DROP")
+    if value not in ("PAGE", "FAIL", "DROP", "BLOCK"):
+        raise ValueError(f"{value!r} is not one of PAGE, FAIL, DROP, BLOCK")
     return str(value)
 
 
@@ -101,12 +96,12 @@ ADDRESS_KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "default_last_value_key": (_header, "The header of which a queue keeps the last message for each value."),
     "max_size_messages": (
         _count(-1),
-        "Messages that may wait where address_full_policy is FAIL or DROP; -1 for any number.",
+        "Messages that may wait where address_full_policy is FAIL, DROP or BLOCK; -1 for any number.",
     ),
     "max_size_bytes": (_bytes, "The same in bytes of bodies."),
     "address_full_policy": (
         _full_policy,
-        "A full queue: FAIL refuses what comes, DROP loses it; PAGE, the default, has no limit.",
+        "A full queue: FAIL refuses what comes, DROP loses it, BLOCK holds it up; PAGE, the default, has no limit.",
     ),
     "redelivery_delay": (_duration, "How long a failed message waits for its next delivery."),
     "redelivery_delay_multiplier": (_share(1, 1000), "What that grows by with each failure."),

@@ -274,11 +274,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "overflow",
             "What gives way at a limit: the oldest ready messages, the newcomer, whose publisher is told, the newcomer "
-            "as a dead letter, or the newcomer without a word to its publisher.",
+            "as a dead letter, the newcomer without a word to its publisher, or nothing: its publisher is held up.",
             "drop-head",
             "reject-publish",
             "reject-publish-dlx",
             "drop-newest",
+            "block",
         ),
         QueueKey(
             "ring_size",

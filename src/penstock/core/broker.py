@@ -22,6 +22,7 @@ from penstock.core.commands.transactions import TransactionCommands
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
+from penstock.core.queue.view import Queue
 from penstock.core.topology.refusals import no_exchange
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Now
@@ -94,6 +95,30 @@ class Core(
         published = self._publisher.publishers.follow(publisher, sequence, batch, store)
         self._out.end()
         return published
+
+    @property
+    def blocking(self) -> bool:
+        """Whether some queue holds its publishers up while it is full: ask `let_in` before `publish`."""
+        return bool(self._router.blocking)
+
+    def let_in(self, now: Now, batch: Publishes) -> tuple[int, Queue | None]:
+        """How many rows of a batch, from its first on, may be published now, and which queue holds the next one up.
+
+        None: nobody does; of rows that are left more is known once these are published.  Without this a publish to a
+        full queue is refused as one of `reject-publish`.
+        """
+        return self._publisher.let_in(self._at(now), batch)
+
+    def holds_up(self, queue: Queue, size: int) -> bool:
+        """Whether a queue still has a message of so many bytes wait for room."""
+        limits = queue.limits
+        return (
+            limits is not None
+            and limits.blocks
+            and limits.ever_fit(size)
+            and not limits.fit(queue, size)
+            and self._router.queues.get((queue.vhost, queue.name)) is queue
+        )
 
     def unjudged(
         self, batch: Publishes, *, publisher: str | None = None, sequence: int | None = None

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.filtering import TargetList
+from penstock.core.queue.limits import refusing
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.priority.order import PriorityOrder
@@ -126,6 +127,12 @@ def _at_work(queue: Queue, now: Now) -> Iterator[Reason]:
         yield Reason("overfull", "what is beyond its limits is being removed first")
     if queue.onward is not None:
         yield Reason("onward", f"what is due here goes on to exchange '{queue.onward}', and to no consumer")
+
+
+def _full(queue: Queue, now: Now) -> Iterator[Reason]:
+    limits = queue.limits
+    if limits is not None and limits.blocks and not limits.fit(queue, 1):
+        yield Reason("full", f"it holds its publishers up until there is room: {refusing.told(queue)}")
 
 
 def _shares(queue: Queue, now: Now) -> Iterator[Reason]:
@@ -314,10 +321,10 @@ def _has(chunk: Chunk, lsn: int) -> bool:
     return at < len(chunk) and chunk[at] == lsn
 
 
-_OF_EMPTY = frozenset({"empty", "none_ready", "delayed", "leased", "dying", "inactive", "barrier"})
+_OF_EMPTY = frozenset({"empty", "none_ready", "delayed", "leased", "dying", "inactive", "barrier", "full"})
 """What a look at the queue says of other messages."""
 
-QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, _waiting, _at_work, _shares, _takers]
+QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, _waiting, _at_work, _full, _shares, _takers]
 MESSAGE_REASONS: list[MessageReasons] = []
 
 __all__ = ["MESSAGE_REASONS", "QUEUE_REASONS", "Reason", "explain_message", "explain_queue"]

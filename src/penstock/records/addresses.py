@@ -65,12 +65,12 @@ def _delay_before_dispatch(values: Values) -> dict[str, object]:
     return {"delay_before_dispatch": None if delay < 0 else delay}
 
 
-_OVERFLOW = {"FAIL": "reject-publish", "DROP": "drop-newest"}
+_OVERFLOW = {"FAIL": "reject-publish", "DROP": "drop-newest", "BLOCK": "block"}
 """What a policy for a full address says of its queues."""
 
 
 def _full(values: Values) -> dict[str, object]:
-    """FAIL tells who publishes, DROP tells nobody."""
+    """FAIL tells who publishes, DROP tells nobody, BLOCK has who publishes wait."""
     overflow = _OVERFLOW.get(str(values["address_full_policy"]))
     return {} if overflow is None else {"overflow": overflow}
 
@@ -97,7 +97,7 @@ def _last_value(values: Values) -> dict[str, object]:
 
 
 def _limit(key: str, name: str) -> Callable[[Values], dict[str, object]]:
-    """A limit of an address, which holds here where its policy is FAIL or DROP; below 0 there is none."""
+    """A limit of an address, which holds here where its policy is one of these; below 0 there is none."""
 
     def make(values: Values) -> dict[str, object]:
         value = values[key]

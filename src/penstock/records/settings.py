@@ -16,7 +16,7 @@ ExpirationModel = Literal["default", "queue", "latest", "earliest"]
 Deliver = Literal["early", "durable"]
 WithoutSubscribers = Literal["hold", "drop"]
 Sharing = Literal["distributed", "local", "group-local"]
-Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx", "drop-newest"]
+Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx", "drop-newest", "block"]
 
 
 @dataclass(frozen=True, slots=True)

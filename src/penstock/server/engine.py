@@ -41,6 +41,7 @@ from penstock.server.napping import Nap
 from penstock.server.pipelines import PipelineReports
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
+from penstock.server.rooms import Rooms
 from penstock.server.sow.present import Present
 from penstock.server.streams.walked import Walked
 from penstock.server.views.views import Views
@@ -90,6 +91,7 @@ class Engine:
         self.archive: Archiving | None = None
         self.walked = Walked()
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
+        self.rooms = Rooms(self)
         self.judges = Judges(self)
         self.scans = Scans(self)
         self.recoveries = Recoveries(self)
@@ -162,6 +164,7 @@ class Engine:
         """Step 2 of a turn.  Sends early leases before the records are encoded."""
         if self._ended:
             return
+        self.rooms.look()
         self._armed = False
         core = self.core
         journal = core.take_journal()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from penstock.core.queue.limits import refusing
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, NotFound
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic
@@ -39,7 +40,8 @@ class Publishing(Running):
         delay        seconds from now before which it is not delivered
         publisher, sequence    a number at or below the publisher's highest is a duplicate, and not stored
         Nothing is stored either when no queue and no declared topic wants the message.
-        Raises Refused with a code and a reason, LogBroken when the outcome is unknown.
+        Raises Refused with a code and a reason, QueueBlocked where a server would have the publisher wait for room,
+        LogBroken when the outcome is unknown.
         """
         return self._publish(topic, body, priority, expiration, delay, headers, publisher, sequence, None)
 
@@ -86,6 +88,9 @@ class Publishing(Running):
             batch.delta = delta
             while not engine.records.ready([batch], lambda: None):
                 instance.run_turns()
+            by = core.let_in(engine.now(), batch)[1] if core.blocking else None
+            if by is not None:
+                raise refusing.blocked(by)
             published = core.publish(engine.now(), batch, publisher=publisher, sequence=sequence)
             instance.make_durable()
             for _, refusal in published.refused:

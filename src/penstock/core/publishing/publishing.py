@@ -47,6 +47,11 @@ def refuses(queue: Queue) -> bool:
     return queue.limits is not None and queue.limits.rejects and not queue.limits.silent
 
 
+def blocks(queue: Queue) -> bool:
+    """Whether it has publishers wait."""
+    return queue.limits is not None and queue.limits.blocks
+
+
 def drops(queue: Queue) -> bool:
     """Whether it tells nobody."""
     return queue.limits is not None and queue.limits.silent
@@ -189,6 +194,28 @@ class Publisher:
         """Whether some queue takes messages of this topic, or could by their headers, or the topic keeps them."""
         plan = self._rows.plan(topic)
         return bool(plan.queues or plan.keep or plan.by_headers)
+
+    def let_in(self, now: Now, batch: Publishes) -> tuple[int, Queue | None]:
+        """How many rows of a batch, from its first on, may be published now, and which queue holds the next one up.
+
+        None: nobody does; of rows that are left more is known once these are published.
+        """
+        size = len(batch.bodies)
+        if not self._router.blocking:
+            return size, None
+        traits = self._storing.traits_of(batch)
+        fill_times(batch, traits, self._outbox.time)
+        wait = later(batch, self._router.delaying, self.traits, 0, self._outbox.time) if self._router.delaying else {}
+        stop, by = size, None
+        for queue, taken in self._takers(batch, 0, False, True, None, blocks):
+            rows = [row for row in taken if row not in wait] if wait else taken
+            refusing.settled(queue, now, self._outbox, len(rows))
+            first, unknown = refusing.held_up(queue, now, batch, rows)
+            if unknown is not None and unknown < stop:
+                stop, by = unknown, None
+            if first is not None and first < stop:
+                stop, by = first, queue
+        return stop, by
 
     def no_room(
         self,

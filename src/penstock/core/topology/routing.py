@@ -189,6 +189,7 @@ class Router:
         self.limited: set[int] = set()  # ids of queues in which something may give way to newcomers
         self.dropping: set[int] = set()  # of those the ids of queues that tell nobody
         self.rejecting: set[int] = set()  # of these the ids of those that refuse what is beyond
+        self.blocking: set[int] = set()  # of those the ids of queues that hold their publishers up
 
     @property
     def version(self) -> int:
@@ -220,6 +221,8 @@ class Router:
             self.rejecting.add(queue.id)
             if queue.limits.silent:
                 self.dropping.add(queue.id)
+            if queue.limits.blocks:
+                self.blocking.add(queue.id)
         if settings.filter:
             self._filters[queue.id] = compile_filter(settings.filter)
         if settings.barrier_expression:
@@ -241,6 +244,7 @@ class Router:
         self.limited.discard(queue.id)
         self.rejecting.discard(queue.id)
         self.dropping.discard(queue.id)
+        self.blocking.discard(queue.id)
         name = settings.underlying_topic
         if not name:
             return

@@ -65,6 +65,7 @@ def _recover_async(session: Session, channel: Channel, method: m.BasicRecoverAsy
 def _confirm_select(session: Session, channel: Channel, method: m.ConfirmSelect) -> None:
     if channel.tx is not None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
+    session.door.holding.mute(session, channel)
     channel.confirming = True
     if not method.nowait:
         session.reply(channel, m.ConfirmSelectOk())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.errors import DiskFull, Refused
 from penstock.server.amqp.alarm import DiskAlarm
 from penstock.server.amqp.appetite import Appetite
+from penstock.server.amqp.holding import Holding
 from penstock.server.amqp.outgoing import SEND_MOST
 from penstock.server.amqp.session import Session
 from penstock.server.opening.listening import BACKLOG, bind
@@ -63,7 +64,8 @@ class AmqpDoor:
         self.limits = limits or Limits()
         self.sessions: set[Session] = set()
         self.counters = counters
-        self.alarm = DiskAlarm(engine)
+        self.holding = Holding(engine)
+        self.alarm = DiskAlarm(engine, self.holding)
         self._confirms: dict[Channel, int] = {}
         self._servers = list[asyncio.Server]()
         engine.on_broken.append(self._broken)
@@ -105,6 +107,7 @@ class AmqpDoor:
         if session in self.sessions:
             self.sessions.discard(session)
             self.alarm.forget(session)
+            self.holding.forget(session)
             self.counters.connections_closed += 1
 
     # -- logins
@@ -179,6 +182,7 @@ class AmqpDoor:
         """Once a second: heartbeats out, silent peers and slow logins cut off."""
         now = self.engine.clock.mono()
         self.alarm.look()
+        self.holding.beat()
         for session in list(self.sessions):
             session.outgoing.count_unsent()
             session_age = now - session.incoming.received_at

@@ -7,7 +7,7 @@ that, for a running commit, and for room for bodies.  It does not know what an e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.wire.amqp import events
@@ -46,6 +46,7 @@ class Incoming:
 
     def __init__(self, engine: Engine, link: Link, actor: Actor) -> None:
         self.paused = False  # the link is not read
+        self.stopped = False  # and is not to be until `start`
         self.received_at = engine.clock.mono()
         self._engine = engine
         self._link = link
@@ -109,12 +110,22 @@ class Incoming:
         held, self._held = self._held, None
         return held
 
-    def take_back(self, runs: Iterable[events.PublishRun]) -> None:
-        """Act on publishes that were kept back elsewhere, before all that came after them."""
-        waiting = deque[events.Event](runs)
-        self._act_on(waiting)
-        if self._held is not None:  # the first of them has to be judged, or something did before
-            self._held.extendleft(reversed(waiting))
+    @property
+    def holding(self) -> bool:
+        """Whether events wait for `go_on`."""
+        return self._held is not None
+
+    def put_back(self, some: Sequence[events.Event]) -> None:
+        """Have events that were kept back elsewhere come before all that waits for `go_on`."""
+        assert self._held is not None
+        self._held.extendleft(reversed(some))
+
+    def act_last(self, event: events.Event) -> None:
+        """Act on an event that was kept back elsewhere, after all that waits."""
+        if self._held is not None:
+            self._held.append(event)
+        else:
+            self._actor.act(event)
 
     def _act_on(self, waiting: deque[events.Event]) -> None:
         """Act on these until something has to be judged; leaves what has to wait for that."""
@@ -146,9 +157,22 @@ class Incoming:
             self._link.pause_reading()
             hooks.append(self.resume)
 
+    def stop(self) -> None:
+        """Read nothing more until `start`."""
+        self.stopped = True
+        if not self.paused:
+            self.paused = True
+            self._link.pause_reading()
+
+    def start(self) -> None:
+        """Read again, where `stop` has ended that."""
+        if self.stopped:
+            self.stopped = False
+            self.resume()
+
     def resume(self) -> None:
         """Read again, unless events wait."""
-        if self._held is not None:
+        if self._held is not None or self.stopped:
             return
         self.paused = False
         if not self._actor.closed:

@@ -2,7 +2,8 @@
 
 A run is what one read brought for one channel.  Topics are interned once for each distinct method frame and topology.
 What cannot be taken now because the disk is full is nacked on a confirming channel, and held by the door's alarm on
-another, since nobody would learn that it was refused.
+another, since nobody would learn that it was refused.  What a queue holds up that is full waits for room in it, on any
+channel, and with it all that the channel publishes behind it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, 
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import peeked
 from penstock.server.amqp.entitled import Entitled
+from penstock.server.amqp.holding import part
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.deliver import returned
 from penstock.wire.amqp.events import Target
@@ -136,34 +138,61 @@ class Intake:
     def _store(
         self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic], judged: Judged | None
     ) -> None:
-        if channel.tx is not None:
+        if channel.tx is not None and not run.early:
             try:
                 channel.tx.publish(run, topics)
             except (Refused, ProtocolError) as error:
                 self.session.fail_channel(channel.number, error, methods.BasicPublish)
             return
-        refuse = self.door.refusal()
-        alarm = self.door.alarm
-        if (refuse is not None or alarm.raised) and alarm.holds(self.session, channel, run):
+        refuse, holding = self.door.refusal(), self.door.holding
+        if holding and holding.behind(self.session, channel, run):
+            return
+        if refuse is not None and self.door.alarm.holds(self.session, channel, run):
             return
         batch = Publishes(topics, run.properties, run.bodies, judged=judged)
         if refuse is None and not self.session.engine.judges.ready([batch], partial(self._again, run, batch)):
             self.session.incoming.hold()
             return
-        count = len(run.bodies)
+        if refuse is None and self.core.blocking:
+            self._let_in(channel, run, batch)
+        else:
+            self._publish(channel, run, batch, refuse)
+
+    def _let_in(self, channel: Channel, run: events.PublishRun, batch: Publishes) -> None:
+        """Publish what no full queue holds up, and wait with the rest."""
+        low, size = 0, len(run.bodies)
+        while low < size and channel.open and not self.session.closing:
+            count, queue = self.core.let_in(self.session.engine.now(), batch)
+            if count == len(batch):
+                self._publish(channel, part(run, low, size) if low else run, batch, None)
+                return
+            if count:
+                self._publish(channel, part(run, low, low + count), batch.select(range(count)), None)
+                batch = batch.select(range(count, len(batch)))
+                low += count
+            if queue is not None and channel.open:
+                reason = f"queue '{queue.name}' in vhost '{queue.vhost}' is full"
+                line = self.door.holding.hold(self.session, channel, part(run, low, size), reason)
+                if line.events and line.queue is None:
+                    self.session.engine.rooms.wait(queue, len(run.bodies[low]), line)
+                return
+
+    def _publish(self, channel: Channel, run: events.PublishRun, batch: Publishes, refuse: Refused | None) -> None:
+        """Publish a run; its outcome is told when it is durable."""
+        count, confirming = len(run.bodies), channel.confirming and not run.early
         first = channel.published + 1
-        channel.published += count
+        channel.published += count if confirming else 0
         published = self.core.publish(self.session.engine.now(), batch, refuse=refuse)
         self.counters.published += count
         self.counters.routed += published.stored
         if published.unroutable:
             self.send_back(channel, [(run, row) for row in published.unroutable])
-        fatal = CLOSING if channel.confirming else UNHEARD
+        fatal = CLOSING if confirming else UNHEARD
         closing = next((why for _, why in published.refused if isinstance(why, fatal)), None)
         if closing is not None:
             self.session.fail_channel(channel.number, closing, methods.BasicPublish)
             return
-        if channel.confirming:
+        if confirming:
             self.counters.published_confirm += count
             channel.unconfirmed += count
             refused = [first + row for row, _ in published.refused] if published.refused else None

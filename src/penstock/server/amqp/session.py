@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Verb
 from penstock.errors import DiskFull, LogBroken, PenstockError, Refused
 from penstock.server.amqp import commands
-from penstock.server.amqp.alarm import HELD_MOST
 from penstock.server.amqp.channel import Channel
+from penstock.server.amqp.holding import HELD_MOST
 from penstock.server.amqp.incoming import Incoming
 from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.outgoing import Outgoing
@@ -199,6 +199,8 @@ class Session:
         self._before = self.core.last_lsn
         try:
             commands.run(self, channel, method)
+            if self.incoming.stopped:  # it may consume now, so that what it acknowledges makes room
+                self.door.holding.settle(self)
         except UnknownTag as unknown:
             self.unknown_tag(channel, unknown.tag, type(method))
         except PenstockError as error:
@@ -278,6 +280,8 @@ class Session:
                 self.counters.channels_opened += 1
             case events.ChannelFailed():
                 self._channel_over(event.channel)
+            case events.ChannelClosed() | events.ConnectionClosed() if self.door.holding.closes_later(self, event):
+                pass
             case events.ChannelClosed():
                 self._channel_over(event.channel)
                 self.send(event.channel, methods.ChannelCloseOk())
@@ -307,6 +311,7 @@ class Session:
         """What the channel held goes back to its queues, each message to its own place."""
         channel.open = False
         self.channels.pop(channel.number, None)
+        self.door.holding.drop(self, channel.number)
         self.settling.finish()  # before it goes back
         self.counters.channels_closed += 1
         channel.give_back(self.engine.now(), lost=lost)

@@ -169,6 +169,7 @@ def select(session: Session, channel: Channel, method: m.TxSelect) -> None:
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.tx is None:
+        session.door.holding.mute(session, channel)
         channel.tx = Open(channel)
     session.reply(channel, m.TxSelectOk())
 

@@ -135,7 +135,7 @@ class FlightDoor:
         self.actions.table |= AckActions(self.handover, self.actions.check_vhost).table
         self.actions.table |= PolicyActions(self.handover, self.actions.check_vhost).table
         self.actions.table |= MessageActions(self.handover, self.actions.check_vhost).table
-        self.publishing = Publishing(self.handover, self.limits.bounds, self.gate)
+        self.publishing = Publishing(self.handover, self.limits.bounds, self.gate, self.limits.streams // 2)
         self.relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None
         self.ranges = RangeActions(self.handover, self.actions, self.gate, self.relay)
         self.actions.table |= self.ranges.table

@@ -128,9 +128,20 @@ class Handover:
         self._guarded(job, answer)
         self.engine.arm()
 
+    def keep(self, answer: Answer[T]) -> None:
+        """An answer that waits for something: whoever waits for it is told when the server stops or the log breaks."""
+        open_: set[Answer[T]] = self._open  # type: ignore[assignment]
+        open_.add(answer)
+
+    def forget(self, answer: Answer[T]) -> None:
+        """Nobody waits for this answer any more."""
+        open_: set[Answer[T]] = self._open  # type: ignore[assignment]
+        open_.discard(answer)
+
     def when_durable(self, lsn: int, answer: Answer[T], value: T) -> None:
         """Answer once `lsn` is on disk; LogBroken if it never will be."""
         engine = self.engine
+        self.forget(answer)
         if engine.broken is not None:
             if lsn > engine.log.durable:
                 answer.fail(LogBroken(f"the log is broken: {engine.broken}"))
@@ -171,8 +182,10 @@ class Handover:
         try:
             job(answer)
         except PenstockError as error:
+            self.forget(answer)
             answer.fail(error)
         except BaseException as error:  # the waiting thread must not hang on our mistake
+            self.forget(answer)
             answer.fail(error)
             raise
 

@@ -2,6 +2,8 @@
 
 The end of an upload proves nothing: a vanished client looks like one that has finished.  So each batch stands alone and
 has its own answer, and the client's end message says how many rows it sent; the last answer says whether that is true.
+A batch for a full queue that holds its publishers up is stored as far as there is room; the rest waits in line, and the
+upload with it, until there is some or the client goes.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -10,20 +12,24 @@ has its own answer, and the client's end message says how many rows it sent; the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import pyarrow as pa
 
+from penstock.core.queue.limits import refusing
 from penstock.core.sow.worked import LARGE
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, PenstockError, Refused
 from penstock.records.bodies import lengths, listed
 from penstock.records.entries import Publishes, Topic
 from penstock.server.filters.evaluating import breathe
 from penstock.server.flight.calls import Caller, Slot
-from penstock.server.flight.handover import Answer
+from penstock.server.flight.handover import Abandoned, Answer
+from penstock.server.rooms import Waiter
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.fields import Fields, read_json
 from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
@@ -34,6 +40,12 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.flight.entitled import Gatekeeper
     from penstock.server.flight.handover import Handover
+
+WAITING_MOST = 32
+"""Uploads that may wait for room in full queues: their threads are those of the calls that make room."""
+
+TRIED = 256
+"""Rows of a batch that are tried at once after it had to wait: each try looks at all of them."""
 
 REFUSED_SHOWN = 1000
 """Refused rows that one answer names; `refused_rows` counts them all."""
@@ -73,8 +85,10 @@ def to_publishes(engine: Engine, upload: Upload, vhost: str, exchange: str) -> P
 class Publishing:
     """Stores uploads."""
 
-    def __init__(self, handover: Handover, bounds: Bounds, gate: Gatekeeper) -> None:
+    def __init__(self, handover: Handover, bounds: Bounds, gate: Gatekeeper, waiting_most: int = WAITING_MOST) -> None:
         self._gate = gate
+        self._waiting_most = waiting_most
+        self._waiting = set[Waiter]()  # uploads that wait for room; on the loop
         self.engine = handover.engine
         self.bounds = bounds
         self._handover = handover
@@ -134,14 +148,38 @@ class Publishing:
     def _store(self, caller: Caller, command: Publish, upload: Upload, sequence: int | None) -> dict[str, object]:
         """One batch, stored and durable; deltas in parts, since each is merged on the loop."""
         receipts: list[dict[str, object]] = []
-        for part in self._parts(command, upload):
-            published = self._handover.submit(
-                partial(self._decide, command, part, self._keys(command, part), sequence, None)
-            ).wait(caller.gone)
-            receipts.append(receipt(published, len(part)))
-            if sequence is not None:
-                sequence += len(part)
+        for whole in self._parts(command, upload):
+            left = deque((whole,))
+            while left:
+                part = left.popleft()
+                published, count = self._submit(caller, command, part, sequence)
+                receipts.append(receipt(published, count))
+                if sequence is not None:
+                    sequence += count
+                if count < len(part):
+                    part.bodies = listed(part.bodies)
+                    edges = [*range(count, len(part), TRIED), len(part)]
+                    left.extendleft([part_of(part, *ends) for ends in pairwise(edges)][::-1])
         return receipts[0] if len(receipts) == 1 else together(receipts)
+
+    def _submit(self, caller: Caller, command: Publish, part: Upload, sequence: int | None) -> tuple[Published, int]:
+        """Store the first rows of a part, as many as there is room for; how many that were."""
+        waiter = Waiter(_nobody)
+        job = partial(self._decide, command, part, self._keys(command, part), sequence, None, waiter=waiter)
+        answer = self._handover.submit(job)
+        try:
+            return answer.wait(caller.gone)
+        except Abandoned:
+            self._handover.post(partial(self._leave, waiter, answer))
+            raise
+
+    def _leave(self, waiter: Waiter, answer: Answer[tuple[Published, int]]) -> None:
+        """Its client is gone, and nobody would hear whether it was stored."""
+        self._handover.forget(answer)
+        self.engine.rooms.leave(waiter)
+        waiter.gone = True
+        self._waiting.discard(waiter)
+        waiter.go_on = _nobody
 
     def _parts(self, command: Publish, upload: Upload) -> Iterator[Upload]:
         """An upload as it is stored: whole, unless its rows are deltas to the records of a topic."""
@@ -180,15 +218,22 @@ class Publishing:
         keyed: tuple[int, list[int]] | None,
         sequence: int | None,
         before: Publishes | None,
-        answer: Answer[Published],
+        answer: Answer[tuple[Published, int]],
+        waiter: Waiter | None = None,
     ) -> None:
-        """Publish an upload when there is room; on the loop.  `before`: it, if content filters have judged it.
+        """Publish the first rows of an upload, as many as there is room for; on the loop.
 
+        before: it, if content filters have judged it.  waiter: for one that may have to wait.
         No function here refers to itself: that would be a cycle, which keeps the upload until a full collection.
         """
         engine = self.engine
+        if waiter is not None:
+            if waiter.gone:
+                return
+            waiter.go_on = _nobody
+            self._waiting.discard(waiter)
         if not engine.has_room():
-            later = partial(self._decide, command, upload, keyed, sequence, before)
+            later = partial(self._decide, command, upload, keyed, sequence, before, waiter=waiter)
             engine.on_room.append(partial(self._handover.again, later, answer))
             return
         why = refusal(engine)
@@ -198,16 +243,41 @@ class Publishing:
         if before is not None:  # what was worked out about its bodies is known by the objects that they are
             batch.judged, batch.ahead, batch.bodies = before.judged, before.ahead, before.bodies
         batch.delta, batch.keyed = command.delta, keyed
-        again = partial(self._handover.again, partial(self._decide, command, upload, keyed, sequence, batch), answer)
+        again = partial(
+            self._handover.again,
+            partial(self._decide, command, upload, keyed, sequence, batch, waiter=waiter),
+            answer,
+        )
         if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=sequence):
             return
+        count = len(batch)
+        if engine.core.blocking:
+            count, queue = engine.core.let_in(engine.now(), batch)
+            if not count:
+                assert queue is not None
+                if waiter is None or len(self._waiting) >= self._waiting_most:
+                    raise refusing.blocked(queue)
+                waiter.go_on = again
+                self._waiting.add(waiter)
+                self._handover.keep(answer)
+                engine.rooms.wait(queue, int(lengths(batch.bodies)[0]), waiter)
+                return
+            if count < len(batch):
+                some = batch.select(range(count))
+                some.delta, some.ahead = batch.delta, batch.ahead
+                some.keyed = None if keyed is None else (keyed[0], keyed[1][:count])
+                batch = some
         if command.publisher is None:
             published = engine.core.publish(engine.now(), batch)
         else:
             published = engine.core.publish(
                 engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence)
             )
-        self._handover.when_durable(published.last, answer, published)
+        self._handover.when_durable(published.last, answer, (published, count))
+
+
+def _nobody() -> None:
+    """Whoever waited does not any more."""
 
 
 def part_of(upload: Upload, low: int, high: int) -> Upload:

@@ -37,6 +37,7 @@ class Links(Commands):
 
     def _connection(self, session: Session, node: str) -> dict[str, object]:
         machine, clock = session.machine, self.engine.clock
+        waits = session.incoming.paused or self.server.amqp.holding.holds(session)
         local_host, _, local_port = session.local.rpartition(":")
         age_us = clock.mono() - session.opened_at
         return {
@@ -48,7 +49,7 @@ class Links(Commands):
             "type": "network",
             "protocol": "AMQP 0-9-1",
             "auth_mechanism": machine.mechanism,
-            "state": "closing" if session.closing else "blocked" if session.incoming.paused else "running",
+            "state": "closing" if session.closing else "blocked" if waits else "running",
             "ssl": False,
             **_ends(session),
             "host": local_host,

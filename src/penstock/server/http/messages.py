@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Verb
+from penstock.core.queue.limits import refusing
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
@@ -18,6 +19,7 @@ from penstock.server.http.commands import Commands, resolve
 from penstock.units import format_size
 
 if TYPE_CHECKING:
+    from penstock.core.publishing.published import Published
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
     from penstock.memory import Piece
@@ -63,7 +65,7 @@ class Messages(Commands):
         batch = Publishes(topic, header, [body])
         while not await self._judged(batch):
             batch.topics = engine.core.topic(vhost, exchange, key)
-        published = await self.decide(lambda: engine.core.publish(engine.now(), batch))
+        published = await self.decide(lambda: self._publish(batch))
         counters = self.server.counters
         counters.published += 1
         counters.routed += published.stored
@@ -73,6 +75,14 @@ class Messages(Commands):
         if published.unroutable:
             counters.unroutable_dropped += 1
         return not published.unroutable
+
+    def _publish(self, batch: Publishes) -> Published:
+        """Raises QueueBlocked where it would have to wait."""
+        core, now = self.engine.core, self.engine.now()
+        by = core.let_in(now, batch)[1] if core.blocking else None
+        if by is not None:
+            raise refusing.blocked(by)
+        return core.publish(now, batch)
 
     async def _judged(self, batch: Publishes) -> bool:
         """Whether it may be published now; if not, its filters have been evaluated when this returns."""

@@ -70,6 +70,7 @@ class PublishRun:
     targets: Target | list[Target]
     properties: bytes | list[bytes]
     bodies: list[bytes]
+    early: bool = False  # the shell's: it came before its channel asked for confirms or transactions
 
     def target_of(self, row: int) -> Target:
         """The target of one row."""

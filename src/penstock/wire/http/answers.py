@@ -16,6 +16,7 @@ from penstock.errors import (
     LogBroken,
     NotFound,
     PenstockError,
+    QueueBlocked,
     Refused,
     SettingsError,
     Unavailable,
@@ -81,7 +82,7 @@ def of_error(error: PenstockError) -> Response:
             return not_found(str(error))
         case AccessRefused():
             return refusal(401, "not_authorized", str(error))
-        case DiskFull() | LogBroken() | Unavailable():
+        case DiskFull() | LogBroken() | Unavailable() | QueueBlocked():
             return refusal(503, "service_unavailable", str(error), {"retry-after": "1"})
         case ExpressionError():
             return refusal(400, "bad_request", error.pointed())

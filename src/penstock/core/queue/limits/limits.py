@@ -25,7 +25,7 @@ REPLACED = "replaced"
 class Limits:
     """Of one queue.  `NEVER`: no limit."""
 
-    __slots__ = ("drops", "length", "letters", "rejects", "ring", "silent", "size")
+    __slots__ = ("blocks", "drops", "length", "letters", "rejects", "ring", "silent", "size")
 
     def __init__(self, settings: QueueSettings) -> None:
         self.length = NEVER if settings.max_length is None else settings.max_length
@@ -34,6 +34,7 @@ class Limits:
         bounded = self.length < NEVER or self.size < NEVER
         self.rejects = bounded and settings.overflow != "drop-head"  # newcomers are refused
         self.silent = self.rejects and settings.overflow == "drop-newest"  # and nobody is told
+        self.blocks = self.rejects and settings.overflow == "block"  # and whoever can wait for room does
         self.letters = self.rejects and settings.overflow == "reject-publish-dlx"  # and become dead letters
         self.drops = bounded and not self.rejects  # the head gives way
 
@@ -42,6 +43,14 @@ class Limits:
         if queue.ready + count > self.ring:
             return True
         return self.drops and (queue.ready + count > self.length or queue.weight + size > self.size)
+
+    def fit(self, queue: Contents, size: int) -> bool:
+        """Whether there is room for one more message, of so many bytes."""
+        return queue.ready < self.length and (self.size == NEVER or queue.weight + size <= self.size)
+
+    def ever_fit(self, size: int) -> bool:
+        """Whether there is if nothing else is ready."""
+        return self.length > 0 and size <= self.size
 
     def exceeded(self, queue: Contents) -> bool:
         """Whether more is ready than is allowed."""

@@ -16,7 +16,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.limits import MAXLEN, Limits
 from penstock.core.queue.order.runs import NEVER
-from penstock.errors import QueueFull
+from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.bodies import lengths
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
@@ -75,6 +75,22 @@ def judged(
     return refused, None
 
 
+def held_up(queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]) -> tuple[int | None, int | None]:
+    """The first of these rows that has to wait for room, if any; and as in `judged` from which on that is not known.
+
+    What could never fit does not wait: it is refused.
+    """
+    limits = queue.limits
+    assert limits is not None
+    refused, unknown = judged(queue, now, batch, rows)
+    if not limits.length:
+        return None, unknown
+    if limits.size == NEVER or not len(refused):
+        return (refused[0] if len(refused) else None), unknown
+    each = lengths(batch.bodies)
+    return next((row for row in refused if int(each[row]) <= limits.size), None), unknown
+
+
 def _through(queue: Queue, batch: Publishes) -> int | None:
     """How many newcomers would be dispatched at once; None: that takes a dispatch to know."""
     if queue.expiry.busy or queue.overfull or queue.ranking is not None or queue.older is not None:
@@ -100,16 +116,30 @@ def refusal(queue: Queue, limits: Limits, count: int) -> QueueFull:
     if figures is None:
         figures = queue.figures = Figures()
     figures.refused += count
-    told = list[str]()
-    if limits.length < NEVER:
-        told.append(f"max_length is {limits.length}, {queue.ready} messages are ready")
-    if limits.size < NEVER:
-        told.append(f"max_length_bytes is {limits.size}, {queue.weight} bytes are ready")
     return QueueFull(
-        f"queue '{queue.name}' in vhost '{queue.vhost}' takes no more: {'; '.join(told)}; of those that came with it "
+        f"queue '{queue.name}' in vhost '{queue.vhost}' takes no more: {told(queue)}; of those that came with it "
         f"{count} {'is' if count == 1 else 'are'} refused",
         reason=MAXLEN,
     )
+
+
+def blocked(queue: Queue) -> QueueBlocked:
+    """Why one that cannot wait for room is not published."""
+    return QueueBlocked(
+        f"queue '{queue.name}' in vhost '{queue.vhost}' holds its publishers up until there is room: {told(queue)}",
+        reason=MAXLEN,
+    )
+
+
+def told(queue: Queue) -> str:
+    """The limits of a queue, and what is ready."""
+    limits = queue.limits
+    out = list[str]()
+    if limits is not None and limits.length < NEVER:
+        out.append(f"max_length is {limits.length}, {queue.ready} messages are ready")
+    if limits is not None and limits.size < NEVER:
+        out.append(f"max_length_bytes is {limits.size}, {queue.weight} bytes are ready")
+    return "; ".join(out)
 
 
 def dropped(queue: Queue, count: int) -> None:
