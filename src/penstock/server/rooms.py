@@ -64,6 +64,10 @@ class Rooms:
         for queue in list(self._lines) if self._lines else ():
             self._serve(queue)
 
+    def _first(self, queue: Queue) -> Waiter | None:
+        line = self._lines.get(queue)
+        return line[0] if line else None
+
     def _waits(self, queue: Queue, size: int) -> bool:
         return self._engine.broken is None and self._engine.core.holds_up(queue, size)
 
@@ -78,5 +82,5 @@ class Rooms:
                 waiter.go_on()
             finally:
                 self._going = None
-            if waiter.queue is queue and not self._waits(queue, waiter.size):
+            if self._first(queue) is waiter and not self._waits(queue, waiter.size):
                 return  # he found none after all: what is due comes first

@@ -166,7 +166,7 @@ class Publishing:
         """Store the first rows of a part, as many as there is room for; how many that were."""
         waiter = Waiter(_nobody)
         job = partial(self._decide, command, part, self._keys(command, part), sequence, None, waiter=waiter)
-        answer = self._handover.submit(job)
+        answer: Answer[tuple[Published, int]] = self._handover.submit(job)
         try:
             return answer.wait(caller.gone)
         except Abandoned:
