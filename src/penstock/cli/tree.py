@@ -25,7 +25,9 @@ def whole() -> typer.Typer:
     from penstock.cli import (
         backfilling,
         backups,
+        connections,
         converting,
+        exchanges,
         lineage,
         logs,
         messages,
@@ -38,6 +40,8 @@ def whole() -> typer.Typer:
         streams,
         tools,
         topics,
+        users,
+        vhosts,
         waiting,
         working,
     )
@@ -52,6 +56,11 @@ def whole() -> typer.Typer:
     lineage.add_to(pipelines.app)
     app.add_typer(pipelines.app, name="pipeline")
     app.add_typer(logs.app, name="log")
+    app.add_typer(connections.app, name="connection")
+    app.add_typer(exchanges.exchange, name="exchange")
+    app.add_typer(exchanges.binding, name="binding")
+    app.add_typer(users.app, name="user")
+    app.add_typer(vhosts.app, name="vhost")
     backfilling.add_to(pipelines.app)
     logs.add_audit_to(app)
     app.command()(version)

@@ -1,4 +1,4 @@
-"""The administrative half of the client: queues, exchanges, topics, bindings, counts.  All of it is server actions."""
+"""The administrative half of the client: queues, policies, streams, counts.  All of it is server actions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, cast
 
 from penstock.client.durations import span
 from penstock.client.link import Link
+from penstock.client.people import PeopleCalls
+from penstock.client.topology import TopologyCalls
 from penstock.client.waiting import WaitingCalls
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration
@@ -16,6 +18,7 @@ from penstock.units import format_duration
 _OF_A_VHOST = frozenset(
     {
         "declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "declare_topic", "bind", "unbind",
+        "exchanges", "bindings",
         "stats", "list", "details", "stream_open", "delete_topic", "topics", "topic", "sow_delete",
         "ack", "ack_filter", "policies", "policy_set", "policy_delete",
         "pause", "resume", "cancel", "reschedule", "explain", "story", "redrive", "move",
@@ -24,7 +27,7 @@ _OF_A_VHOST = frozenset(
 """Actions that work within the vhost of the connection."""
 
 
-class Administration(WaitingCalls):
+class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
     """Calls that change or count what there is."""
 
     def __init__(self, link: Link) -> None:
@@ -36,6 +39,9 @@ class Administration(WaitingCalls):
         if with_vhost and name in _OF_A_VHOST:
             fields["vhost"] = self._vhost
         return self._link.act(name, fields)
+
+    def _vhost_here(self) -> str:
+        return self._vhost
 
     def declare(
         self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False, **settings: object
@@ -86,39 +92,6 @@ class Administration(WaitingCalls):
         A deep queue is gone through in steps, while publishes and deliveries go on.  Durable when this returns.
         """
         return cast("int", self.action("ack_filter", queue=queue, filter=filter, by=by, option=option)["affected"])
-
-    def declare_exchange(
-        self,
-        exchange: str,
-        type: str = "direct",
-        *,
-        durable: bool = True,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: Mapping[str, object] | None = None,
-    ) -> None:
-        """Make an exchange (direct, fanout, topic or headers), or find it as asked."""
-        self.action(
-            "declare_exchange",
-            exchange=exchange,
-            type=type,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=dict(arguments or {}),
-        )
-
-    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
-        """Remove an exchange and its bindings."""
-        self.action("delete_exchange", exchange=exchange, if_unused=if_unused)
-
-    def bind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None) -> None:
-        """Let a queue take what an exchange routes by this key."""
-        self.action("bind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
-
-    def unbind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None) -> None:
-        """Remove a binding."""
-        self.action("unbind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
 
     def policies(self, *, operator: bool = False) -> list[dict[str, Any]]:
         """The policies of the vhost, or its operator policies, in RabbitMQ's words."""

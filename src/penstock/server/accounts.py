@@ -103,6 +103,7 @@ class Accounts:
     global_parameters: dict[str, object] = field(default_factory=dict[str, object])
     changed: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])  # told after each change
     in_thread: bool = False  # the file is written by a thread
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from a change until it is on disk
     _disk: Disk | None = None
 
     def __post_init__(self) -> None:

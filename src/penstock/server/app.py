@@ -200,6 +200,7 @@ class Server:
             self.progress.watch("opening", 0, 1)
             from penstock.server.amqp.admission import Admission
             from penstock.server.amqp.door import AmqpDoor  # the doors' modules came while the log was folded
+            from penstock.server.flight.actions.administration import administration
             from penstock.server.flight.actions.archive import ArchiveAction
             from penstock.server.flight.actions.compact import CompactAction
             from penstock.server.flight.door import FlightDoor
@@ -240,6 +241,7 @@ class Server:
             self.flight.queries.sweep()
             self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
             self.flight.actions.table |= ArchiveAction(self.flight.handover).table
+            self.flight.actions.table |= administration(self, self.flight.handover)
             self.scratch = Scratch(data)
             self.scratch.clear()
             self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)

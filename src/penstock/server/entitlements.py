@@ -265,6 +265,14 @@ class Rights:
         return None if right is True else right
 
 
+def exchange_needs(name: str, alternate: object) -> list[Need]:
+    """What declaring an exchange needs; alternate: its argument `alternate-exchange`."""
+    needs: list[Need] = [("configure", "exchange", name)]
+    if isinstance(alternate, str):
+        needs += [("read", "exchange", name), ("write", "exchange", alternate)]
+    return needs
+
+
 def told(vhost: str, exchange: str, name: str) -> str:
     """A topic, for a person."""
     return f"topic '{f'{exchange}/' if exchange else ''}{name}' in vhost '{vhost}'"

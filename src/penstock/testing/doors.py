@@ -56,7 +56,7 @@ class Doors:
         self.pulse = Pulse()
         self.loop = self.pulse.new_loop()
         self.ports = dict[str, int]()  # of the open doors, by name
-        # what the HTTP door shows, under the names it has on a server
+        # what HTTP and Flight show, under the names it has on a server
         self.settings = settings
         self.engine = instance.engine
         self.log = instance.log
@@ -135,11 +135,13 @@ class Doors:
 
     def _open_flight(self, port: int) -> int:
         from penstock.server.app import flight_limits
+        from penstock.server.flight.actions.administration import administration
         from penstock.server.flight.door import FlightDoor
 
         vhosts, limits = self.accounts.vhosts, flight_limits(self.settings)
         wake = self.loop.call_soon_threadsafe
         door = self.run(lambda: FlightDoor(self.engine, self.users, vhosts, self._disk, wake=wake, limits=limits))
+        door.actions.table |= administration(cast("Server", self), door.handover)
         self._flight = door
         return door.listen(HOST, port)[1]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.config.arguments import given_arguments, queue_settings
 from penstock.errors import NotFound
 from penstock.server.amqp.entitled import may_configure, may_declare, may_purge
+from penstock.server.entitlements import exchange_needs
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
@@ -98,10 +99,7 @@ def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> N
 def declare_exchange(session: Session, channel: Channel, method: m.ExchangeDeclare) -> None:
     """exchange.declare: an exchange, or whether it is there."""
     if not method.passive:
-        alternate = method.arguments.get("alternate-exchange")
-        needs = [("configure", "exchange", method.exchange)]
-        if isinstance(alternate, str):
-            needs += [("read", "exchange", method.exchange), ("write", "exchange", alternate)]
+        needs = exchange_needs(method.exchange, method.arguments.get("alternate-exchange"))
         may_configure(session, "declaring an exchange", *needs)
     session.core.declare_exchange(
         session.engine.now(),

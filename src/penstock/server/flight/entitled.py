@@ -17,7 +17,7 @@ from penstock.expr import Filter
 from penstock.expr.context import RECORDS
 from penstock.records.bodies import listed
 from penstock.records.entries import Topic
-from penstock.server.entitlements import Rights, narrowed_text, refused
+from penstock.server.entitlements import Rights, exchange_needs, narrowed_text, refused
 from penstock.server.filters.asking import asked_by
 from penstock.server.filters.evaluating import breathe
 from penstock.wire.flight.tickets import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
@@ -40,8 +40,11 @@ REPLAYS = frozenset({"replay_pause", "replay_resume", "publisher"})
 FREE = REPLAYS | frozenset(
     {"health", "position", "hold", "sink", "stage_drop", "list", "stats", "details", "topics", "ack", "ack_filter"}
     | {"policies", "policy_set", "policy_delete", "locate", "pipeline_report"}
+    | {"connections", "connection_close", "exchanges", "bindings", "vhosts", "vhost_set", "vhost_delete"}
+    | {"users", "user_set", "user_delete", "permissions", "permission_set", "permission_delete"}
+    | {"limits", "limit_set"}
 )
-"""Actions that show nothing of messages; those about queues, files and policies ask for themselves."""
+"""Actions that show nothing of messages; those about queues, files, policies, users and vhosts ask for themselves."""
 
 Body = Mapping[str, Any]
 
@@ -66,6 +69,10 @@ class Gatekeeper:
             "sink_commit": self._sink_commit,
             "sow_delete": self._sow_delete,
             "topic": self._topic,
+            "declare_exchange": self._declare_exchange,
+            "delete_exchange": self._delete_exchange,
+            "bind": self._bind,
+            "unbind": self._bind,
         }
 
     def _call(self, caller: Caller, work: Callable[[Core], T]) -> T:
@@ -179,6 +186,21 @@ class Gatekeeper:
 
     def _purge(self, caller: Caller, rights: Rights, body: Body) -> None:
         rights.read_all_of_queue(_vhost(body), _text(body, "queue"), "purging")
+
+    def _declare_exchange(self, caller: Caller, rights: Rights, body: Body) -> None:
+        name, given = _text(body, "exchange"), body.get("arguments")
+        alternate = cast("Body", given).get("alternate-exchange") if isinstance(given, dict) else None
+        rights.configure("declaring an exchange", _vhost(body), exchange_needs(name, alternate))
+
+    def _delete_exchange(self, caller: Caller, rights: Rights, body: Body) -> None:
+        needs = [("configure", "exchange", _text(body, "exchange"))]
+        rights.configure("deleting an exchange", _vhost(body), needs)
+
+    def _bind(self, caller: Caller, rights: Rights, body: Body) -> None:
+        kind = "queue" if body.get("destination") is None else "exchange"
+        name = _text(body, "destination" if kind == "exchange" else "queue")
+        needs = [("write", kind, name), ("read", "exchange", _text(body, "exchange"))]
+        rights.configure("binding", _vhost(body), needs)
 
     def _stream_open(self, caller: Caller, rights: Rights, body: Body) -> None:
         if body.get("queue") is not None:

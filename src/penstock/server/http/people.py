@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from penstock.core.topology.topology import table_of
 from penstock.errors import InvalidArgument, NotFound, Unavailable
@@ -18,12 +18,8 @@ from penstock.server.accounts import (
     check_hash,
     hash_password,
 )
-from penstock.server.http.commands import Commands, Waits
+from penstock.server.http.commands import Commands
 from penstock.server.permissions import ALL, check_pattern
-
-if TYPE_CHECKING:
-    from penstock.server.app import Server
-    from penstock.server.http.facts import Facts
 
 T = TypeVar("T")
 
@@ -34,10 +30,6 @@ STEP = 64
 class People(Commands):
     """Every change is on disk before it is answered, or did not happen."""
 
-    def __init__(self, server: Server, facts: Facts, waits: Waits) -> None:
-        super().__init__(server, facts, waits)
-        self._lock = asyncio.Lock()
-
     @property
     def accounts(self) -> Accounts:
         """What is administered at run time."""
@@ -46,8 +38,8 @@ class People(Commands):
     async def change(self, work: Callable[[Accounts], T]) -> T:
         """The result of a change that is on disk now.  Raises what it raises, and Unavailable; nothing is changed."""
         self.facts.refuse_early()
-        async with self._lock:
-            accounts = self.accounts
+        accounts = self.accounts
+        async with accounts.changing:
             before = accounts.state()
             try:
                 result = work(accounts)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.config.arguments import given_arguments, queue_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
 from penstock.errors import AccessRefused, NotFound
+from penstock.server.entitlements import exchange_needs
 from penstock.server.http.commands import Commands
 
 if TYPE_CHECKING:
@@ -103,10 +104,7 @@ class Topology(Commands):
         wait: bool = True,
     ) -> bool:
         """Declare, or find an equal one; whether it is new."""
-        needs = [("configure", "exchange", name)]
-        alternate = arguments.get("alternate-exchange")
-        if isinstance(alternate, str):
-            needs += [("read", "exchange", name), ("write", "exchange", alternate)]
+        needs = exchange_needs(name, arguments.get("alternate-exchange"))
         self.configure(user, "declaring an exchange", vhost, *needs)
         fresh = self.exchange(vhost, name) is None
         await self.decide(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.errors import PreconditionFailed, Unavailable
+from penstock.errors import PreconditionFailed
+from penstock.server.flight.actions.awaiting import Awaiting
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.fields import Fields
 
 if TYPE_CHECKING:
-    from penstock.server.flight.handover import Answer, Handover
+    from penstock.server.flight.handover import Handover
 
 
 class ArchiveAction:
@@ -20,7 +19,7 @@ class ArchiveAction:
 
     def __init__(self, handover: Handover) -> None:
         self._handover = handover
-        self._running = set[asyncio.Future[dict[str, object]]]()  # the loop alone does not keep them alive
+        self._awaiting = Awaiting(handover)
         self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
             "log_archive": (self._archive, "dry_run: archive the next closed segments, or say which ones are due"),
         }
@@ -32,19 +31,4 @@ class ArchiveAction:
         archive = self._handover.engine.archive
         if archive is None:
             raise PreconditionFailed("this server has no archive; [log] archive in its settings makes one")
-
-        def job(answer: Answer[dict[str, object]]) -> None:
-            work = asyncio.ensure_future(archive.run_now(dry_run=dry_run))
-            self._running.add(work)
-            work.add_done_callback(partial(self._tell, answer))
-
-        return self._handover.submit(job).wait(caller.gone)
-
-    def _tell(self, answer: Answer[dict[str, object]], done: asyncio.Future[dict[str, object]]) -> None:
-        self._running.discard(done)
-        if done.cancelled():
-            answer.fail(Unavailable("the server stops"))
-        elif (error := done.exception()) is not None:
-            answer.fail(error)
-        else:
-            answer.give(done.result())
+        return self._awaiting.call(lambda: archive.run_now(dry_run=dry_run), caller.gone)

@@ -104,8 +104,8 @@ class Actions(SinkActions):
             "declare_exchange": (self._declare_exchange, "exchange, type, durable, auto_delete, internal"),
             "delete_exchange": (self._delete_exchange, "exchange, if_unused"),
             "declare_topic": (self._declare_topic, "topic, exchange: keep what no queue takes"),
-            "bind": (self._bind, "exchange, queue, key, arguments"),
-            "unbind": (self._unbind, "exchange, queue, key, arguments"),
+            "bind": (self._bind, "exchange, queue or destination (an exchange), key, arguments"),
+            "unbind": (self._unbind, "the same"),
             "stats": (self._stats, "queue: its counts"),
             "list": (self._list, "every queue of a vhost with its counts"),
             "health": (self._health, "whether the server confirms, and how far"),
@@ -215,24 +215,25 @@ class Actions(SinkActions):
         return {"topic": name}
 
     def _bind(self, caller: Caller, f: Fields) -> Reply:
-        source, queue, vhost, key = f.name("exchange"), f.name("queue"), self._vhost(f), f.text("key")
-        arguments = f.table("arguments")
-        f.finish()
-        self._do(
-            caller,
-            lambda: self.engine.core.bind(self.engine.now(), vhost, source, queue, "queue", key, arguments),
-        )
-        return {"queue": queue}
+        vhost, source, kind, name, key, arguments = self._binding(f)
+        core = self.engine.core
+        self._do(caller, lambda: core.bind(self.engine.now(), vhost, source, name, kind, key, arguments))
+        return {kind: name}
 
     def _unbind(self, caller: Caller, f: Fields) -> Reply:
-        source, queue, vhost, key = f.name("exchange"), f.name("queue"), self._vhost(f), f.text("key")
-        arguments = f.table("arguments")
+        vhost, source, kind, name, key, arguments = self._binding(f)
+        core = self.engine.core
+        self._do(caller, lambda: core.unbind(self.engine.now(), vhost, source, name, kind, key, arguments))
+        return {kind: name}
+
+    def _binding(self, f: Fields) -> tuple[str, str, str, str, str, dict[str, object]]:
+        """Vhost, source, kind and name of the destination, key and arguments."""
+        source, vhost = f.name("exchange"), self._vhost(f)
+        kind = "exchange" if f.has("destination") else "queue"
+        name = f.name("destination" if kind == "exchange" else "queue")
+        key, arguments = f.text("key"), f.table("arguments")
         f.finish()
-        self._do(
-            caller,
-            lambda: self.engine.core.unbind(self.engine.now(), vhost, source, queue, "queue", key, arguments),
-        )
-        return {"queue": queue}
+        return vhost, source, kind, name, key, arguments
 
     # -- looking
 

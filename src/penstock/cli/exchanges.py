@@ -1,0 +1,232 @@
+"""`exchange list|declare|delete` and `binding list|declare|delete`: what routes messages to queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol, cast
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json, write_table
+from penstock.cli.queues import Yes, confirmed
+from penstock.cli.remote import connect
+from penstock.errors import InvalidArgument, NotFound
+
+exchange = typer.Typer(help="List, declare and delete exchanges.", no_args_is_help=True, rich_markup_mode=None)
+binding = typer.Typer(
+    help="List, declare and delete bindings of queues and exchanges.", no_args_is_help=True, rich_markup_mode=None
+)
+
+DEFAULT_NAME = "amq.default"
+"""How the exchange without a name is written in a table."""
+
+Arguments = Annotated[
+    list[str] | None, typer.Option("--argument", metavar="KEY=VALUE", help="An argument, its value as JSON or text.")
+]
+Source = Annotated[str, typer.Argument(help="The exchange that routes.")]
+Destination = Annotated[str, typer.Argument(help="The queue that takes, or with --to-exchange the exchange.")]
+Key = Annotated[str, typer.Argument(help="The routing key, or pattern of keys.")]
+ToExchange = Annotated[bool, typer.Option("--to-exchange", help="The destination is an exchange.")]
+
+
+class RemoteExchanges(Protocol):
+    """What these commands use of the client."""
+
+    def exchanges(self) -> list[dict[str, Any]]: ...
+    def declare_exchange(
+        self,
+        exchange: str,
+        type: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None: ...
+    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None: ...
+    def bindings(
+        self, queue: str | None = None, *, source: str | None = None, destination: str | None = None
+    ) -> list[dict[str, Any]]: ...
+    def bind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None) -> None: ...
+    def unbind(
+        self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None
+    ) -> None: ...
+    def bind_exchange(
+        self, destination: str, source: str, key: str = "", arguments: Mapping[str, object] | None = None
+    ) -> None: ...
+    def unbind_exchange(
+        self, destination: str, source: str, key: str = "", arguments: Mapping[str, object] | None = None
+    ) -> None: ...
+
+
+def read_arguments(texts: list[str] | None) -> dict[str, object]:
+    """`KEY=VALUE`: the value as JSON where it is JSON, as text otherwise.  Raises InvalidArgument."""
+    import orjson
+
+    found: dict[str, object] = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidArgument(f"--argument {text!r}: write KEY=VALUE, as in alternate-exchange=lost")
+        try:
+            found[key] = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            found[key] = value
+    return found
+
+
+# -- exchanges
+
+
+@exchange.command("list")
+def list_exchanges(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the exchanges of the vhost, those that are always there first.
+
+    Example: penstock exchange list
+    """
+    with connect(url) as client:
+        found = cast("RemoteExchanges", client).exchanges()
+    if json:
+        write_json(found)
+        return
+    columns = ("name", "type", "durable", "auto_delete", "internal", "arguments")
+    write_table(columns, [[one["name"] or DEFAULT_NAME, *(one[key] for key in columns[1:])] for one in found])
+
+
+@exchange.command("declare")
+def declare_exchange(
+    name: Annotated[str, typer.Argument(help="Its name.")],
+    type_: Annotated[
+        str, typer.Option("--type", help="direct, fanout, topic, headers or x-delayed-message.")
+    ] = "direct",
+    transient: Annotated[bool, typer.Option("--transient", help="It ends with the server.")] = False,
+    auto_delete: Annotated[bool, typer.Option("--auto-delete", help="It goes with its last binding.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Other exchanges alone publish to it.")] = False,
+    argument: Arguments = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Declare an exchange; the same again changes nothing.
+
+    Example: penstock exchange declare shop --type topic
+    """
+    arguments = read_arguments(argument)
+    with connect(url) as client:
+        cast("RemoteExchanges", client).declare_exchange(
+            name, type_, durable=not transient, auto_delete=auto_delete, internal=internal, arguments=arguments
+        )
+    if json:
+        write_json({"declared": name})
+    else:
+        write(f"exchange {name} declared")
+
+
+@exchange.command("delete")
+def delete_exchange(
+    name: Annotated[str, typer.Argument(help="Its name.")],
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only when nothing is bound to it.")] = False,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Delete an exchange with its bindings.  Queues stay as they are.
+
+    Example: penstock exchange delete shop --yes
+    """
+    with connect(url) as client:
+        remote = cast("RemoteExchanges", client)
+        bindings = len(remote.bindings(source=name)) + len(remote.bindings(destination=name))
+        if not confirmed(f"exchange {name} has {counted(bindings, 'binding')}: delete it with them?", yes):
+            return
+        remote.delete_exchange(name, if_unused=if_unused)
+    if json:
+        write_json({"deleted": name, "bindings": bindings})
+    else:
+        write(f"exchange {name} deleted with {counted(bindings, 'binding')}")
+
+
+# -- bindings
+
+
+@binding.command("list")
+def list_bindings(
+    queue: Annotated[str | None, typer.Option("--queue", help="Those that end at this queue.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Those that begin at this exchange.")] = None,
+    destination: Annotated[str | None, typer.Option("--destination", help="Those that end at this exchange.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """List bindings; every queue that shows its own name has one to the default exchange.
+
+    Example: penstock binding list --queue to-ship
+    """
+    with connect(url) as client:
+        found = cast("RemoteExchanges", client).bindings(queue, source=source, destination=destination)
+    if json:
+        write_json(found)
+        return
+    columns = ("source", "destination_type", "destination", "routing_key", "arguments")
+    write_table(columns, [[one["source"] or DEFAULT_NAME, *(one[key] for key in columns[1:])] for one in found])
+
+
+@binding.command("declare")
+def declare_binding(
+    source: Source,
+    destination: Destination,
+    key: Key = "",
+    to_exchange: ToExchange = False,
+    argument: Arguments = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Bind a queue, or an exchange, to an exchange; the same again changes nothing.
+
+    Example: penstock binding declare shop to-ship "orders.#"
+    """
+    arguments = read_arguments(argument)
+    with connect(url) as client:
+        remote = cast("RemoteExchanges", client)
+        (remote.bind_exchange if to_exchange else remote.bind)(destination, source, key, arguments)
+    if json:
+        write_json({"bound": destination, "to": source, "key": key})
+    else:
+        write(f"{destination} takes {_key(key)} from exchange {source}")
+
+
+@binding.command("delete")
+def delete_binding(
+    source: Source,
+    destination: Destination,
+    key: Key = "",
+    to_exchange: ToExchange = False,
+    argument: Arguments = None,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Remove a binding.  What it has routed stays where it is.
+
+    Example: penstock binding delete shop to-ship "orders.#" --yes
+    """
+    arguments = read_arguments(argument)
+    kind = "exchange" if to_exchange else "queue"
+    with connect(url) as client:
+        remote = cast("RemoteExchanges", client)
+        wanted = (kind, destination, key, arguments)
+        names = ("destination_type", "destination", "routing_key", "arguments")
+        found = [tuple(one[name] for name in names) for one in remote.bindings(source=source)]
+        if wanted not in found:
+            raise NotFound(
+                f"{kind} {destination} is not bound to exchange {source} by {_key(key)} with these arguments"
+            )
+        if not confirmed(f"{kind} {destination} takes {_key(key)} from exchange {source}: no more?", yes):
+            return
+        (remote.unbind_exchange if to_exchange else remote.unbind)(destination, source, key, arguments)
+    if json:
+        write_json({"unbound": destination, "from": source, "key": key})
+    else:
+        write(f"{destination} takes {_key(key)} from exchange {source} no more")
+
+
+def _key(key: str) -> str:
+    return f"key {key!r}" if key else "the empty key"

@@ -1,0 +1,139 @@
+"""`vhost list|add|delete|set-limit|clear-limit|list-limits`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol, cast
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json, write_table
+from penstock.cli.queues import Yes, confirmed
+from penstock.cli.remote import connect
+from penstock.errors import NotFound
+
+app = typer.Typer(help="List, add and delete vhosts.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="Its name.")]
+Limit = Annotated[str, typer.Argument(help="max-connections or max-queues.")]
+Value = Annotated[int, typer.Argument(min=0, help="How many there may be.")]
+
+
+class RemoteVhosts(Protocol):
+    """What these commands use of the client."""
+
+    def vhosts(self) -> list[dict[str, Any]]: ...
+    def add_vhost(self, vhost: str, *, description: str | None = None, tags: Sequence[str] | None = None) -> None: ...
+    def delete_vhost(self, vhost: str) -> None: ...
+    def limits(self) -> list[dict[str, Any]]: ...
+    def set_vhost_limit(self, vhost: str, limit: str, value: int | None) -> None: ...
+    def connections(self, user: str | None = None) -> list[dict[str, Any]]: ...
+    def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]: ...
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the vhosts that the user may open; all for administrators.
+
+    Example: penstock vhost list
+    """
+    with connect(url) as client:
+        found = cast("RemoteVhosts", client).vhosts()
+    if json:
+        write_json(found)
+    else:
+        columns = ("name", "description", "tags")
+        write_table(columns, [[one[column] for column in columns] for one in found])
+
+
+@app.command()
+def add(
+    name: Name,
+    description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A word to find it by.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Add a vhost.  Users made at run time open it once `penstock user set-permissions` lets them.
+
+    Example: penstock vhost add shop --description "orders and parcels"
+    """
+    with connect(url) as client:
+        cast("RemoteVhosts", client).add_vhost(name, description=description, tags=tag)
+    if json:
+        write_json({"added": name})
+    else:
+        write(f"vhost {name} added")
+
+
+@app.command()
+def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Delete a vhost with its queues, exchanges, topics, policies and permissions.  Its connections close.
+
+    Example: penstock vhost delete shop --yes
+    """
+    with connect(url) as client:
+        remote = cast("RemoteVhosts", client)
+        if all(one["name"] != name for one in remote.vhosts()):
+            raise NotFound(f"no vhost '{name}'")
+        queues: list[dict[str, int]] = remote.action("list", with_vhost=False, vhost=name)["queues"]
+        messages = sum(one["ready"] + one["leased"] + one["delayed"] for one in queues)
+        connections = sum(one["vhost"] == name for one in remote.connections())
+        has = f"{counted(len(queues), 'queue')}, {counted(messages, 'message')}, {counted(connections, 'connection')}"
+        if not confirmed(f"vhost {name} has {has}: delete it with all of that?", yes):
+            return
+        remote.delete_vhost(name)
+    if json:
+        write_json({"deleted": name, "queues": len(queues), "messages": messages, "connections": connections})
+    else:
+        write(f"vhost {name} deleted with {has}")
+
+
+@app.command("set-limit")
+def set_limit(name: Name, limit: Limit, value: Value, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Limit the connections or queues of a vhost.  What is there already stays.
+
+    Example: penstock vhost set-limit shop max-queues 100
+    """
+    with connect(url) as client:
+        cast("RemoteVhosts", client).set_vhost_limit(name, limit, value)
+    if json:
+        write_json({"vhost": name, limit: value})
+    else:
+        write(f"vhost {name}: {limit} {value}")
+
+
+@app.command("clear-limit")
+def clear_limit(name: Name, limit: Limit, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Take a limit of a vhost away.
+
+    Example: penstock vhost clear-limit shop max-queues
+    """
+    with connect(url) as client:
+        cast("RemoteVhosts", client).set_vhost_limit(name, limit, None)
+    if json:
+        write_json({"vhost": name, limit: None})
+    else:
+        write(f"vhost {name}: no {limit}")
+
+
+@app.command("list-limits")
+def list_limits(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the limits of vhosts.
+
+    Example: penstock vhost list-limits
+    """
+    with connect(url) as client:
+        limits = cast("RemoteVhosts", client).limits()
+    write_limits("vhost", limits, as_json=json)
+
+
+def write_limits(whose: str, limits: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """Limits of users or of vhosts."""
+    found = [one for one in limits if whose in one]
+    if as_json:
+        write_json(found)
+    elif found:
+        write_table((whose, "limit", "value"), [(one[whose], *pair) for one in found for pair in one["value"].items()])
+    else:
+        write("no limits")

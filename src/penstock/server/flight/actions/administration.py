@@ -1,0 +1,25 @@
+"""All actions that administer: what the management API over HTTP does, over Flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.server.flight.actions.desk import Desk
+from penstock.server.flight.actions.links import LinkActions
+from penstock.server.flight.actions.people import PeopleActions
+from penstock.server.flight.actions.topology import TopologyActions
+from penstock.server.flight.calls import Caller
+from penstock.wire.flight.fields import Fields
+
+if TYPE_CHECKING:
+    from penstock.server.app import Server
+    from penstock.server.flight.handover import Handover
+
+
+def administration(
+    server: Server, handover: Handover
+) -> dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]]:
+    """Rows of the table of all actions."""
+    desk = Desk(server, handover)
+    return {**LinkActions(desk).table, **TopologyActions(desk).table, **PeopleActions(desk).table}
