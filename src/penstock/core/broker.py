@@ -36,6 +36,14 @@ class Core(
 ):  # fmt: skip
     """The rules of one instance."""
 
+    def boot(self, now: Now, *, clean: bool, next_lsn: int) -> None:
+        """Begin a run: the BOOT record, what ends with a process, then whatever fell due meanwhile.
+
+        next_lsn: after a clean stop the next one; after an unclean one the recovered end + 2**32.
+        """
+        super().boot(now, clean=clean, next_lsn=next_lsn)
+        self._go_on_ruling(now)
+
     @property
     def dead_lettered(self) -> Mapping[str, int]:
         """Messages that became a dead letter since the start of this process, by AMQP's reason."""
@@ -81,6 +89,8 @@ class Core(
         if not size:
             return Published(0, self._out.last_lsn)
         now = self._at(now)
+        if self._unruled:
+            self._rule_takers(now, batch)
         if publisher is None:
             return self._publisher.publish(now, batch, persistent=persistent)
         if sequence is None:

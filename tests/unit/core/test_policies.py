@@ -14,7 +14,7 @@ from penstock.core.state.plain import dump, dump_settings
 from penstock.core.topology.policies import Policies
 from penstock.errors import ExpressionError, NotFound
 from penstock.records.chunks import pack_pairs
-from penstock.records.entries import Control
+from penstock.records.entries import Control, Entry, Group
 from penstock.records.kinds import Kind
 from penstock.records.policies import AddressSetting, Policy
 from penstock.records.settings import QueueSettings, Retry
@@ -399,3 +399,116 @@ def test_the_audit_finds_a_queue_that_a_policy_rules_which_is_not_there(world: R
     world.drop("p")
     world.drop("o", operator=True)
     assert audited(world) == []
+
+
+# -- what cannot change while there are messages
+
+
+@pytest.mark.parametrize(
+    ("definition", "name", "value"),
+    [
+        ({"last_value_key": "/id"}, "last_value_key", "/id"),
+        ({"unique": True, "dedup_key": "/id"}, "unique", True),
+    ],
+)
+def test_what_cannot_change_while_a_queue_has_messages_waits_and_says_so(
+    world: Ruled, definition: dict[str, object], name: str, value: object
+) -> None:
+    full, empty = world.declare("full"), world.declare("empty")
+    world.publish("full", b'{"id": 1}')
+    before = getattr(full.settings, name)
+    world.put(policy("p", max_length=5, **definition))
+    assert (getattr(empty.settings, name), empty.settings.max_length) == (value, 5)
+    assert (getattr(full.settings, name), full.settings.max_length) == (before, 5)
+    assert "cannot change while it has messages" in dict(full.ruling.unapplied if full.ruling else ())[name]
+    world.core.alter_queue(world.now, full, QueueSettings(max_length=3))
+    world.turn()
+    assert full.settings.max_length == 3
+    world.restart(clean=True)
+    full = world.core.queue("/", "full")
+    assert getattr(full.settings, name) == before
+    world.core.purge_queue(world.now, full)
+    world.turn()
+    world.restart(clean=True)
+    full = world.core.queue("/", "full")
+    assert getattr(full.settings, name) == value
+    world.publish("full", b'{"id": 1}')
+    world.core.delete_policy(world.now, "/", "p")
+    world.turn()
+    assert getattr(full.settings, name) == value
+    assert getattr(world.core.queue("/", "empty").settings, name) == before
+    world.same()
+
+
+# -- of many queues, in portions
+
+
+@pytest.fixture
+def portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.core.commands.policies.AT_ONCE", 4)
+
+
+def lengths(world: World) -> list[int | None]:
+    return [world.core.queue("/", f"q{number}").settings.max_length for number in range(18)]
+
+
+def alterations(entries: list[Entry]) -> int:
+    flat = [one for entry in entries for one in (entry.entries if isinstance(entry, Group) else [entry])]
+    return sum(isinstance(one, Control) and one.kind is Kind.QUEUE_ALTER for one in flat)
+
+
+@pytest.mark.usefixtures("portions")
+def test_a_change_of_many_queues_goes_a_portion_a_step(world: Ruled) -> None:
+    for number in range(18):
+        world.declare(f"q{number}")
+    world.core.set_policy(world.now, policy("p", max_length=5))
+    steps = [alterations(world.core.journal)]
+    world.turn()
+    while world.core.next_deadline()[0] == 0:
+        world.core.tick(world.now)
+        steps.append(alterations(world.core.journal))
+        world.turn()
+    assert steps == [4, 4, 4, 4, 2, 0]
+    assert lengths(world) == [5] * 18
+    world.same()
+
+
+@pytest.mark.usefixtures("portions")
+def test_a_queue_that_somebody_uses_is_ruled_before_its_turn(world: Ruled) -> None:
+    for number in range(18):
+        world.declare(f"q{number}")
+    world.publish("q17", b"1", b"2")
+    world.core.set_policy(world.now, policy("p", max_length=1))
+    world.publish("q17", b"3", b"4")
+    world.subscribe(world.core.queue("/", "q16"))
+    assert lengths(world) == [1] * 4 + [None] * 12 + [1, 1]
+    assert world.contents(world.core.queue("/", "q17")) == [b"4"]
+    world.core.set_policy(world.now, policy("p", max_length=2))
+    world.core.delete_queue(world.now, world.core.queue("/", "q9"))
+    world.declare("q9")
+    world.advance(1)
+    assert lengths(world) == [2] * 18
+    world.same()
+
+
+@pytest.mark.usefixtures("portions")
+@pytest.mark.parametrize("steps", range(5))
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_start_goes_on_where_a_crash_stopped(world: Ruled, steps: int, delete: bool) -> None:
+    for number in range(18):
+        world.declare(f"q{number}")
+    if delete:
+        world.core.set_policy(world.now, policy("p", max_length=5))
+        world.advance(1)
+        world.core.delete_policy(world.now, "/", "p")
+    else:
+        world.core.set_policy(world.now, policy("p", max_length=5))
+    for _ in range(steps):
+        world.turn()
+        world.core.tick(world.now)
+    world.turn()
+    assert audited(world) == []
+    world.restart(clean=False)
+    world.turn()
+    world.advance(1)
+    assert lengths(world) == [None if delete else 5] * 18

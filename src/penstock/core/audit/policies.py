@@ -1,4 +1,5 @@
-"""The audit of policies: what a queue is ruled by is there, and what goes lets go of its queues in the same group.
+"""The audit of policies: what a queue is ruled by is there, and what goes lets go of its queues in the same group, or,
+of very many, in those that follow.
 
 From the records alone: which policies there are, and which of them the last record of each queue names.
 """
@@ -24,6 +25,7 @@ class PolicyAudit:
         """find: takes the guarantee, LSNs and a sentence."""
         self._find = find
         self._there = set[Key]()
+        self._going = set[Key]()  # of those that are gone: they let go of their queues a portion at a time
         self._rulers: dict[int, tuple[int, str, str, list[Key]]] = {}  # by queue: LSN, vhost, name, its policies
 
     def load(self, state: DurableState) -> None:
@@ -39,8 +41,11 @@ class PolicyAudit:
         key = bool(header["operator"]), str(header["vhost"]), name
         if kind is Kind.POLICY:
             self._there.add(key)
+            self._going.discard(key)
         else:
             self._there.discard(key)
+            if header.get("more"):
+                self._going.add(key)
 
     def declared(self, lsn: int, name: str, header: dict[str, object]) -> None:
         """QUEUE_DECLARE."""
@@ -65,7 +70,7 @@ class PolicyAudit:
         """The end of the records: each queue is ruled by what is there."""
         for number, (lsn, vhost, name, keys) in sorted(self._rulers.items()):
             for key in keys:
-                if key not in self._there:
+                if key not in self._there and key not in self._going:
                     what = "operator policy" if key[0] else "policy"
                     text = f"queue '{name}' in vhost '{vhost}' is ruled by {what} '{key[2]}', which is not there"
                     self._find("policies", np.array([number, lsn]), text)

@@ -114,6 +114,7 @@ class Parts:
         self._patterns: dict[Subscription, None] = {}  # subscriptions to several queues
         self._sweeps: dict[Token, Sweep] = {}  # settlements by filter on their way
         self.queue_limits: dict[str, int] = {}  # of vhosts: queues there may be; whoever serves sets it, no log has it
+        self._unruled: dict[int, None] = {}  # ids of queues for which policies of now may say something else
         self._sweeping = 0  # the serial number of the last one
 
     @property

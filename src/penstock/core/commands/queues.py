@@ -6,6 +6,7 @@ What happens to messages on their way through a queue is `deliveries`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import RecoveryCommands
@@ -110,30 +111,33 @@ class QueueCommands(RecoveryCommands):
         given: names of the settings that somebody gave; None: those given before, and those that are others now.
         """
         in_force, ruling = self._admin.altering(queue, settings, given)
+        own = ruling_of(queue.settings, queue.ruling).own
+        held = [name for names, _ in fixed(queue, in_force) for name in names]
+        if all(getattr(settings, name) == getattr(own, name) for name in held):  # what only policies want may wait
+            in_force, ruling = self._possible(queue, in_force, ruling)
         self._rule(now, queue, in_force, ruling)
+
+    def _possible(
+        self, queue: Queue, settings: QueueSettings, ruling: Ruling | None
+    ) -> tuple[QueueSettings, Ruling | None]:
+        """What policies say, but for what cannot change while the queue has messages: that stays, and is said."""
+        held = fixed(queue, settings)
+        if not held:
+            return settings, ruling
+        said = ruling_of(settings, ruling)
+        stay = {name: getattr(queue.settings, name) for names, _ in held for name in names}
+        kept = replace(settings, **stay)
+        if self._admin.why_not(queue, kept) is not None:  # not beside the others: then nothing changes for now
+            kept, said = queue.settings, ruling_of(queue.settings, queue.ruling)
+        unapplied = dict(said.unapplied) | {names[0]: why for names, why in held}
+        sources = tuple((name, source) for name, source in said.sources if name not in stay)
+        return kept, replace(said, sources=sources, unapplied=tuple(sorted(unapplied.items())))
 
     def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> None:
         """These settings are in force from now on, and why."""
         now = self._at(now)
-        if settings.last_value_key != queue.settings.last_value_key and (
-            queue.ready + queue.leased + queue.delayed + queue.dying
-        ):
-            raise PreconditionFailed(
-                f"last_value_key of queue '{queue.name}' in vhost '{queue.vhost}' cannot change while it has messages: "
-                "their keys were worked out when they came; purge it, or declare another"
-            )
-        if (settings.unique, settings.unique and settings.dedup_key) != (
-            queue.settings.unique, queue.settings.unique and queue.settings.dedup_key
-        ) and queue.floor() < NEVER:  # fmt: skip
-            raise PreconditionFailed(
-                f"unique, and the dedup_key it goes by, of queue '{queue.name}' in vhost '{queue.vhost}' cannot change "
-                "while it has messages: their keys were worked out when they came; purge it, or declare another"
-            )
-        if settings.non_destructive and not queue.settings.non_destructive and queue.outstanding:
-            raise PreconditionFailed(
-                f"non_destructive of queue '{queue.name}' in vhost '{queue.vhost}' cannot be set while "
-                f"{queue.outstanding} of its messages are out for delivery"
-            )
+        for _, why in fixed(queue, settings):
+            raise PreconditionFailed(why)
         moved = settings.recovery_point != queue.settings.recovery_point
         if moved:
             self._check_point(queue.name, settings)
@@ -215,3 +219,20 @@ class QueueCommands(RecoveryCommands):
             **priorities(queue),
             **figures(queue),
         }
+
+
+def fixed(queue: Queue, settings: QueueSettings) -> list[tuple[tuple[str, ...], str]]:
+    """Settings of a queue that cannot become these while it has messages, with the reason of each."""
+    present, what = queue.settings, f"of queue '{queue.name}' in vhost '{queue.vhost}'"
+    worked = "their keys were worked out when they came; purge it, or declare another"
+    out = list[tuple[tuple[str, ...], str]]()
+    if settings.last_value_key != present.last_value_key and (queue.ready + queue.leased + queue.delayed + queue.dying):
+        out.append((("last_value_key",), f"last_value_key {what} cannot change while it has messages: {worked}"))
+    key, before = (one.unique and one.dedup_key for one in (settings, present))
+    if (settings.unique, key) != (present.unique, before) and queue.floor() < NEVER:
+        why = f"unique, and the dedup_key it goes by, {what} cannot change while it has messages: {worked}"
+        out.append((("unique", "dedup_key"), why))
+    if settings.non_destructive and not present.non_destructive and (many := queue.outstanding):
+        why = f"non_destructive {what} cannot be set while {many} of its messages are out for delivery"
+        out.append((("non_destructive",), why))
+    return out

@@ -190,6 +190,10 @@ class Publisher:
         singly = bool(burying) and self._comes_back([queue for queue, _ in burying], batch, skip, False, carbon, banned)
         return self._deduplication.publish(now, batch, skip, takers, banned, store, admitted, singly=singly)
 
+    def queues_of(self, batch: Publishes) -> set[Queue]:
+        """The queues that may take some of a batch, whatever their filters say."""
+        return {queue for plan, _ in self._rows.plans_of(batch, 0, True) for queue in plan.queues}
+
     def wanted(self, topic: Topic) -> bool:
         """Whether some queue takes messages of this topic, or could by their headers, or the topic keeps them."""
         plan = self._rows.plan(topic)

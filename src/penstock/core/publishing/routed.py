@@ -120,7 +120,7 @@ class RowRouter:
         if not (self._router.rating or self._router.keying):
             return []
         ranks, keys = dict[str, list[int]](), dict[str, list[int]]()
-        for plan, rows in self._plans_of(batch, skip, carbon):
+        for plan, rows in self.plans_of(batch, skip, carbon):
             for text in {one.settings.rank_text for one in plan.queues} - {None}:
                 assert text is not None
                 ranks.setdefault(text, []).extend(rows)
@@ -128,7 +128,7 @@ class RowRouter:
                 keys.setdefault(text, []).extend(rows)
         return unrated(batch, ranks.items()) + unkeyed(batch, keys.items())
 
-    def _plans_of(self, batch: Publishes, skip: int, carbon: bool) -> Iterator[tuple[Plan, list[int]]]:
+    def plans_of(self, batch: Publishes, skip: int, carbon: bool) -> Iterator[tuple[Plan, list[int]]]:
         """The plans of a batch, whatever their filters say, and the rows of each."""
         groups: dict[Topic, list[int]] = {}
         if isinstance(batch.topics, Topic):

@@ -122,6 +122,10 @@ class Admin:
         )
         return settings, kept(ruling)
 
+    def why_not(self, queue: Queue, settings: QueueSettings) -> str | None:
+        """Why a queue cannot have these settings; None where it can."""
+        return why_not(queue.vhost, queue.name, settings, self._refuse)
+
     def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
         """A queue that `by` may use.  NotFound, or ResourceLocked when it is exclusive to somebody else."""
         queue = self.queues.get((vhost, name))
