@@ -58,6 +58,64 @@ async def test_settling_is_awaited(house: FlightHouse) -> None:
     await client.close()
 
 
+async def test_what_comes_for_a_cancelled_taker_is_the_next_ones(house: FlightHouse) -> None:
+    async with penstock.aio.connect(house.url) as client:
+        await client.declare("q")
+        async with client.consume("q", backlog=1) as consumer, client.replay("q", "EPOCH", follow=True) as replay:
+            for stream in (consumer, replay):
+                for _ in range(3):  # as many as there are threads would leave none for acks
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(stream.take(), 0.01)
+            assert await consumer.take(0.01) is None
+            await client.publish_table("q", pa.table({"body": ["a", "b"]}))
+            for body in (b"a", b"b"):
+                message, told = await consumer.take(10), await replay.take()
+                assert message is not None
+                assert told is not None
+                assert (message.body, told.body) == (body, body)
+                await message.ack()
+        assert (await client.queue("q"))["acked"] == 2
+
+
+async def test_too_late_is_told(house: FlightHouse) -> None:
+    async with penstock.aio.connect(house.url) as client:
+        await client.declare("q")
+        await client.publish("q", "a")
+        consumer = client.consume("q")
+        message = await consumer.take(10)
+        assert message is not None
+        await consumer.close()
+        with pytest.raises(penstock.Unavailable, match="the server has given the message back"):
+            await message.ack()
+        assert await consumer.take() is None
+        never = client.consume("q")
+        await never.close()
+        assert await never.take() is None
+        with pytest.raises(penstock.Unavailable, match="closed before it was opened"):
+            await never.effective_backlog()
+
+
+async def test_many_take_from_one_consumer(house: FlightHouse) -> None:
+    async with penstock.aio.connect(house.url) as client:
+        await client.declare("q")
+        consumer = client.consume("q", backlog=1)
+        got = list[bytes]()
+
+        async def work() -> None:
+            while (message := await consumer.take(10)) is not None:
+                got.append(message.body)
+                await message.ack()
+                if len(got) == 20:
+                    await consumer.close()
+
+        workers = [asyncio.create_task(work()) for _ in range(5)]
+        await client.publish_table("q", pa.table({"body": [f"{n:02}" for n in range(20)]}))
+        await asyncio.wait_for(asyncio.gather(*workers), 30)
+        assert got == [f"{n:02}".encode() for n in range(20)]
+        found = await client.queue("q")
+        assert (found["acked"], found["consumers"]) == (20, 0)
+
+
 async def test_many_at_once(house: FlightHouse) -> None:
     async with penstock.aio.connect(house.url) as client:
         await client.declare("q")
