@@ -21,6 +21,7 @@ from penstock.core.publishing.published import Published
 from penstock.core.publishing.publishers import Publishers
 from penstock.core.publishing.routed import Banned, RowRouter
 from penstock.core.publishing.storing import Storing
+from penstock.core.publishing.terms import Terms
 from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
 from penstock.core.publishing.waiting import PREFIX, by_exchange, joined, later, waiting_rows
 from penstock.core.queue.limits import refusing
@@ -127,68 +128,50 @@ class Publisher:
         admitted: `no_room` had nothing to say, so no queue is asked again.
         """
         judged = numbered or trusted or skip > 0
+        terms = Terms(persistent, trusted, carbon, banned, judged, admitted)
         if self._router.delaying and not trusted:
             wait = later(batch, self._router.delaying, self.traits, skip, self._outbox.time)
             if wait:
                 if not judged and (named := self._named(batch)) is not None:
-                    return self._numbered(now, batch, named, persistent, carbon, banned)
+                    return self._numbered(now, batch, named, terms._replace(admitted=False))
                 return self._part(now, batch, wait, skip, persistent, carbon)
         if self.keyed is None:
-            return self._publish(now, batch, skip, persistent, trusted, carbon, banned, judged, admitted)
+            return self._publish(now, batch, skip, terms)
         if not judged and (named := self._named(batch)) is not None:
-            return self._numbered(now, batch, named, persistent, carbon, banned, admitted)
+            return self._numbered(now, batch, named, terms)
 
         def store(some: Publishes, skipped: int) -> Published:
-            return self._publish(now, some, skipped, persistent, trusted, carbon, banned, True, admitted)
+            return self._publish(now, some, skipped, terms._replace(numbered=True))
 
         return self.keyed.publish(now, batch, skip, trusted, store)
 
-    def _publish(
-        self,
-        now: Now,
-        batch: Publishes,
-        skip: int,
-        persistent: bool | None,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-        numbered: bool,
-        admitted: bool,
-    ) -> Published:
-        if self._router.deduping and not trusted and not batch.deduplicated:
-            return self._deduplicate(now, batch, skip, persistent, carbon, banned, numbered, admitted)
-        if trusted and batch.deduplicated:  # made of a refused row that had a key: a letter takes none
+    def _publish(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
+        if self._router.deduping and not terms.trusted and not batch.deduplicated:
+            return self._deduplicate(now, batch, skip, terms)
+        if terms.trusted and batch.deduplicated:  # made of a refused row that had a key: a letter takes none
             batch.deduplicated = False
-        if self._router.rejecting and (not admitted or self._router.dropping):
-            return self._admit(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
-        return self._storing.store(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+        if self._router.rejecting and (not terms.admitted or self._router.dropping):
+            return self._admit(now, batch, skip, terms)
+        return self._storing.store(now, batch, skip, terms)
 
-    def _deduplicate(
-        self,
-        now: Now,
-        batch: Publishes,
-        skip: int,
-        persistent: bool | None,
-        carbon: bool,
-        banned: Banned | None,
-        numbered: bool,
-        admitted: bool,
-    ) -> Published:
+    def _deduplicate(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """The same while some queue wants no duplicates."""
-        if not numbered and (named := self._named(batch)) is not None:
-            return self._numbered(now, batch, named, persistent, carbon, banned, admitted)
+        if not terms.numbered and (named := self._named(batch)) is not None:
+            return self._numbered(now, batch, named, terms)
 
         def store(some: Publishes, skipped: int, bans: Banned) -> Published:
             some.deduplicated = True
-            return self._publish(now, some, skipped, persistent, False, carbon, bans or None, True, admitted)
+            return self._publish(now, some, skipped, terms._replace(banned=bans or None, numbered=True))
 
-        takers = self._takers(batch, skip, False, carbon, banned, deduplicates)
+        trusted, carbon, banned = terms.trusted, terms.carbon, terms.banned
+        takers = self._takers(batch, skip, trusted, carbon, banned, deduplicates)
         if not takers:
             return store(batch, skip, banned or {})
         fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
-        burying = self._takers(batch, skip, False, carbon, banned, _buries) if self._router.rejecting else ()
-        singly = bool(burying) and self._comes_back([queue for queue, _ in burying], batch, skip, False, carbon, banned)
-        return self._deduplication.publish(now, batch, skip, takers, banned, store, admitted, singly=singly)
+        burying = self._takers(batch, skip, trusted, carbon, banned, _buries) if self._router.rejecting else ()
+        dying = [queue for queue, _ in burying]
+        singly = bool(dying) and self._comes_back(dying, batch, skip, trusted, carbon, banned)
+        return self._deduplication.publish(now, batch, skip, takers, banned, store, terms.admitted, singly=singly)
 
     def queues_of(self, batch: Publishes) -> set[Queue]:
         """The queues that may take some of a batch, whatever their filters say."""
@@ -246,26 +229,17 @@ class Publisher:
                 out.setdefault(row, queue)
         return out
 
-    def _admit(
-        self,
-        now: Now,
-        batch: Publishes,
-        skip: int,
-        persistent: bool | None,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-        numbered: bool,
-        admitted: bool,
-    ) -> Published:
+    def _admit(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """The same while some queue refuses what is over its limits."""
-        if not numbered and (named := self._named(batch)) is not None:
-            return self._numbered(now, batch, named, persistent, carbon, banned, admitted)
+        if not terms.numbered and (named := self._named(batch)) is not None:
+            return self._numbered(now, batch, named, terms)
 
         def store(some: Publishes, skipped: int, bans: Banned) -> Published:
-            return self._storing.store(now, some, skipped, persistent, trusted, carbon, bans or None, True, True)
+            known = terms._replace(banned=bans or None, numbered=True, admitted=True)
+            return self._storing.store(now, some, skipped, known)
 
-        takers = self._takers(batch, skip, trusted, carbon, banned, drops if admitted else rejects)
+        trusted, carbon, banned = terms.trusted, terms.carbon, terms.banned
+        takers = self._takers(batch, skip, trusted, carbon, banned, drops if terms.admitted else rejects)
         if not takers:
             return store(batch, skip, banned or {})
         if not trusted:
@@ -387,22 +361,14 @@ class Publisher:
         traits = [memo[data] for data in properties]
         return traits if any(one.publisher is not None for one in set(traits)) else None
 
-    def _numbered(
-        self,
-        now: Now,
-        batch: Publishes,
-        traits: list[Traits],
-        persistent: bool | None,
-        carbon: bool,
-        banned: Banned | None,
-        admitted: bool = False,
-    ) -> Published:
+    def _numbered(self, now: Now, batch: Publishes, traits: list[Traits], terms: Terms) -> Published:
         """Headers name publishers and sequences."""
 
         def store(part: Publishes) -> Published:
             return self.publish(
-                now, part, persistent=persistent, carbon=carbon, banned=banned, numbered=True, admitted=admitted
-            )
+                now, part, persistent=terms.persistent, carbon=terms.carbon, banned=terms.banned, numbered=True,
+                admitted=terms.admitted,
+            )  # fmt: skip
 
         self._outbox.begin()
         published = self.publishers.publish(batch, traits, store)

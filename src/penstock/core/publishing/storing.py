@@ -15,7 +15,8 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Arrivals
 from penstock.core.publishing.published import Published, joined
-from penstock.core.publishing.routed import Banned, RowRouter
+from penstock.core.publishing.routed import RowRouter
+from penstock.core.publishing.terms import Terms
 from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
@@ -26,8 +27,8 @@ from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.records.schema import GROUP_BYTES_MAX
 
-Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], "bool | None", bool, "Banned | None", bool], Published]
-"""Publishes rows whose headers name publishers and sequences; parameters as of `Publisher.publish`."""
+Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], Terms], Published]
+"""Publishes rows whose headers name publishers and sequences."""
 
 
 PART_BYTES = GROUP_BYTES_MAX // 2
@@ -61,59 +62,36 @@ class Storing:
         self.traits = traits
         self._numbered = numbered
 
-    def store(
-        self,
-        now: Now,
-        batch: Publishes,
-        skip: int,
-        persistent: bool | None,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-        numbered: bool,
-        admitted: bool,
-    ) -> Published:
-        """Parameters as of `Publisher.publish`.
+    def store(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
+        """Store what somebody wants of a batch and let it arrive; `skip` leading rows are duplicates.
 
         What gives way to the rows, and their keys, are in one group with them; where something may, a batch too large
         for that is stored in parts.
         """
         rows = range(skip, len(batch.bodies))
         if not self._router.limited or len(rows) < 2 or (batch.size or size_of(batch.bodies)) <= PART_BYTES:
-            published = self._stored(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+            published = self._stored(now, batch, skip, terms)
             batch.judged = None  # nobody asks again, and the batch may be kept for its bodies
             return published
         parts = list[Published]()
         for some in _parts(batch, rows):
-            bans = {row - some[0]: names for row, names in (banned or {}).items() if row in some} or None
+            bans = {row - some[0]: names for row, names in (terms.banned or {}).items() if row in some} or None
             part = batch.select(some)
-            stored = self._stored(now, part, 0, persistent, trusted, carbon, bans, numbered, admitted)
-            parts.append(stored.moved(some[0]))
+            parts.append(self._stored(now, part, 0, terms._replace(banned=bans)).moved(some[0]))
         return joined(parts, skip, self._outbox.last_lsn)
 
-    def _stored(
-        self,
-        now: Now,
-        batch: Publishes,
-        skip: int,
-        persistent: bool | None,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-        numbered: bool,
-        admitted: bool,
-    ) -> Published:
+    def _stored(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         size = len(batch.bodies)
-        topics, properties = batch.topics, batch.properties
-        if skip == 0 and not banned and isinstance(topics, Topic) and isinstance(properties, bytes):
+        topics, properties, trusted = batch.topics, batch.properties, terms.trusted
+        if skip == 0 and not terms.banned and isinstance(topics, Topic) and isinstance(properties, bytes):
             traits = self.traits[properties]
             if traits.refusal is not None and not trusted:
                 return Published(0, self._outbox.last_lsn, refused=[(row, traits.refusal) for row in range(size)])
-            if not (carbon and traits.keys) and (trusted or not traits.cleaned):
+            if not (terms.carbon and traits.keys) and (trusted or not traits.cleaned):
                 plan = self._rows.plan(topics)
                 if not (plan.filtered or plan.by_headers) and (plan.queues or plan.keep):
-                    return self._uniform(now, batch, plan, traits, persistent, trusted)
-        return self._mixed(now, batch, skip, persistent, trusted, carbon, banned, numbered, admitted)
+                    return self._uniform(now, batch, plan, traits, terms.persistent, trusted)
+        return self._mixed(now, batch, skip, terms)
 
     # one topic, one header, no filter: nothing is done row by row
 
@@ -209,26 +187,16 @@ class Storing:
 
     # anything else
 
-    def _mixed(
-        self,
-        now: Now,
-        batch: Publishes,
-        skip: int,
-        persistent: bool | None,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-        numbered: bool,
-        admitted: bool,
-    ) -> Published:
+    def _mixed(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         size = len(batch.bodies)
+        persistent, trusted, carbon, banned, numbered, _ = terms
         traits = self.traits_of(batch)
         if not skip and not banned and all(one.plain for one in set(traits)):
             published = self._by_topic(now, batch, traits, persistent)
             if published is not None:
                 return published
         if not numbered and any(one.publisher is not None for one in set(traits)):
-            return self._numbered(now, batch, traits, persistent, carbon, banned, admitted)
+            return self._numbered(now, batch, traits, terms)
         routed = self._rows.route(batch, traits, skip, trusted, carbon, banned)
         if not all(traits_of.plain for traits_of in set(traits)) and not trusted:
             fill_times(batch, traits, self._outbox.time)
