@@ -47,6 +47,23 @@ def evaluate(
             text, bodies, backend, properties=properties, topics=topics, lsns=lsns, times=times, origin=origin, now=now,
             context=context,
         )  # fmt: skip
+    return together(
+        [text], bodies, properties=properties, topics=topics, lsns=lsns, times=times, origin=origin, context=context
+    )[0]
+
+
+def together(
+    texts: Sequence[str],
+    bodies: Sequence[bytes],
+    *,
+    properties: Properties = EMPTY,
+    topics: Topics = None,
+    lsns: Sequence[int] | None = None,
+    times: Sequence[int] | int | None = None,
+    origin: int | None = None,
+    context: Context | None = None,
+) -> list[list[Scalar]]:
+    """For each expression its value for each body, by one job of Spark; parameters as of `evaluate`."""
     import pyarrow as pa
 
     from penstock.expr.batches import batch_of
@@ -66,4 +83,4 @@ def evaluate(
         if columns[name] not in batch.schema.names:  # two functions ask for the key
             column = cast("pa.Array[Any]", pa.array(values, kind))
             batch = batch.append_column(columns[name], column)
-    return by_spark([text], batch, origin=origin, columns=columns)[0]
+    return by_spark(texts, batch, origin=origin, columns=columns)
