@@ -17,6 +17,7 @@ import argparse
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,20 @@ SMALL = 10
 RATE = 1_000
 STEP_S = 0.01
 PATIENCE_S = 120.0
+
+
+def await_that(what: Callable[[], object], told: str) -> None:
+    """Wait until it is true; Wrong when it is not in time."""
+    pause, until = threading.Event(), time.monotonic() + PATIENCE_S
+    while not what():
+        if time.monotonic() > until:
+            raise Wrong(f"in {PATIENCE_S:g} s it did not come to this: {told}")
+        pause.wait(0.05)  # a query tells nobody of its progress who does not ask
+
+
+def began(streams: list[dict[str, Any]], name: str) -> bool:
+    """Whether the server has fixed where a stream begins."""
+    return any(one["stream"] == name and one["start"] is not None for one in streams)
 
 
 def stream(spark: Any, url: str, name: str, topic: str, **options: object) -> Any:
@@ -49,11 +64,7 @@ def drained(frame: Any, checkpoint: Path) -> list[Any]:
 def counted(frame: Any, checkpoint: Path, batches: int) -> list[Any]:
     """Run a stream that never ends for so many batches; their progress."""
     query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
-    until = time.monotonic() + PATIENCE_S
-    while (query.lastProgress or {"batchId": 0})["batchId"] < batches:
-        if time.monotonic() > until:
-            raise Wrong(f"{batches} batches of a stream took more than {PATIENCE_S:g} s")
-        time.sleep(0.05)
+    await_that(lambda: (query.lastProgress or {"batchId": 0})["batchId"] >= batches, f"a stream has {batches} batches")
     query.stop()
     return [progress for progress in query.recentProgress if progress["numInputRows"]]
 
@@ -124,9 +135,9 @@ def delay(spark: Any, url: str, folder: Path, given: argparse.Namespace) -> None
 
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
-        time.sleep(5)  # the query has started: `latest` is what was there when it did
+        await_that(lambda: began(client.streams(), "delay"), "the query has its beginning: what is there now is old")
         client.publish_table("from", pa.table({"body": [str(time.time()).encode()] * SMALL}))  # its first batch is slow
-        time.sleep(5)
+        await_that(lambda: len(delays) == SMALL, "the first messages come through")
         begun = time.monotonic()
         step = int(RATE * STEP_S)
         for sent in range(0, total, step):

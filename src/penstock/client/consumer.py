@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.client.client import Client
 
 FLUSH_S = 0.01
-"""A settle is sent at the latest so long after it was asked for."""
+"""A settle is sent at the latest so long after it was asked for; what is asked for meanwhile goes with it."""
 
 GIVE_BACK_S = 5.0
 """How long `close` waits for the server to send no more, to say then what nobody has seen."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 2.0
 LOOK_S = 0.01
+"""How often it looks: once in the life of a server, so no action tells of its end for this alone."""
 
 
 async def end_actions(engine: Engine) -> None:

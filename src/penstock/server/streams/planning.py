@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL_S = 0.005
-"""How often a question that waits looks for new records: one comparison of numbers."""
+"""How often a question that waits looks for new records: one comparison of numbers in its own thread, where a bell
+would cost the loop something with each commit."""
 
 SCAN_BYTES = 1 << 30
 """Bytes of the log that one range spans at most."""

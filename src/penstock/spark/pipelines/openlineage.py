@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,9 @@ NAMESPACE = "penstock"
 HELD_MOST = 1000
 """Events that wait for the receiver; of more the newest are dropped."""
 
-TRIES = 3
+PAUSES_S = (0.2, 0.4)
+"""Between the tries of one event: long enough for a connection that was reset, not for a receiver that starts."""
+
 TIMEOUT_S = 5.0
 
 Fields = Sequence[tuple[str, str]]
@@ -67,6 +68,7 @@ class Target:
         self._queue: queue.Queue[bytes | None] = queue.Queue(HELD_MOST)
         self._thread = threading.Thread(target=self._run, name="penstock-openlineage", daemon=True)
         self._complained = False
+        self._closing = threading.Event()  # nobody waits for a receiver any more
         self._send: Callable[[bytes], None]
         if where.startswith("file:"):
             self._file = Path(where.removeprefix("file:")).absolute()
@@ -85,7 +87,8 @@ class Target:
             self._drop("too many wait")
 
     def close(self, patience: float = 5.0) -> None:
-        """Send what waits, and end."""
+        """Send what waits, each event with as many tries as ever but at once, and end."""
+        self._closing.set()
         try:
             self._queue.put(None, timeout=patience)
         except queue.Full:
@@ -94,14 +97,14 @@ class Target:
 
     def _run(self) -> None:
         while (event := self._queue.get()) is not None:
-            for again in range(TRIES):
+            for pause in (*PAUSES_S, None):
                 try:
                     self._send(event)
                 except OSError as error:
-                    if again + 1 == TRIES:
+                    if pause is None:
                         self._drop(str(error))
                     else:
-                        time.sleep(0.2 * 2**again)
+                        self._closing.wait(pause)
                 else:
                     self._complained = False
                     break

@@ -7,29 +7,29 @@ both have the messages with their bodies.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from penstock.errors import InvalidArgument
 from penstock.spark.reading.fetching import ChangePart
-from penstock.spark.reading.stream import IDLE_S, SAMPLE_ROWS, Offset, StreamReader
+from penstock.spark.reading.limited import LimitedStreamReader
+from penstock.spark.reading.stream import IDLE_S, Offset
 
 if TYPE_CHECKING:
     from penstock.spark.reading.columns import Layout
     from penstock.spark.reading.options import ReadOptions
 
 POLL_S = 0.25
-"""How often a batch that waits looks again: each look compares all that is available."""
+"""How often a batch that waits looks again: a look compares all that is available, nothing tells of changes."""
 
 PARTS = 4
 """Of each batch, unless `minPartitions` asks for more."""
 
 
-class ChangesStreamReader(StreamReader):
+class ChangesStreamReader(LimitedStreamReader):
     """What came and what went."""
 
     mode = "changes"
@@ -80,12 +80,6 @@ class ChangesStreamReader(StreamReader):
             for batch in range(int(start["batch"]) + 1, int(end["batch"]) + 1)
             for part in range(parts)
         ]
-
-    def sample(self) -> Iterator[pa.RecordBatch]:
-        """What waits."""
-        return self.server.rows(
-            "queue", name=self.options.queue, vhost=self.server.vhost, columns=["body"], limit=SAMPLE_ROWS
-        )
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         """The newest batch that was planned."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr import compile_value
 from penstock.spark.reading.fetching import PlanPart, parts_for
-from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, SAMPLE_ROWS, Offset, StreamReader
+from penstock.spark.reading.limited import LimitedStreamReader
+from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, Offset
 
 if TYPE_CHECKING:
     from penstock.spark.reading.columns import Layout
@@ -34,7 +34,7 @@ class Planned(NamedTuple):
     revision: int  # how often it was narrowed
 
 
-class QueueStreamReader(StreamReader):
+class QueueStreamReader(LimitedStreamReader):
     """A competing consumer whose batches are the same each time they are read."""
 
     mode = "queue"
@@ -108,12 +108,6 @@ class QueueStreamReader(StreamReader):
     def _settle(self, batch: int) -> None:
         if batch:
             self.server.act("settle", stream=self.stream, epoch=self.opened(), batch=batch)
-
-    def sample(self) -> Iterator[pa.RecordBatch]:
-        """The first messages that wait."""
-        return self.server.rows(
-            "queue", name=self.options.queue, vhost=self.server.vhost, limit=SAMPLE_ROWS, columns=["body"]
-        )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The batch that ends at `end`: a plan answers with one batch, whatever `start` says."""

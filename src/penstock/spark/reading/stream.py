@@ -1,4 +1,4 @@
-"""What both modes of a stream share.  It says which rows the next batch has; executors read them (`fetching`).
+"""What all modes of a stream share.  It says which rows the next batch has; executors read them (`fetching`).
 
 Spark keeps offsets in its checkpoint without syncing them, may ask again for a batch that it forgot, and never says
 that the last batch of a run is done.  So the server plans: an answer for the same start is the same whoever asks again,
@@ -21,7 +21,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.spark.arrow import values
 from penstock.spark.reading.fetching import fetch
 from penstock.spark.remote import Remote, remote
 
@@ -35,15 +34,12 @@ IDLE_S = 0.5
 BACKLOG_S = 1.0
 """How old the backlog in a progress report may be."""
 
-SAMPLE_ROWS = 200
-"""Messages whose size stands for that of all, where a batch is limited by bytes."""
-
 Offset = dict[str, Any]
 """As Spark keeps it."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
-    """What both modes share: the opened stream, limits, and the backlog."""
+    """What all modes share: the opened stream, its limits, and the backlog."""
 
     mode = ""
 
@@ -53,7 +49,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.stream = str(options.stream)
         self._epoch: int | None = None
         self._reported: tuple[float, int] = (0.0, 0)
-        self._limit: int | None = None
         self._until: int | None = None  # AvailableNow: where to end; its meaning is the mode's
         self.floor = 0
         self.origin = 0  # the server's own number
@@ -89,27 +84,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxRowsPerTrigger`, or about that many as `maxBytesPerTrigger` holds."""
         return ReadMaxRows(self.options.max_rows)
-
-    def rows_max(self, limit: ReadLimit) -> int:
-        """Rows of the next batch at most."""
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 2**31
-        if self.options.max_bytes is not None:
-            if self._limit is None:
-                size = self.mean_size()
-                if size is None:
-                    return min(rows, self.options.max_rows)
-                self._limit = max(1, int(self.options.max_bytes / max(size, 1)))
-            rows = min(rows, self._limit)
-        return int(rows)
-
-    def mean_size(self) -> float | None:
-        """Bytes of a body, by a sample; None when there is none."""
-        sizes = [len(body) for batch in self.sample() for body in values(batch, "body")]
-        return sum(sizes) / len(sizes) if sizes else None
-
-    def sample(self) -> Iterator[pa.RecordBatch]:
-        """A few messages with their bodies."""
-        raise NotImplementedError
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""

@@ -7,6 +7,7 @@ It knows no consumer, clock or log.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
@@ -34,7 +35,7 @@ JOINED = 2048
 """Messages in a joined run at most: what is taken from its middle copies the rest."""
 
 
-class RunHeap:
+class RunHeap(ABC):
     """Runs ordered by a key of their first message, which may be cut or taken out anywhere."""
 
     __slots__ = ("_heap", "_kinds", "_loose", "_loose_most", "_serial", "count")
@@ -47,9 +48,9 @@ class RunHeap:
         self._kinds = set[tuple[Tally, int, int]]()  # what they are, as far as that says which can be joined
         self.count: int = 0
 
+    @abstractmethod
     def key(self, run: Run) -> Key:
         """Where the run belongs."""
-        raise NotImplementedError
 
     def push(self, run: Run) -> None:
         """Add a run."""

@@ -25,7 +25,8 @@ T = TypeVar("T")
 Reply = Mapping[str, object]
 
 PLAN_POLL_S = 0.02
-"""How often a waiting `plan` looks again."""
+"""How often a waiting `plan` looks again.  Messages become ready in many ways (published, returned, due), none of
+which knows of plans; a look at a queue without ready messages costs the loop little."""
 
 PLAN_WAIT_MAX_US = 10_000_000
 ROWS_DEFAULT = 10_000
