@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.dataset
 import pytest
 
+from page_lab import blocks, page
 from penstock.cli.tree import whole
 from penstock.config.load import load_text
 from penstock.spark.pipelines.definition import Definition
@@ -20,7 +21,7 @@ from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where
 from spark_lab import Lab
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pipelines.md").read_text()
+PAGE = page("pipelines.md")
 
 DEPARTURES = [
     {"id": 1, "tailnum": "N1", "origin": "JFK", "at": "2013-01-01T10:05:00Z"},
@@ -34,10 +35,6 @@ WEATHER = [
 ]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
 def bodies(lab: Lab, topic: str) -> list[Any]:
     return sorted((json.loads(message.body) for message in lab.client.replay(topic, "EPOCH")), key=str)
 
@@ -45,11 +42,11 @@ def bodies(lab: Lab, topic: str) -> list[Any]:
 def test_the_examples_run(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for code in blocks("python"):
+    for code in blocks(PAGE, "python"):
         name, _, _ = code.removeprefix("# ").partition("\n")
         (tmp_path / name).write_text(code)
     (tmp_path / "planes.csv").write_text("tailnum,manufacturer,seats\nN1,BOEING,178\n")
-    settings = load_text("\n".join(blocks("toml")))
+    settings = load_text("\n".join(blocks(PAGE, "toml")))
     for queue in settings.queue:
         lab.declare(queue.name)
     written = {to.topic for one in settings.pipeline for to in one.to if to.topic}
@@ -115,7 +112,7 @@ def test_the_commands_are_there() -> None:
 
     tree = typer.main.get_command(whole())
     for line in re.findall(
-        r"penstock [a-z][^`\n|]*", "\n".join([*blocks("sh"), *re.findall(r"\| `(penstock [^`]*)`", PAGE)])
+        r"penstock [a-z][^`\n|]*", "\n".join([*blocks(PAGE, "sh"), *re.findall(r"\| `(penstock [^`]*)`", PAGE)])
     ):
         command: Any = tree
         for word in line.split()[1:]:

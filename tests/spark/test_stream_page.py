@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,31 +11,25 @@ import pytest
 
 import penstock
 from live_server import LiveServer
+from page_lab import blocks, run, sections
 from penstock.spark.reading.options import READ
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
-SECTIONS = {part.split("\n", 1)[0]: part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)}
+SECTIONS = sections("spark.md")
 LOG, HELD = SECTIONS["Streams, log mode"], SECTIONS["Streams and what they hold"]
-
-
-def blocks(section: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
 
 def test_the_examples_run(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with LiveServer(tmp_path, flight=True) as server:
         url = f"penstock://guest:guest@{server.ready['flight']}"
         names: dict[str, Any] = {"url": url, "spark": spark, "penstock": penstock}
-        for block in blocks(LOG, "python"):
-            exec(compile(block, "docs/spark.md", "exec"), names)
+        run(blocks(LOG, "python"), names)
         assert "[40, 40, 20]\n" in capsys.readouterr().out
         for line in "".join(blocks(HELD, "sh")).splitlines():
             command = line.replace('"$url"', url).split()
             assert "long-trips" in subprocess.run(
                 [sys.executable, "-m", *command], capture_output=True, text=True, timeout=60, check=True
             ).stdout  # fmt: skip
-        for block in blocks(HELD, "python"):
-            exec(compile(block, "docs/spark.md", "exec"), names)
+        run(blocks(HELD, "python"), names)
         assert "trips held " in capsys.readouterr().out
         with penstock.connect(url) as client:
             assert client.streams() == []

@@ -1,0 +1,48 @@
+"""Pages of docs/ as tests read them: their sections, the code in them, and a server with a section's settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock.spark
+from live_server import LiveServer
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def page(name: str) -> str:
+    """The text of docs/NAME."""
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def sections(name: str) -> dict[str, str]:
+    """The sections of a page by their headings, each with its heading; KeyError tells of one that is not there."""
+    return {part.split("\n", 1)[0]: part for part in re.split(r"^## ", page(name), flags=re.MULTILINE)[1:]}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The blocks of code in a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def run(programs: Sequence[str], names: dict[str, Any], name: str = "spark.md") -> dict[str, Any]:
+    """Run blocks of Python of docs/NAME one after another, with these names; the names afterwards."""
+    for program in programs:
+        exec(compile(program, f"docs/{name}", "exec"), names)
+    return names
+
+
+@contextmanager
+def served(text: str, spark: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A server with the settings in a section; `penstock.spark.session()` is the warm one.  The names: `url`."""
+    settings = folder / "penstock.toml"
+    settings.write_text("\n".join(blocks(text, "toml")))
+    monkeypatch.setattr(penstock.spark, "session", lambda: spark)
+    with LiveServer(folder, [str(settings)], flight=True) as server:
+        yield {"url": f"penstock://guest:guest@{server.ready['flight']}"}
