@@ -54,6 +54,22 @@ def _replayed(
     return call
 
 
+def _consumed(
+    method: Callable[Concatenate[blocking.Client, P], blocking_consumer.Consumer],
+) -> Callable[Concatenate[Client, P], Consumer]:
+    """A method of the blocking client that gives a consumer."""
+
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Consumer:
+        async def start() -> blocking_consumer.Consumer:
+            client = await self.blocking()
+            return await self.run(partial(method, client, *args, **kwargs))
+
+        return Consumer(start)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
 def _iterated(
     method: Callable[Concatenate[blocking.Client, P], Iterator[T]], at_once: int
 ) -> Callable[Concatenate[Client, P], AsyncIterator[T]]:
@@ -158,46 +174,12 @@ class Client:
         """Settle some messages and publish others, all or nothing."""
         return Transaction(self)
 
-    def consume(
-        self,
-        queue: str,
-        *,
-        backlog: int = 32,
-        prefetch: int | None = None,
-        filter: str | None = None,
-        name: str = "",
-        no_ack: bool = False,
-        priority: int = 0,
-        timeout: Duration | None = None,
-        heartbeat: Duration = "30s",
-        max_backlog: int | None = None,
-    ) -> Consumer:
-        """Messages of a queue; the arguments are those of `penstock.Client.consume`."""
-
-        async def start() -> blocking_consumer.Consumer:
-            client = await self.blocking()
-            return await self.run(
-                lambda: client.consume(
-                    queue,
-                    backlog=backlog,
-                    prefetch=prefetch,
-                    filter=filter,
-                    name=name,
-                    no_ack=no_ack,
-                    priority=priority,
-                    timeout=timeout,
-                    heartbeat=heartbeat,
-                    max_backlog=max_backlog,
-                )
-            )
-
-        return Consumer(start)
-
     async def query(self, sql: str) -> Result:
         """The result of a SELECT, as of the blocking client, with all its rows: reading them waits for nothing."""
         client = await self.blocking()
         return await self.run(lambda: client.query(sql).held())
 
+    consume = _consumed(blocking.Client.consume)
     sow = _iterated(blocking.Client.sow, 1000)
     replay = _replayed(blocking.Client.replay)
     sow_and_subscribe = _replayed(blocking.Client.sow_and_subscribe)
