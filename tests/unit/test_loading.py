@@ -11,7 +11,7 @@ from pathlib import Path
 from bulk_lab import Writer
 from penstock.history.view import listing
 from penstock.server.bulk.reads import plain
-from penstock.wire.flight.tickets import Replay
+from penstock.wire.flight.commands import Replay
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 

@@ -94,7 +94,7 @@ def of_folder(data: str, wanted: Wanted) -> Generator[tuple[Source, int, int]]:
     from penstock.cli.logfiles import open_folder
     from penstock.history.alone import stand_alone
     from penstock.history.history import History
-    from penstock.wire.flight.tickets import LogRange, Replay
+    from penstock.wire.flight.commands import LogRange, Replay
 
     view: View = stand_alone(open_folder(data), archive_of(data))
     try:

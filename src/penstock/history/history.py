@@ -30,8 +30,8 @@ from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
 from penstock.wire.flight.bookmarks import Span, parse_span
 from penstock.wire.flight.codec import present
+from penstock.wire.flight.commands import LogRange, Replay
 from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, log_schema, select
-from penstock.wire.flight.tickets import LogRange, Replay
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 * 2**20

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.history.history import History
-    from penstock.wire.flight.tickets import Replay
+    from penstock.wire.flight.commands import Replay
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 

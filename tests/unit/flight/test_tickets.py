@@ -10,19 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
-from penstock.wire.flight.tickets import (
-    Consume,
-    LogRange,
-    Plan,
-    Publish,
-    QueueContent,
-    Replay,
-    Subscribe,
-    command,
-    parse_exchange,
-    parse_get,
-    parse_put,
-)
+from penstock.wire.flight.commands import Consume, LogRange, Plan, Publish, QueueContent, Replay, Subscribe
+from penstock.wire.flight.tickets import command, parse_exchange, parse_get, parse_put
 
 
 def test_a_publish_names_its_topic_or_leaves_it_to_the_rows() -> None:

@@ -21,7 +21,7 @@ from penstock.records.schema import COLUMNS
 from penstock.server.bulk.jobs import Request
 from penstock.server.flight.reading.contents import Part, planned
 from penstock.server.flight.reading.contents import content as content_rows
-from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
+from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000
 ROWS_AT_ONCE = 16_384

@@ -24,7 +24,7 @@ from penstock.server.flight.reading.contents import Part
 from penstock.server.flight.reading.records import Held
 from penstock.server.sow.query import Counts
 from penstock.wire.flight.bookmarks import parse_span
-from penstock.wire.flight.tickets import LogRange, Plan, QueueContent, Replay, Sow
+from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow
 
 if TYPE_CHECKING:
     from penstock.log import Log, SegmentInfo

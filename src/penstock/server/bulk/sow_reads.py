@@ -12,7 +12,7 @@ from penstock.server.bulk.jobs import Request
 from penstock.server.flight.reading.records import Held
 from penstock.server.flight.reading.records import records as records_of
 from penstock.server.sow.query import Counts
-from penstock.wire.flight.tickets import Sow
+from penstock.wire.flight.commands import Sow
 
 
 def sow(

@@ -60,9 +60,7 @@ from penstock.server.sow.query import Counts
 from penstock.server.sow.selecting import selected
 from penstock.server.sql.queries import Queries, SqlLimits
 from penstock.server.upkeep.holds import Holds
-from penstock.wire.flight.fields import NAME_LIMIT
-from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, Bounds, select
-from penstock.wire.flight.tickets import (
+from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
     Get,
     LogRange,
@@ -74,10 +72,10 @@ from penstock.wire.flight.tickets import (
     Sql,
     Subscribe,
     Transact,
-    parse_exchange,
-    parse_get,
-    parse_put,
 )
+from penstock.wire.flight.fields import NAME_LIMIT
+from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, Bounds, select
+from penstock.wire.flight.tickets import parse_exchange, parse_get, parse_put
 
 if TYPE_CHECKING:
     from penstock.ports import Disk

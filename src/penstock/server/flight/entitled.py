@@ -20,7 +20,7 @@ from penstock.records.entries import Topic
 from penstock.server.entitlements import Rights, exchange_needs, narrowed_text, refused
 from penstock.server.filters.asking import asked_by
 from penstock.server.filters.evaluating import breathe
-from penstock.wire.flight.tickets import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
+from penstock.wire.flight.commands import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

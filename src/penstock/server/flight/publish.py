@@ -31,9 +31,9 @@ from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import Abandoned, Answer
 from penstock.server.rooms import Waiter
 from penstock.wire.flight.codec import Upload, read_upload
+from penstock.wire.flight.commands import Publish
 from penstock.wire.flight.fields import Fields, read_json
 from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
-from penstock.wire.flight.tickets import Publish
 
 if TYPE_CHECKING:
     from penstock.core.publishing.published import Published

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.consuming.consume import Exchange
     from penstock.server.flight.entitled import Gatekeeper
     from penstock.server.flight.handover import Answer, Handover
-    from penstock.wire.flight.tickets import Transact
+    from penstock.wire.flight.commands import Transact
 
 Kept = list[tuple[str, Upload]]
 """Exchange and messages of each batch."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
-    from penstock.wire.flight.tickets import Get
+    from penstock.wire.flight.commands import Get
 
 logger = logging.getLogger("penstock.sql")
 

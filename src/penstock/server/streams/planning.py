@@ -21,8 +21,9 @@ from penstock.history.measuring import Limits, Measured, measure
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import bytes_between
 from penstock.wire.flight.bookmarks import Point, parse_span
-from penstock.wire.flight.tickets import Replay, parse_get
+from penstock.wire.flight.commands import Replay
 from penstock.wire.flight.tickets import command as written
+from penstock.wire.flight.tickets import parse_get
 
 if TYPE_CHECKING:
     from penstock.core.state.streams import Asked, StreamState

@@ -24,8 +24,8 @@ from penstock.history.history import History
 from penstock.history.view import Folder, Listing, Moved, View
 from penstock.log.disk import OsDisk
 from penstock.wire.flight.codec import present
+from penstock.wire.flight.commands import LogRange, Replay
 from penstock.wire.flight.schemas import MESSAGES, select
-from penstock.wire.flight.tickets import LogRange, Replay
 
 if TYPE_CHECKING:
     from penstock.spark.remote import Remote

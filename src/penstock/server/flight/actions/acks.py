@@ -16,9 +16,10 @@ from penstock.server.entitlements import narrowed
 from penstock.server.filters.asking import asked_by
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields, nearest
 from penstock.wire.flight.marks import MARKS_MOST, read_marks
-from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT
+from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine

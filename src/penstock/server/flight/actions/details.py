@@ -22,8 +22,8 @@ from penstock.history.history import History
 from penstock.records.dataclass import dataclass
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
-from penstock.wire.flight.tickets import DEFAULT_VHOST
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer

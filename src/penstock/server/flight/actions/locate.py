@@ -15,8 +15,9 @@ from penstock.errors import LogBroken, NotFound
 from penstock.history.view import listing
 from penstock.server.filters.asking import asked_by
 from penstock.server.flight.calls import Caller
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import LSN_MAX, Fields
-from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT
+from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.ports import Disk

@@ -18,8 +18,9 @@ from penstock.server.messages.looking import having, known, lsn_of, past
 from penstock.server.messages.moving import CALL_MOST, Wanted, move
 from penstock.server.messages.story import Story, tell
 from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
-from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT
+from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue

@@ -12,8 +12,8 @@ from penstock.config.policies import read_policy
 from penstock.errors import LogBroken
 from penstock.records.policies import Policy
 from penstock.server.flight.calls import Caller
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
-from penstock.wire.flight.tickets import DEFAULT_VHOST
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover

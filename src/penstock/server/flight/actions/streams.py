@@ -15,8 +15,9 @@ from penstock.core.streams.poison import Resumed
 from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.reading.contents import Part, snapshot
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
-from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT
+from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover

@@ -47,9 +47,9 @@ from penstock.server.flight.consuming.settles import (
     terms_of,
 )
 from penstock.server.flight.publish import chunks
+from penstock.wire.flight.commands import Consume
 from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema
-from penstock.wire.flight.tickets import Consume
 
 if TYPE_CHECKING:
     from penstock.core.effects import Deliver

@@ -9,7 +9,7 @@ from penstock.core.streams.poison import Link
 if TYPE_CHECKING:
     from penstock.core.streams.streams import Streams
     from penstock.records.chunks import Chunk
-    from penstock.wire.flight.tickets import Plan
+    from penstock.wire.flight.commands import Plan
 
 
 def read_batch(streams: Streams, command: Plan) -> tuple[Chunk, ...]:

@@ -23,8 +23,8 @@ from penstock.history.history import Batches, History, Past, limited
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.codec import constant, present
+from penstock.wire.flight.commands import Plan, QueueContent
 from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, select
-from penstock.wire.flight.tickets import Plan, QueueContent
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue

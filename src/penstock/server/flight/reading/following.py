@@ -40,8 +40,8 @@ from penstock.server.replaying.rights import sieve_of
 from penstock.server.replaying.topics import Selection, selection_of
 from penstock.server.streams.planning import recent
 from penstock.wire.flight.bookmarks import Point, parse_span
+from penstock.wire.flight.commands import Get, Replay
 from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, select
-from penstock.wire.flight.tickets import Get, Replay
 
 if TYPE_CHECKING:
     from penstock.server.bulk.relay import Relay

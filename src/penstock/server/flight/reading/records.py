@@ -33,9 +33,10 @@ from penstock.server.sow.query import Counts, Query, keys_of, run
 from penstock.server.sow.removing import Removal, numbers_of, steps
 from penstock.units import format_duration
 from penstock.wire.flight.codec import constant, present, text_column
+from penstock.wire.flight.commands import DEFAULT_VHOST, Sow
 from penstock.wire.flight.fields import Fields
 from penstock.wire.flight.schemas import RECORDS, RECORDS_DEFAULT, select
-from penstock.wire.flight.tickets import DEFAULT_VHOST, TEXT_LIMIT, Sow
+from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow as SowTopic

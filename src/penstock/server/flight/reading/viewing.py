@@ -25,8 +25,9 @@ from penstock.server.sow.query import Counts
 from penstock.server.views.adhoc import adhoc_view, gather, gather_bodies
 from penstock.server.views.asking import positions
 from penstock.server.views.query import chosen, places
+from penstock.wire.flight.commands import Sow
 from penstock.wire.flight.schemas import RECORDS, RECORDS_DEFAULT, select
-from penstock.wire.flight.tickets import Sow, command
+from penstock.wire.flight.tickets import command
 
 if TYPE_CHECKING:
     from penstock.core.views.view import View

@@ -37,8 +37,8 @@ from penstock.server.sow.unkeyed import Unkeyed
 from penstock.server.sow.wish import Wish
 from penstock.server.views.watching import Watch, interval_of, watch_rows, watched
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
+from penstock.wire.flight.commands import Subscribe
 from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, select
-from penstock.wire.flight.tickets import Subscribe
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover

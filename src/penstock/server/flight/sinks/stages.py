@@ -41,8 +41,8 @@ from penstock.server.flight.sinks.stage_files import (
     rows_of,
 )
 from penstock.wire.flight.codec import Upload, read_upload
+from penstock.wire.flight.commands import Stage
 from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
-from penstock.wire.flight.tickets import Stage
 
 if TYPE_CHECKING:
     from penstock.ports import Clock, Disk
