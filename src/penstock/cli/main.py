@@ -21,9 +21,8 @@ from penstock.errors import PenstockError
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    app = tree.of_the_server() if given[:1] and given[0] in tree.SERVER else tree.whole()
     try:
-        app(given, prog_name="penstock")
+        tree.command(given[0] if given else None).main(given, prog_name="penstock")
     except PenstockError as error:
         sys.exit(tell_error(error, as_json="--json" in given))
     except BrokenPipeError:

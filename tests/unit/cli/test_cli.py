@@ -9,17 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pyarrow as pa
 import pytest
-import typer
 from pyarrow import parquet
 
 from penstock import __version__
 from penstock.cli import checkup, messages, output, queues
 from penstock.cli.main import main
-from penstock.cli.tree import whole
+from penstock.cli.tree import SERVER
+from penstock.cli.tree import command as built
 from penstock.errors import InvalidArgument
 from penstock.log import Log, LogSettings, OsDisk
 from penstock.records.entries import Control, Publishes, Topic
@@ -42,20 +42,44 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
-def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    inner: dict[str, click.Command] = getattr(group, "commands", {})
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    inner: dict[str, Any] = getattr(group, "commands", {})
     if not inner:
         yield " ".join(path), group
     for name, command in inner.items():
         yield from commands(command, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_command(whole())))
+ALL = dict(commands(built(None)))
+
+
+def test_a_command_is_built_without_the_others() -> None:
+    for name, whole in built(None).commands.items():
+        part = built(name)
+        assert name in part.commands
+        assert set(part.commands) <= ({name} if name not in SERVER else SERVER)
+        assert dict(commands(part.commands[name])).keys() == dict(commands(whole)).keys()
+        for path, one in commands(part.commands[name], (name,)):
+            assert [param.opts for param in one.params] == [param.opts for param in ALL[path].params]
+    assert built("nonsense").commands.keys() == built(None).commands.keys()
 
 
 def test_the_tree_of_commands() -> None:
     assert set(ALL) == {
-        *("serve", "up", "check", "convert", "publish", "consume", "expr", "audit", "doctor", "query", "version"),
+        *(
+            "serve",
+            "up",
+            "check",
+            "convert",
+            "publish",
+            "consume",
+            "expr",
+            "audit",
+            "doctor",
+            "query",
+            "worker",
+            "version",
+        ),
         *("backup", "restore", "sow", "replay", "topic list", "topic show"),
         *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),
         *("policy list", "policy set", "policy delete"),
