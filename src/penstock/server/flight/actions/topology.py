@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.server.flight.calls import Caller
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
-from penstock.wire.flight.tickets import DEFAULT_VHOST
 
 if TYPE_CHECKING:
     from penstock.server.flight.actions.desk import Commands, Desk
