@@ -189,7 +189,7 @@ def test_a_definition() -> None:
     [source] = one.inputs
     assert (source.name, source.mode, source.text) == ("input", "queue", "queue q")
     assert (one.to[0].text, one.to[1].text) == ("topic t", "table out")
-    assert one.stream_of(source) == one.settled_stream == "p"
+    assert (one.stream_of(source), one.settles) == ("p", ("p",))
     assert with_vhost("penstock://u:p@h:1/x", "a/b") == "penstock://u:p@h:1/a%2Fb"
 
 

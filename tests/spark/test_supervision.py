@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.supervisor import Supervisor, login
-from penstock.config.load import load_mapping
+from penstock.config.load import load_mapping, load_text
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
 from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.driver import Driver
@@ -29,12 +29,19 @@ class Scripted:
         self.script = list(script)
         self.definition = Definition("scripted", (Input("input", queue="q", mode="queue"),), (), **given)
         self.changed = False
+        self.anew = 0
 
     def note_code(self) -> None:
         self.changed = False
 
     def code_changed(self) -> bool:
         return self.changed
+
+    def anew_asked(self) -> bool:
+        return self.anew > 0
+
+    def begin_anew(self) -> None:
+        self.anew -= 1
 
     def start(self, spark: object, *, once: bool = False) -> Any:
         step = self.script.pop(0)
@@ -112,6 +119,56 @@ def test_a_failed_pipeline_starts_again_when_its_definition_or_its_code_changes(
     other.changed = True
     looked(one, 3)
     assert (query.stopped, one.state, one.starts) == (True, "running", 4)
+
+
+def test_a_pipeline_begins_anew_also_when_it_has_failed() -> None:
+    broken = Scripted(SettingsError("it has changed since its checkpoint was made"), Query(1), Query(2))
+    one = looked(Running(broken), 3)  # type: ignore[arg-type]
+    assert (one.state, one.starts) == ("failed", 1)
+    broken.anew = 1
+    assert (looked(one, 3).state, one.starts, broken.anew) == ("running", 2, 0)
+    query = one.query
+    broken.anew = 1
+    looked(one, 3)
+    assert (query.stopped, one.state, one.starts, broken.anew) == (True, "running", 3, 0)
+
+
+def test_a_changed_view_on_spark_is_followed(tmp_path: Path) -> None:
+    file, lines = tmp_path / "penstock.toml", list[str]()
+    text = f"""
+server.data = "{tmp_path / "data"}"
+[[queue]]
+name = "orders"
+[[view]]
+name = "totals"
+source = "orders"
+select = "COUNT(/id) AS /n"
+engine = "spark"
+"""
+    file.write_text(text)
+    supervisor = Supervisor(
+        load_text(text), ready_file=None, say=lines.append, file=file, reload=lambda: load_text(file.read_text())
+    )
+    supervisor.folder.mkdir(parents=True)
+    supervisor.ready = {"flight": "127.0.0.1:1"}
+
+    def followed(changed: str) -> list[Any]:
+        file.write_text(changed)
+        supervisor._looked_at_file = 0.0
+        supervisor._look_at_file()
+        told = json.loads(supervisor.job_file().read_text())["pipelines"] if supervisor.drivers else []
+        return [(one["name"], one["select"]) for one in told]
+
+    assert followed(text.replace("COUNT", "SUM")) == [("totals", ["SUM(/id) AS /n"])]
+    more = text + '[[view]]\nname = "more"\nsource = "orders"\nselect = "MAX(/id) AS /n"\nengine = "spark"\n'
+    assert followed(more)[1:] == [("more", ["MAX(/id) AS /n"])]
+    assert lines == ["penstock: the settings have changed, and the pipelines follow"] * 2
+    followed(more.replace('"spark"', '"server"'))  # the server reads its own views when it starts
+    assert lines[2].endswith("they hold after a restart of penstock up")
+    assert supervisor.drivers == {}
+
+    [orders] = supervisor.settings.queue
+    assert (orders.name, [one.name for one in supervisor.settings.view]) == ("orders", [])
 
 
 def test_a_schedule_runs_at_its_times_and_after_failures_waits_for_the_next() -> None:

@@ -61,6 +61,29 @@ def lineage(
     )
 
 
+def show_batches(name: str, last: int, url: str, *, json: bool) -> None:
+    """The newest batches of a pipeline, a line each: what it read, what it wrote, how many rows.
+
+    Raises NotFound for a pipeline of which neither the log nor the server has heard.
+    """
+    from penstock.cli.pipelines import statuses
+    from penstock.spark.pipelines.lineage import read
+    from penstock.spark.remote import BATCH_PATIENCE_S, Remote, Where
+
+    batches = read(Remote(Where(url, patience=BATCH_PATIENCE_S)), name)
+    if not batches:
+        statuses(url, name)
+    if json:
+        write_json([one.plain() for one in batches[-last:]])
+        return
+    write_table(
+        ("batch", "finished", "read", "wrote"),
+        [_row(one) for one in batches[-last:]],
+        title=f"pipeline {name}",
+        whole=("batch", "finished"),
+    )
+
+
 def graph(
     config: ConfigFile = None,
     dot: Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz instead.")] = False,

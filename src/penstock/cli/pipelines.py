@@ -72,13 +72,23 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
 @app.command()
 def status(
     name: Annotated[str | None, typer.Argument(help="One pipeline, with everything known of it.")] = None,
+    batches: Annotated[bool, typer.Option("--batches", help="Its last batches: what each read and wrote.")] = False,
+    last: Annotated[int, typer.Option("--last", min=1, help="With --batches, how many.")] = 10,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Show how pipelines are: rows a second, lag, time of a batch, size of their state, last error.
 
-    Example: penstock pipeline status revenue
+    Example: penstock pipeline status revenue --batches
     """
+    if batches:
+        from penstock.cli.lineage import show_batches
+        from penstock.errors import InvalidArgument
+
+        if name is None:
+            raise InvalidArgument("--batches are of one pipeline: name it")
+        show_batches(name, last, url, json=json)
+        return
     found = statuses(url, name)
     if json:
         write_json(found[0] if name is not None else found)

@@ -263,15 +263,20 @@ class Supervisor:
         except PenstockError as error:
             self.say(f"penstock: the changed settings are not taken: {error}")
             return
-        if fresh.pipeline and self.settings.listen.flight is None:
+        if groups(fresh) and self.settings.listen.flight is None:
             self.say("penstock: listen.flight is off, and pipelines read and write through it: start again with it on")
             return
         sections = cast("dict[str, object]", cast("Any", type(fresh)).model_fields)
-        others = [name for name in sections if name not in ("pipeline", "spark")]
-        if any(getattr(fresh, name) != getattr(self.as_given, name) for name in others):
+        others = [name for name in sections if name not in ("pipeline", "spark", "view")]
+        if _own_views(fresh) != _own_views(self.as_given) or any(
+            getattr(fresh, name) != getattr(self.as_given, name) for name in others
+        ):
             self.say("penstock: settings of the server have changed too; they hold after a restart of penstock up")
         self.as_given = fresh
-        self.settings = self.settings.model_copy(update={"pipeline": fresh.pipeline, "spark": fresh.spark})
+        views = (*_own_views(self.settings), *(one for one in fresh.view if one.engine == "spark"))
+        self.settings = self.settings.model_copy(
+            update={"pipeline": fresh.pipeline, "spark": fresh.spark, "view": views}
+        )
         self.say("penstock: the settings have changed, and the pipelines follow")
         self._write_jobs(str(self.ready["flight"]))
 
@@ -339,6 +344,11 @@ class Supervisor:
         aside = f"{self.ready_file}.{os.getpid()}"
         Path(aside).write_text(json.dumps(told))
         os.replace(aside, self.ready_file)
+
+
+def _own_views(settings: Any) -> tuple[Any, ...]:
+    """The views that the server computes by itself, which it reads when it starts."""
+    return tuple(one for one in settings.view if one.engine == "server")
 
 
 def told(status: int) -> str:

@@ -39,6 +39,7 @@ def whole() -> typer.Typer:
         querying,
         queues,
         replaying,
+        resetting,
         single,
         streams,
         tools,
@@ -65,6 +66,7 @@ def whole() -> typer.Typer:
     app.add_typer(users.app, name="user")
     app.add_typer(vhosts.app, name="vhost")
     backfilling.add_to(pipelines.app)
+    resetting.add_to(pipelines.app)
     logs.add_audit_to(app)
     app.command()(version)
     app.callback()(_root)

@@ -236,6 +236,10 @@ class Pipeline(Section):
     output_mode: Literal["append", "update", "complete"] | None = Field(
         default=None, description="As Spark has it.  Default: by the query; see docs/pipelines.md."
     )
+    unroutable: Literal["fail", "drop"] = Field(
+        default="fail",
+        description="A row whose column `topic` names one that nobody keeps fails its batch; `drop` loses the row.",
+    )
     expect: Rules = Field(default=(), description="What the rows of the one input should satisfy.")
     backfill: Backfill | None = Field(
         default=None, description="The first run begins in the past of its one topic, in large batches."

@@ -10,7 +10,7 @@ Spark does not sync these files, so a power cut can leave the newest ones empty,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,6 +67,25 @@ class Checkpoint:
         if len(found) > 1:
             raise PreconditionFailed("a query over several queues cannot settle one of them with its commit")
         return int(found[0]) if found and found[0] else None
+
+    def settled(self, batch: int, streams: Sequence[str]) -> list[tuple[str, int]]:
+        """Of these streams of queues, which all are sources of the query, the batches that Spark's batch ends at.
+
+        One whose first message is still to come is not among them.  PreconditionFailed for offsets of other streams.
+        """
+        out: list[tuple[str, int]] = []
+        for offset in self.offsets(batch):
+            stream, number = offset.get("stream"), offset.get("batch")
+            if not isinstance(number, int) or not number:
+                continue
+            name = stream if isinstance(stream, str) else streams[0] if len(streams) == 1 else None
+            if name not in streams:
+                raise PreconditionFailed(
+                    f"the checkpoint {self.folder} is at batch {number} of stream {stream!r}, and the query reads "
+                    f"{', '.join(streams)}"
+                )
+            out.append((name, number))
+        return out
 
     def inputs(self, batch: int) -> list[tuple[str, int, int]]:
         """The queues that a batch of Spark's ends in: stream, its batch, and the number of the server that has it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import orjson
 import pytest
 
@@ -204,7 +206,7 @@ def test_log_mode_answers_the_same_end(world: World) -> None:
 # sinks
 
 
-def commit(world: World, batch: int, *rows: bytes, settle: tuple[str, int, int] | None = None) -> bool:
+def commit(world: World, batch: int, *rows: bytes, settle: Sequence[tuple[str, int, int]] = ()) -> bool:
     topic = world.core.topic("/", "", "out")
     answer = world.core.sink_commit(world.now, "query", batch, [Publishes(topic, DURABLE, list(rows))], settle)
     world.turn()
@@ -230,7 +232,7 @@ def test_outputs_and_settlement_are_one_group(world: World) -> None:
     plan(world, epoch, 0)
     topics = [world.core.topic("/", "", name) for name in ("out", "q")]
     outputs = [Publishes(topic, DURABLE, [b"x", b"y"]) for topic in topics]
-    answer = world.core.sink_commit(world.now, "query", 0, outputs, ("s", epoch, 1))
+    answer = world.core.sink_commit(world.now, "query", 0, outputs, [("s", epoch, 1)])
     assert (answer.already, answer.stored) == (False, 4)
     [group] = world.core.journal
     assert isinstance(group, Group)
@@ -246,11 +248,27 @@ def test_a_refused_settlement_leaves_nothing_of_the_commit(world: World) -> None
     epoch = opened(world)
     before = world.core.last_lsn
     with pytest.raises(Fenced):
-        commit(world, 0, b"x", settle=("s", epoch - 1, 0))
+        commit(world, 0, b"x", settle=[("s", epoch - 1, 0)])
     with pytest.raises(PreconditionFailed):
-        commit(world, 0, b"x", settle=("s", epoch, 1))
+        commit(world, 0, b"x", settle=[("s", epoch, 0), ("s", epoch, 1)])
     assert world.core.last_lsn == before
     assert world.core.sink_state("query") is None
+
+
+def test_several_inputs_are_settled_in_the_group_or_none_of_them(world: World) -> None:
+    world.declare("out")
+    epoch = opened(world)
+    plan(world, epoch, 0)
+    other = world.declare("other")
+    world.publish("other", b"1", b"2")
+    epochs = {"s": epoch, "t": world.core.streams.open(world.now, "t", other).epoch}
+    world.core.streams.plan(world.now, "t", epochs["t"], 0, 10)
+    with pytest.raises(PreconditionFailed, match="stream 't' has planned 1 batches; batch 2 cannot be settled"):
+        commit(world, 0, b"x", settle=[("s", epoch, 1), ("t", epochs["t"], 2)])
+    assert (world.core.queue("/", "q").leased > 0, other.leased) == (True, 2)
+    assert commit(world, 0, b"x", settle=[(name, epochs[name], 1) for name in epochs]) is False
+    assert (world.core.queue("/", "q").leased, other.leased) == (0, 0)
+    assert canonical(world.core.durable_state()) == world.folded()
 
 
 # decided batches
@@ -271,7 +289,7 @@ def test_a_decided_batch_is_committed_and_its_rows_follow(world: World) -> None:
     world.declare("out")
     epoch = opened(world)
     plan(world, epoch, 0)
-    assert world.core.sink_decide(world.now, "query", 3, parts(2, 0, 1), ("s", epoch, 1)).already is False
+    assert world.core.sink_decide(world.now, "query", 3, parts(2, 0, 1), [("s", epoch, 1)]).already is False
     [group] = world.core.journal
     assert isinstance(group, Group)
     kinds = [entry.kind for entry in group.entries if not isinstance(entry, Publishes)]
@@ -284,7 +302,7 @@ def test_a_decided_batch_is_committed_and_its_rows_follow(world: World) -> None:
     assert copied(world, b"1") == 1
     world.restart(clean=False)
     assert [(state.batch, state.chunks, state.rows) for state in world.core.decided.values()] == [(3, 1, 1)]
-    assert world.core.decided["query"].settle == ("s", 1)
+    assert world.core.decided["query"].settle == (("s", 1),)
     assert copied(world, b"2", b"3") == 2
     assert world.core.decided == {}
     assert canonical(world.core.durable_state()) == world.folded()
@@ -330,7 +348,7 @@ def test_a_refused_settlement_decides_nothing(world: World) -> None:
     epoch = opened(world)
     before = world.core.last_lsn
     with pytest.raises(Fenced):
-        world.core.sink_decide(world.now, "query", 0, parts(1), ("s", epoch - 1, 0))
+        world.core.sink_decide(world.now, "query", 0, parts(1), [("s", epoch - 1, 0)])
     assert world.core.last_lsn == before
     assert world.core.decided == {}
     assert world.core.sink_state("query") is None

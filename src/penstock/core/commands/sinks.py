@@ -10,7 +10,7 @@ from penstock.core.publishing.whole import Whole
 from penstock.core.sow.holding import Sow
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.streams.memory import Remembered
-from penstock.core.streams.sinks import Batch, Committed
+from penstock.core.streams.sinks import Batch, Committed, Settled
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 
@@ -27,7 +27,7 @@ class SinkCommands(Parts):
         query: str,
         batch: int,
         outputs: Sequence[Publishes],
-        settle: tuple[str, int, int] | None = None,
+        settle: Sequence[Settled] = (),
         lineage: Mapping[str, object] | None = None,
         *,
         name: str = "",
@@ -60,7 +60,7 @@ class SinkCommands(Parts):
         query: str,
         batch: int,
         parts: Sequence[DecidedPart],
-        settle: tuple[str, int, int] | None = None,
+        settle: Sequence[Settled] = (),
         lineage: Mapping[str, object] | None = None,
         *,
         name: str = "",

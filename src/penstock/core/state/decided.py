@@ -34,7 +34,7 @@ class DecidedState:
     batch: int
     lsn: int  # of its DECIDED record: what was decided first is copied first
     parts: tuple[DecidedPart, ...]
-    settle: tuple[str, int] | None = None  # (stream, batch) of the input, settled by the group of the record
+    settle: tuple[tuple[str, int], ...] = ()  # (stream, batch) of the inputs, settled by the group of the record
     chunks: int = 0  # in the log
     rows: int = 0  # of the parts, in order, that these chunks hold
 
@@ -51,8 +51,8 @@ class DecidedState:
     def header(self) -> dict[str, object]:
         """The particulars of its DECIDED record."""
         told: dict[str, object] = {"batch": self.batch, "parts": [_row(part) for part in self.parts]}
-        if self.settle is not None:
-            told["settle"] = list(self.settle)
+        if self.settle:
+            told["settle"] = [one for pair in self.settle for one in pair]
         return told
 
     def copied(self, header: Mapping[str, object]) -> None:
@@ -69,9 +69,9 @@ class DecidedState:
 def decided_of(header: Mapping[str, object], lsn: int) -> DecidedState:
     """A batch from its DECIDED record."""
     parts = [_part(row) for row in cast("list[list[object]]", header["parts"])]
-    settle = cast("list[object] | None", header.get("settle"))
-    settled = None if settle is None else (str(settle[0]), cast(int, settle[1]))
-    return DecidedState(cast(int, header["batch"]), lsn, tuple(parts), settled)
+    settle = cast("list[object]", header.get("settle") or [])
+    settled = zip(map(str, settle[::2]), cast("list[int]", settle[1::2]), strict=True)
+    return DecidedState(cast(int, header["batch"]), lsn, tuple(parts), tuple(settled))
 
 
 def copies(decided: Mapping[str, DecidedState]) -> dict[str, DecidedState]:

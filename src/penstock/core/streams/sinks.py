@@ -37,16 +37,20 @@ Output: TypeAlias = "tuple[str, str, str, int, int, int]"
 messages of that topic in this range are these."""
 
 
+Settled: TypeAlias = "tuple[str, int, int]"
+"""An input of a commit: stream, epoch, batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a commit is about, beside its rows.
 
-    settle: (stream, epoch, batch) of the input, settled in the same group.
+    settle: the inputs, all settled in the same group or none.
     """
 
     query: str
     number: int
-    settle: tuple[str, int, int] | None = None
+    settle: Sequence[Settled] = ()
     name: str = ""  # of the query, for people
     once: bool = False  # the query has no other batch, so it need not be remembered for long
     mandatory: bool = False  # a topic that nobody keeps refuses the batch
@@ -117,8 +121,8 @@ class Sinks:
             self._outbox.record(
                 Kind.LINEAGE, batch.query, {"batch": batch.number, "of": batch.lineage, "outputs": told}
             )
-        if batch.settle is not None:
-            self._streams.settle(now, *batch.settle)
+        for settled in batch.settle:
+            self._streams.settle(now, *settled)
         self._outbox.end()
         return Committed(False, self._outbox.last_lsn, sum(one.stored for one in published), published, tuple(told))
 
@@ -134,8 +138,7 @@ class Sinks:
         if self._already(batch):
             return Committed(True, self._outbox.last_lsn)
         now = self._outbox.at(now)
-        settle = batch.settle
-        told = None if settle is None else (settle[0], settle[2])
+        told = tuple((stream, number) for stream, _, number in batch.settle)
         state = DecidedState(batch.number, self._outbox.next_lsn, tuple(parts), told)
         if state.complete:
             raise InvalidArgument(f"query '{batch.query}' batch {batch.number}: there are no rows to decide about")
@@ -148,8 +151,8 @@ class Sinks:
             batch.before(now)
         if batch.lineage is not None:
             self._outbox.record(Kind.LINEAGE, batch.query, {"batch": batch.number, "of": batch.lineage})
-        if settle is not None:
-            self._streams.settle(now, *settle)
+        for settled in batch.settle:
+            self._streams.settle(now, *settled)
         self._outbox.end()
         return Committed(False, self._outbox.last_lsn)
 
@@ -202,8 +205,8 @@ class Sinks:
                 f"query '{query}' has decided batch {unfinished.batch}, and {unfinished.rows} of its "
                 f"{unfinished.total} rows are written; batch {number} comes after them"
             )
-        if batch.settle is not None:
-            self._streams.check(*batch.settle)
+        for settled in batch.settle:
+            self._streams.check(*settled)
         return False
 
 

@@ -214,8 +214,9 @@ class Gatekeeper:
 
     def _sink_commit(self, caller: Caller, rights: Rights, body: Body) -> None:
         settle = body.get("settle")
-        if isinstance(settle, dict):
-            self._stream_of(caller, rights, _text(cast("Body", settle), "stream"))
+        for one in cast("list[object]", settle) if isinstance(settle, list) else [settle]:
+            if isinstance(one, dict):
+                self._stream_of(caller, rights, _text(cast("Body", one), "stream"))
         drop = body.get("drop")
         if isinstance(drop, dict):
             self._sow_delete(caller, rights, cast("Body", drop))

@@ -40,11 +40,12 @@ def handover(where: Where, checkpoint: Checkpoint, papers: Path) -> int:
     if checkpoint.exists and file.exists():
         return int(json.loads(file.read_text())["lsn"])
     lsn = int(remote(where).act("position")["durable"]) + 1
-    _keep(file, {"lsn": lsn})
+    keep(file, {"lsn": lsn})
     return lsn
 
 
-def _keep(file: Path, value: object) -> None:
+def keep(file: Path, value: object) -> None:
+    """Put JSON there in one step, onto the disk."""
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f"{file.name}.part")
     with open(aside, "w") as out:
@@ -113,7 +114,7 @@ def _range(server: Remote, file: Path, what: Mapping[str, Any]) -> tuple[int, in
     if start >= end:
         raise InvalidArgument(f"there is nothing between {what['from']} (LSN {start}) and {what.get('to')} (LSN {end})")
     first = int(server.act("position")["first"])
-    _keep(file, {"from": max(start, first), "to": end})
+    keep(file, {"from": max(start, first), "to": end})
     return max(start, first), end
 
 

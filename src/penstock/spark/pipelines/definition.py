@@ -31,6 +31,7 @@ class Output:
     partition_by: tuple[str, ...] = ()
     view: bool = False  # the topic keeps the last row of each key
     key: tuple[str, ...] = ()  # of the view: paths such as `/region`
+    queue: bool = False  # `topic` is a queue, and all rows go there
 
     @property
     def text(self) -> str:
@@ -38,7 +39,7 @@ class Output:
         if self.table is not None:
             return f"table {self.table}"
         name = f"{self.exchange}/{self.topic}" if self.exchange else self.topic
-        return f"{'view' if self.view else 'topic'} {name}"
+        return f"{'view' if self.view else 'queue' if self.queue else 'topic'} {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class Definition:
     output_mode: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
     past: Past | None = None
+    mandatory: bool = True  # a row for a topic that nobody keeps fails its batch
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Definition:
@@ -169,6 +171,7 @@ class Definition:
                     tuple(one.get("partition_by") or ()),
                     one.get("view") is not None,
                     tuple("/" + key.removeprefix("/") for key in one.get("key") or ()),
+                    one.get("queue") is not None,
                 )
                 for one in given["to"]
             ),
@@ -179,6 +182,7 @@ class Definition:
             given.get("output_mode"),
             conf,
             None if (past := given.get("backfill")) is None else Past(str(past["from"]), int(past["max_rows"])),
+            (given.get("unroutable") or "fail") == "fail",
         )
 
     @property
@@ -196,10 +200,9 @@ class Definition:
         return self.name if one.name == ONLY and len(self.inputs) == 1 else f"{self.name}.{one.name}"
 
     @property
-    def settled_stream(self) -> str | None:
-        """The one queue that a commit of the outputs settles; several are settled by the next batch."""
-        queues = [one for one in self.streams if one.mode == "queue"]
-        return self.stream_of(queues[0]) if len(queues) == 1 else None
+    def settles(self) -> tuple[str, ...]:
+        """The streams of queues, whose batches a commit of the outputs settles."""
+        return tuple(self.stream_of(one) for one in self.streams if one.mode == "queue")
 
     @property
     def refresh_us(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ class Inputs:
     definition: Definition
     where: Where
     until: int | None = None  # the LSN at which a backfill hands over to the live stream
+    places: Mapping[str, str] = field(default_factory=dict[str, str])  # where topics begin instead, by stream
 
     def columns(self, one: Input, patience: float | None = None) -> str | None:
         """DDL of the columns of its bodies: as given, or by its first messages.  None for files that tell their own.
@@ -39,7 +41,7 @@ class Inputs:
 
     def options(self, one: Input, columns: str | None, where: Where | None = None) -> dict[str, str]:
         """Options of `format("penstock")`."""
-        where = where or self.where
+        where, stream = where or self.where, self.definition.stream_of(one)
         given = {
             "url": where.url,
             "user": where.user,
@@ -51,13 +53,13 @@ class Inputs:
             "log": "true" if one.log else None,
             "exchange": one.exchange,
             "filter": one.filter,
-            "startingBookmark": one.start,
+            "startingBookmark": self.places.get(stream, one.start),
             "schema": columns,
         }
         if one.is_stream:
             given |= {
                 "mode": one.mode,
-                "stream": self.definition.stream_of(one),
+                "stream": stream,
                 "maxRowsPerTrigger": str(one.max_rows),
             }
             if one.end is not None:
@@ -66,7 +68,7 @@ class Inputs:
                     "backfillMaxRows": str(one.max_rows),
                     "backfillOnly": "true",
                 }
-            elif (past := self.definition.past) is not None and self.until is not None:
+            elif (past := self.definition.past) is not None and self.until is not None and stream not in self.places:
                 given |= {
                     "startingBookmark": past.start,
                     "backfillUntil": str(self.until),

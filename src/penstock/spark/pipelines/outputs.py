@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
@@ -64,27 +65,49 @@ class Outputs:
         targets: Sequence[Output],
         checkpoint: Checkpoint,
         *,
-        settle_stream: str | None,
+        settles: Sequence[str],
         complete: bool,
+        mandatory: bool = True,
         lineage: Lineage | None = None,
     ) -> None:
-        """`settle_stream`: the stream in queue mode that the query reads; its batch is settled by the commit.
+        """`settles`: the streams of queues that the query reads; their batches are settled by the commit.
 
+        mandatory: a row for a topic that nobody keeps fails its batch.
         lineage: what the batches are made of, as their commits tell it.
         """
         self.where = where
         self.targets = tuple(targets)
         self.checkpoint = checkpoint
-        self.settle_stream = settle_stream
+        self.settles = tuple(settles)
         self.complete = complete
+        self.mandatory = mandatory
         self.lineage = lineage
         self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
+
+    def declare(self) -> None:
+        """Let the server keep what goes to topics that nobody has declared; views with their key.
+
+        Who may not declare them relies on who did: what is not kept fails the batch.
+        """
+        server = remote(self.where)
+        for target in self.targets:
+            if target.topic is None or target.queue or (target.view and not target.key):
+                continue
+            name = {"topic": target.topic, "exchange": target.exchange, "vhost": target.vhost}
+            with suppress(AccessRefused):
+                if not target.key:
+                    server.act("declare_topic", **name)  # its settings stay as they are, if it is there
+                    continue
+                try:
+                    server.act("topic", **name)
+                except NotFound:
+                    server.act("declare_topic", **name, settings={"key": list(target.key)})
 
     def check(self, schema: Any) -> None:
         """InvalidArgument unless topics can take rows of these columns; PreconditionFailed for a folder in the way."""
         for target in self.targets:
             if target.table is None:
-                fields = outgoing(schema, target.topic).fields
+                fields = outgoing(schema, target.topic, queue=target.queue).fields
                 refuse_keyless(fields, target)
                 continue
             if not schema.fields:
@@ -126,17 +149,16 @@ class Outputs:
 
     def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
         """Rows onto the server, not visible yet."""
-        stager = Stager(self.where, query, batch, outgoing(frame.schema, target.topic), target)
+        stager = Stager(self.where, query, batch, outgoing(frame.schema, target.topic, queue=target.queue), target)
         return [str(row[0]) for row in frame.mapInArrow(stager, "stage string").collect()]
 
     def commit(self, query: str, batch: int, stages: Sequence[str]) -> None:
         """The one step that makes the batch done."""
-        planned = None if self.settle_stream is None else self.checkpoint.planned_batch(batch)
-        settle = None if self.settle_stream is None or planned is None else (self.settle_stream, planned)
+        settle = self.checkpoint.settled(batch, self.settles) if self.settles else ()
         told = None
         if self.lineage is not None:
             told = self.lineage.told(self.checkpoint, batch, [self.table_of(t, query, batch) for t in self.tables])
-        answer = commit(self.where, query, batch, stages, settle, told, drop=self.drop(batch))
+        answer = commit(self.where, query, batch, stages, settle, told, mandatory=self.mandatory, drop=self.drop(batch))
         if told is not None:
             self.committed = [*self.committed[-99:], Committed(batch, told, answer)]
 

@@ -19,6 +19,7 @@ from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines import code
+from penstock.spark.pipelines.anew import carry_out, places_of, request_of
 from penstock.spark.pipelines.backfill import handover
 from penstock.spark.pipelines.checks import refuse_twice
 from penstock.spark.pipelines.definition import ONLY, PROVIDER, STORES, Definition, with_vhost
@@ -74,6 +75,9 @@ class Pipeline:
         """
         definition = self.definition
         self.note_code()
+        if self.anew_asked():
+            self.begin_anew()
+        self.inputs = replace(self.inputs, places=places_of(self.place.folder, definition.name))
         if definition.past is not None:
             self.inputs = replace(self.inputs, until=handover(self.where, self.checkpoint, self._papers))
         old = self.old_papers()
@@ -84,6 +88,7 @@ class Pipeline:
         self._tell_lost_checkpoint()
         for path in self.checkpoint.sweep():
             logger.warning("pipeline %s: removed the empty file %s, which a power cut leaves", definition.name, path)
+        planned.outputs.declare()
         self.outputs = planned.outputs
         self.output_fields = fields_of(planned.frame.schema)
         self.input_fields = fields_by_input(planned.papers.columns)
@@ -133,8 +138,9 @@ class Pipeline:
             self.where,
             definition.to,
             self.checkpoint,
-            settle_stream=definition.settled_stream,
+            settles=definition.settles,
             complete=mode == "complete",
+            mandatory=definition.mandatory,
             lineage=self.lineage,
         )
         outputs.check(frame.schema)
@@ -165,6 +171,15 @@ class Pipeline:
         python = self.definition.python
         return python is not None and code.watched(python) != self._stamp
 
+    def anew_asked(self) -> bool:
+        """Whether somebody wants it to begin anew."""
+        return request_of(self.place.folder, self.definition.name).exists()
+
+    def begin_anew(self) -> None:
+        """Forget the checkpoint and what goes with it."""
+        carry_out(self)
+        logger.info("pipeline %s begins anew", self.definition.name)
+
     def old_papers(self) -> Papers | None:
         """What the checkpoint was made for, and columns that were inferred before.  SettingsError when unreadable."""
         try:
@@ -183,7 +198,8 @@ class Pipeline:
         if why is not None:
             raise SettingsError(
                 f"pipeline {self.definition.name} has changed since its checkpoint was made: {why}; put the old "
-                f"definition back, give the new one another name, or delete {self.checkpoint.folder} to start it anew"
+                "definition back, give the new one another name, or begin anew: "
+                f"penstock pipeline reset {self.definition.name}"
             )
 
     def _tell_lost_checkpoint(self) -> None:

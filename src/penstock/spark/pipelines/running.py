@@ -57,6 +57,7 @@ class Running:
         self._stopping: Future[None] | None = None
         self._wanted: Pipeline | None = None
         self._looked_at_code = 0.0
+        self._tried_anew = False  # that it begins anew, before the start that comes next
         self._started = 0.0
         self._state = "waiting"
         self.since = wall()
@@ -99,6 +100,12 @@ class Running:
                 self.pipeline.note_code()
                 self.replace(self.pipeline)
                 return
+        if self.pipeline.anew_asked():
+            if not self._tried_anew and self._wanted is None:
+                self.replace(self.pipeline)
+                return
+        else:
+            self._tried_anew = False
         if self.query is not None:
             self._watch(now)
         elif self.state in ("waiting", "scheduled") and now >= self.next_try:
@@ -123,12 +130,23 @@ class Running:
         except Exception as error:  # noqa: BLE001 - a query that does not stop goes with its process
             logger.warning("pipeline %s: %s", self.name, short(str(error)))
 
+    def _end(self, anew: bool) -> None:
+        self.stop()
+        if not anew:
+            return
+        try:
+            self.pipeline.begin_anew()
+        except PenstockError as error:  # the next start tries again, and fails with it
+            logger.warning("pipeline %s does not begin anew: %s", self.name, error)
+
     def _exchange(self, now: float) -> None:
-        if self.query is not None:
+        anew = self.pipeline.anew_asked() and not self._tried_anew
+        if self.query is not None or anew:
+            self._tried_anew |= anew
             if self._executor is not None:
-                self._stopping = self._executor.submit(self.stop)
+                self._stopping = self._executor.submit(self._end, anew)
                 return
-            self.stop()
+            self._end(anew)
         assert self._wanted is not None
         self.pipeline, self._wanted = self._wanted, None
         if self.pipeline.definition is not self.figures.definition:

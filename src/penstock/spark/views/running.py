@@ -20,6 +20,7 @@ from penstock.errors import SettingsError
 from penstock.expr.gathering.definition import Definition as View
 from penstock.spark.arrow import values
 from penstock.spark.checkpoint import Checkpoint
+from penstock.spark.pipelines.anew import request_of
 from penstock.spark.pipelines.definition import ONLY, Definition, Input, Output
 from penstock.spark.pipelines.outputs import Outputs
 from penstock.spark.pipelines.pipeline import Pipeline, lineage_of
@@ -137,6 +138,8 @@ class ViewPipeline(Pipeline):
         """A running StreamingQuery.  SettingsError where pandas is missing."""
         if find_spec("pandas") is None:  # Spark hands groups over in it
             raise SettingsError(f"view {self.view.name}: engine = 'spark' needs pandas: pip install pandas")
+        if self.anew_asked():
+            self.begin_anew()
         definition = self.definition
         [source], [to] = definition.inputs, definition.to
         server, stream = remote(self.where), definition.name
@@ -151,7 +154,7 @@ class ViewPipeline(Pipeline):
         session = spark.newSession()
         frame = self.grouped(session, {**self.inputs.options(source, None), "stream": stream})
         outputs = ViewOutputs(
-            self.where, (to,), self.checkpoint, settle_stream=None, complete=False, lineage=lineage_of(definition)
+            self.where, (to,), self.checkpoint, settles=(), complete=False, lineage=lineage_of(definition)
         )
         self.outputs = outputs
         writer = frame.writeStream.queryName(definition.name).outputMode("update").foreachBatch(outputs)
@@ -161,6 +164,11 @@ class ViewPipeline(Pipeline):
         elif definition.trigger_us:
             writer = writer.trigger(processingTime=f"{max(1, definition.trigger_us // 1000)} milliseconds")
         return writer.start()
+
+    def begin_anew(self) -> None:
+        """Count everything again."""
+        self._forget_others()
+        request_of(self.place.folder, self.definition.name).unlink(missing_ok=True)
 
     def grouped(self, session: Any, options: Mapping[str, str]) -> Any:
         """Rows (name, body): groups that changed, without a body where they are empty."""

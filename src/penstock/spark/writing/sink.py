@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,6 +25,10 @@ from penstock.spark.writing.patience import patiently
 
 if TYPE_CHECKING:
     from penstock.spark.writing.options import WriteOptions
+
+
+Settled: TypeAlias = "tuple[str, int] | tuple[str, int, int]"
+"""An input that a commit settles: stream, batch, and perhaps the number of the server that has it."""
 
 
 @dataclass
@@ -89,7 +93,7 @@ def commit(
     query: str,
     batch: int,
     stages: Sequence[str],
-    settle: tuple[str, int] | tuple[str, int, int] | None = None,
+    settle: Sequence[Settled] = (),
     lineage: Mapping[str, object] | None = None,
     *,
     name: str = "",
@@ -99,17 +103,16 @@ def commit(
 ) -> dict[str, Any]:
     """Make the stages visible, once and all of them; a full target is waited for, as long as `where` has patience.
 
-    settle: (stream, batch) of the input, settled in the same step; with a third item, the number of the server that
-    has the stream, only if it is this one.  once: the query has no other batch.  mandatory: a topic that nobody keeps
-    is an error.  lineage: what the batch was made of, for the log.  drop: records of a topic that go with it.
+    settle: (stream, batch) of each input, settled in the same step; with a third item, the number of the server that
+    has the stream, only if it is this one.  once: the query has no other batch.  mandatory: a topic
+    that nobody keeps is an error.  lineage: what the batch was made of, for the log.  drop: records of a topic that go
+    with it.
     """
-    inner: dict[str, object] | None = None
-    if settle is not None:
-        inner = dict(zip(("stream", "batch", "origin"), settle, strict=False))
+    inner = [dict(zip(("stream", "batch", "origin"), one, strict=False)) for one in settle]
     return patiently(
         where,
         partial(
-            remote(where).act, "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner,
+            remote(where).act, "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner or None,
             lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None, drop=drop,
         ),
     )  # fmt: skip
@@ -142,14 +145,15 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         """On the driver, when every task is done."""
         done = staged(messages)
         stages = [name for message in done for name in message.stages]
-        settle = self._settled(batchId)
-        if done and (stages or settle is not None):
+        settled = self._settled(batchId)
+        if done and (stages or settled is not None):
             options = self.options
             commit(
-                options.where, done[0].query, batchId, stages, settle, name=options.name, mandatory=options.mandatory
-            )
+                options.where, done[0].query, batchId, stages, [] if settled is None else [settled],
+                name=options.name, mandatory=options.mandatory,
+            )  # fmt: skip
 
-    def _settled(self, batch: int) -> tuple[str, int] | tuple[str, int, int] | None:
+    def _settled(self, batch: int) -> Settled | None:
         """The input of a batch: by name, or the one queue that the checkpoint says was read."""
         stream = self.options.settle_stream
         folder = local_folder(self.options.checkpoint)

@@ -204,6 +204,12 @@ class Fields:
         value = self._take(name)
         return None if value is None else Fields.of(f"{self.where}: {name}", value)
 
+    def inners(self, name: str) -> list[Fields]:
+        """The fields of each of several nested objects, or of one that stands alone."""
+        value = self._take(name)
+        several = cast("list[object]", value) if isinstance(value, list) else [] if value is None else [value]
+        return [Fields.of(f"{self.where}: {name}", one) for one in several]
+
     def rest(self) -> dict[str, object]:
         """Everything that was not taken."""
         left, self._left = self._left, {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.commands.sinks import Drop
 from penstock.core.state.decided import DecidedPart, DecidedState
-from penstock.core.streams.sinks import Committed
+from penstock.core.streams.sinks import Committed, Settled
 from penstock.errors import InvalidArgument, LogDamaged, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.sinks.stages import Stages
 
 Settlement: TypeAlias = "tuple[str, Callable[[], int], int]"
-"""The input of a commit: stream, its epoch as the loop knows it, batch."""
+"""An input of a commit: stream, its epoch as the loop knows it, batch."""
 
 Uploads: TypeAlias = "list[tuple[StageInfo, Upload]]"
 
@@ -43,16 +43,16 @@ class Asked:
 
     query: str
     batch: int
-    settle: Settlement | None
+    settle: Sequence[Settlement]
     name: str
     once: bool
     mandatory: bool
     lineage: Mapping[str, object] | None
     drop: Callable[[], Drop | None]  # on the loop: records that go with it
 
-    def settled(self) -> tuple[str, int, int] | None:
-        """On the loop: the input with the epoch that its stream has now."""
-        return None if self.settle is None else (self.settle[0], self.settle[1](), self.settle[2])
+    def settled(self) -> list[Settled]:
+        """On the loop: the inputs with the epochs that their streams have now."""
+        return [(stream, epoch(), batch) for stream, epoch, batch in self.settle]
 
 
 class SinkActions(StreamActions):
@@ -140,14 +140,13 @@ class SinkActions(StreamActions):
     def _sink_commit(self, caller: Caller, f: Fields) -> Reply:
         query, batch, stages = f.name("query"), f.number("batch"), f.texts("stages")
         lineage = f.table("lineage") or None
-        inner = f.inner("settle")
-        settle: Settlement | None = None
-        if inner is not None:
+        settle = list[Settlement]()
+        for inner in f.inners("settle"):
             stream, origin = inner.name("stream"), inner.optional_count("origin", high=2**63 - 1)
-            settle = (stream, self._epoch(inner, stream), inner.number("batch", 1))
-            if origin is not None and origin != self.engine.core.origin:
-                settle = None  # it is read from another server
+            settlement = (stream, self._epoch(inner, stream), inner.number("batch", 1))
             inner.finish()
+            if origin is None or origin == self.engine.core.origin:  # else it is read from another server
+                settle.append(settlement)
         drop = self._drop_of(f.inner("drop"))
         asked = Asked(query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage, drop)
         f.finish()
