@@ -79,7 +79,7 @@ class Checkpoint:
             if not isinstance(number, int) or not number:
                 continue
             name = stream if isinstance(stream, str) else streams[0] if len(streams) == 1 else None
-            if name not in streams:
+            if name is None or name not in streams:
                 raise PreconditionFailed(
                     f"the checkpoint {self.folder} is at batch {number} of stream {stream!r}, and the query reads "
                     f"{', '.join(streams)}"
