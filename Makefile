@@ -47,7 +47,8 @@ bench: $(STAMP)
 bench-spark: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run_spark.py $(BENCH_ARGS)
 
-# Parts by name: make soak-load, soak-random, soak-spark (cases, rivals and kills of Spark queries), soak-interleavings.
+# Parts by name: make soak-load, soak-random, soak-spark (cases, rivals and kills of Spark queries;
+# PENSTOCK_SEED chooses which, and a failure names it), soak-interleavings.
 # PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
 # PENSTOCK_EFFORT that of the random tests (10).  Interleavings end with Ctrl-C or with the first failure, and so does
 # make soak-queues, which walks the model of a queue.
@@ -63,6 +64,8 @@ soak-random: $(STAMP)
 soak-spark: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/spark/test_queue_cases.py \
 		tests/spark/test_two_drivers.py tests/spark/test_kills.py tests/spark/test_sink_kills.py $(PYTEST_ARGS)
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest -m cluster tests/cluster/test_speculation.py \
+		$(PYTEST_ARGS)
 
 soak-interleavings: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m sim.interleave --chains 0 --first $${PENSTOCK_SEED:-1000000}

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Self
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-NODES = ("one", "two")
+NODES = {"one": "127.0.0.1", "two": "127.0.0.2"}
+"""Their addresses differ, since Spark runs no task twice on one host."""
+
 PATIENCE_S = 120.0
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -30,6 +32,9 @@ CONF = {
     "spark.executor.extraJavaOptions": LIGHT,
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
+    "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # no task begins before both nodes are there
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
 }
 """What the driver of a small cluster on this machine is given."""
 
@@ -74,7 +79,7 @@ class Cluster:
         """A worker, and wait until the master has it."""
         self._starts += 1
         work = self.folder / f"work-{node}-{self._starts}"
-        worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0"]
+        worker = ["org.apache.spark.deploy.worker.Worker", "--host", NODES[node], "--webui-port", "0"]
         worker += ["--cores", "1", "--memory", "1g", "--work-dir", str(work), self.url]
         command = f"exec {shlex.join([self._spark_class(), *worker])}"
         if self.hide is not None:
@@ -95,7 +100,7 @@ class Cluster:
         environ.pop("PYTHONPATH", None)
         environ |= {
             "PENSTOCK_NODE": name,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": NODES.get(name, "127.0.0.1"),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": LIGHT,
         }

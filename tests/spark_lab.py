@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,25 @@ def forget_last_commit(checkpoint: Path) -> int:
     for name in (str(last), f".{last}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     return last
+
+
+def command_of(pid: int) -> bytes:
+    """How a process was started; nothing when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def descendants(pid: int) -> list[int]:
+    """The live processes below this one."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                text = (path / "stat").read_text()
+                children.setdefault(int(text[text.rindex(")") + 2 :].split()[1]), []).append(int(path.name))
+    found = [pid]
+    for one in found:
+        found.extend(children.get(one, ()))
+    return found[1:]

@@ -29,7 +29,7 @@ import pytest
 from penstock.cli.supervisor import Supervisor
 from penstock.config.load import load_mapping
 from penstock.spark.remote import Remote, Where
-from spark_lab import QUICK
+from spark_lab import QUICK, command_of, descendants
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 PATIENCE_S = 240.0
@@ -122,27 +122,6 @@ class Plant:
             event.wait(0.05)
         log = (self.spark / "driver.log").read_text()[-3000:] if self.spark.exists() else ""
         raise AssertionError(f"seed {SEED}: nothing happened for {PATIENCE_S} s\n{self.lines}\n{log}")
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def descendants(pid: int) -> list[int]:
-    """The live processes below this one."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with suppress(OSError):
-                text = (path / "stat").read_text()
-                children.setdefault(int(text[text.rindex(")") + 2 :].split()[1]), []).append(int(path.name))
-    found = [pid]
-    for one in found:
-        found.extend(children.get(one, ()))
-    return found[1:]
 
 
 @pytest.fixture
