@@ -73,7 +73,11 @@ soak-interleavings: $(STAMP)
 soak-queues: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m property.queue_walk
 
-conformance: $(STAMP)
+OLDER := .venv-spark-4.2/.installed
+$(OLDER): tools/older-spark | $(STAMP)
+	@tools/older-spark
+
+conformance: $(STAMP) $(OLDER)
 	@PENSTOCK_CONFORMANCE=1 $(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
 
 clean:
