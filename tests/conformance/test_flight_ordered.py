@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,26 +25,34 @@ SMALL = FlightLimits(
 )
 
 
-def cut(rows: list[tuple[int, str]], chance: random.Random) -> Iterator[pa.RecordBatch]:
+def cut(rows: list[tuple[Any, str]], chance: random.Random, kind: pa.DataType) -> Iterator[pa.RecordBatch]:
     while rows:
         size = chance.randint(1, 5)
         yield pa.record_batch(
-            {"body": [body for _, body in rows[:size]], "order": pa.array([n for n, _ in rows[:size]], pa.int64())}
+            {"body": [body for _, body in rows[:size]], "order": pa.array([n for n, _ in rows[:size]], kind)}
         )
         rows = rows[size:]
+
+
+def named(number: int, text: bool) -> int | bytes:
+    return f"{number} ü".encode() if text else number
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_merged_stages_are_one_stable_sort(seed: int) -> None:
     chance = random.Random(seed)
+    text = seed % 3 == 0
     stages = [
-        sorted((chance.randint(0, chance.choice((3, 30))), f"{stage}-{n}") for n in range(chance.randint(0, 25)))
+        sorted(
+            (named(chance.randint(0, chance.choice((3, 30))), text), f"{stage}-{n}")
+            for n in range(chance.randint(0, 25))
+        )
         for stage in range(chance.randint(1, 5))
     ]
     expected = sorted([row for stage in stages for row in stage], key=lambda row: row[0])
     found = [
         (row["order"], row["body"])
-        for batch in merged([cut(stage, chance) for stage in stages])
+        for batch in merged([cut(stage, chance, pa.binary() if text else pa.int64()) for stage in stages])
         for row in batch.to_pylist()
     ]
     assert found == expected
@@ -55,6 +64,10 @@ def test_a_stage_that_does_not_rise_is_refused() -> None:
 
     assert check_rising(batch(1, 1, 4), None) == 4
     assert check_rising(batch(4, 5), 4) == 5
+    words = pa.record_batch({"order": pa.array([b"", b"a", b"a"], pa.binary())})
+    assert check_rising(words, None) == b"a"
+    with pytest.raises(InvalidArgument, match="does not rise"):
+        check_rising(words, b"b")
     for wrong, last in ((batch(2, 1), None), (batch(3), 4), (batch(1, None), None)):
         with pytest.raises(InvalidArgument, match="does not rise|nulls"):
             check_rising(wrong, last)

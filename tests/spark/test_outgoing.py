@@ -125,7 +125,7 @@ def test_json_of_nothing() -> None:
         ),
         (["not_before date", "a int"], {"topic": "t"}, "column 'not_before' is date, not timestamp"),
         (["a int"], {"topic": "t", "order": "b"}, "option ordered names column 'b', and there is none among a"),
-        (["a string"], {"topic": "t", "order": "a"}, "option ordered: column 'a' is string, not tinyint, smallint"),
+        (["a boolean"], {"topic": "t", "order": "a"}, "option ordered: column 'a' is boolean, not tinyint, smallint"),
         (["priority int"], {"topic": "t"}, "there is nothing for a body among the columns priority"),
     ],
 )
@@ -162,6 +162,11 @@ def test_pieces_rise_by_their_order() -> None:
     [[rows]] = list(pieces([batch], out))
     assert rows.column("body").to_pylist() == [b"a1", b"a2", b"b", b"c"]
     assert "at" not in rows.schema.names
+    by_name = outgoing(schema("body string", "at string"), "t", order="at")
+    names = ["ü", "b", "", "\U0001f600", "b"]  # by their bytes, as Spark orders text
+    batch = pa.record_batch({"body": [f"{at}{n}" for n, at in enumerate(names)], "at": names})
+    [[rows]] = list(pieces([batch], by_name))
+    assert [body.decode() for body in rows.column("body").to_pylist()] == ["2", "b1", "b4", "ü0", "\U0001f6003"]
     assert write_options({"topic": "t", "ordered": "true"}).order is None
     assert write_options({"topic": "t", "ordered": "at"}).order == "at"
 

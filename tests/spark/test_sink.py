@@ -93,7 +93,7 @@ def test_what_no_patience_helps_is_told_at_once(
 
 
 def test_rows_become_visible_in_the_order_of_a_column(lab: Lab) -> None:
-    lab.declare("lined", "apart")
+    lab.declare("lined", "apart", "by-name")
     lab.client.declare_topic("by-key")
     frame = lab.spark.range(0, 400, 1, 4).selectExpr("399 - id AS at", "id % 5 AS k").repartition(3, "k")
     save(lab, frame, queue="lined", ordered="at")
@@ -102,6 +102,9 @@ def test_rows_become_visible_in_the_order_of_a_column(lab: Lab) -> None:
     body = frame.selectExpr("to_json(struct(*)) AS body", "timestamp_micros(at) AS at")
     save(lab, body, queue="apart", ordered="at")
     assert [row["at"] for row in bodies(lab, "apart")] == list(range(400))
+    named = frame.selectExpr("concat('n-', at) AS name")
+    save(lab, named, queue="by-name", ordered="name")
+    assert [row["name"] for row in bodies(lab, "by-name")] == sorted(f"n-{at}" for at in range(400))
     with pytest.raises(Exception, match="option ordered") as caught:
         save(lab, frame.selectExpr("if(at > 5, at, NULL) AS at"), queue="lined", ordered="at")
     assert "nulls, which have no place" in sentence(caught.value)

@@ -37,8 +37,8 @@ BESIDE: dict[str, tuple[tuple[str, ...], pa.DataType]] = {
 ORDER = "order"
 """The column of what is sent by which the server orders a batch."""
 
-ORDERED = ("tinyint", "smallint", "int", "bigint", "timestamp", "timestamp_ntz", "date")
-"""Types that rows can be ordered by: those that are one number."""
+ORDERED = ("tinyint", "smallint", "int", "bigint", "timestamp", "timestamp_ntz", "date", "string", "binary")
+"""Types that rows can be ordered by: those that are one number, and text by its bytes, as Spark orders it."""
 
 NO_JSON = ("interval", "variant", "void", "object", "geometry", "geography", "time(")
 """How the names of types begin that have no place in a JSON body."""
@@ -148,10 +148,12 @@ def check_order(kinds: dict[str, str], order: str | None) -> None:
 
 
 def order_of(batch: pa.RecordBatch, name: str) -> Column:
-    """A column as int64.  InvalidArgument for a row that has no place."""
+    """A column as int64, or text as bytes.  InvalidArgument for a row that has no place."""
     given = column(batch, name)
     if given.null_count:
         raise InvalidArgument(f"option ordered: column {name!r} has {given.null_count} nulls, which have no place")
+    if pa.types.is_string(given.type) or pa.types.is_binary(given.type):
+        return cast("Column", given.cast(pa.binary()))
     if pa.types.is_date(given.type):
         given = given.cast(pa.int32())
     return cast("Column", given.cast(pa.int64()))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,19 +24,24 @@ if TYPE_CHECKING:
     from penstock.server.flight.sinks.stage_files import StageInfo
 
 ORDER = "order"
-"""The column's name: int64, no nulls."""
+"""The column's name: no nulls."""
+
+KINDS = (pa.int64(), pa.binary())
+"""Its types: a number, or bytes, as UTF-8 text is ordered."""
 
 AT_ONCE = 16
 """Stages that are merged at a time; more are merged in several rounds."""
 
 Batches: TypeAlias = "Iterator[pa.RecordBatch]"
+Order: TypeAlias = Any
+"""A number or bytes: all of one column are alike."""
 
 
 def without_order(schema: pa.Schema) -> pa.Schema:
     """The schema of the messages.  InvalidArgument unless there is an order."""
     place = schema.get_field_index(ORDER)
-    if place < 0 or schema.field(place).type != pa.int64():
-        raise InvalidArgument(f"stage: an ordered stage needs a column '{ORDER}' of int64")
+    if place < 0 or schema.field(place).type not in KINDS:
+        raise InvalidArgument(f"stage: an ordered stage needs a column '{ORDER}' of int64 or binary")
     return schema.remove(place)
 
 
@@ -45,7 +50,7 @@ def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.drop_columns([ORDER])
 
 
-def check_rising(batch: pa.RecordBatch, last: int | None) -> int | None:
+def check_rising(batch: pa.RecordBatch, last: Order | None) -> Order | None:
     """The last order of a batch that follows `last`.  InvalidArgument unless the orders rise."""
     column = batch.column(ORDER)
     if column.null_count:
@@ -53,12 +58,12 @@ def check_rising(batch: pa.RecordBatch, last: int | None) -> int | None:
     numbers = orders(batch)
     if len(numbers) and ((last is not None and numbers[0] < last) or bool((numbers[1:] < numbers[:-1]).any())):
         raise InvalidArgument(f"stage: column '{ORDER}' does not rise")
-    return int(numbers[-1]) if len(numbers) else last
+    return numbers[-1] if len(numbers) else last
 
 
-def orders(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """The orders of a batch."""
-    return batch.column(ORDER).to_numpy()
+def orders(batch: pa.RecordBatch) -> npt.NDArray[Any]:
+    """The orders of a batch: int64, or objects that are bytes."""
+    return batch.column(ORDER).to_numpy(zero_copy_only=False)
 
 
 def lines(found: Sequence[tuple[str, StageInfo]]) -> list[list[tuple[str, StageInfo]]]:
@@ -78,7 +83,7 @@ def merged(stages: Sequence[Batches]) -> Batches:
         living = [(place, head) for place, head in enumerate(heads) if head is not None]
         if not living or schema is None:
             return
-        bound = min(int(orders(head)[-1]) for _, head in living)  # nothing that comes later is below it
+        bound = min(orders(head)[-1] for _, head in living)  # nothing that comes later is below it
         taken: list[pa.RecordBatch] = []
         exhausted = False
         for place, head in living:
@@ -90,7 +95,7 @@ def merged(stages: Sequence[Batches]) -> Batches:
             if count == head.num_rows:
                 heads[place] = next(stages[place], None)
                 following = heads[place]
-                exhausted = exhausted or (following is not None and int(orders(following)[0]) == bound)
+                exhausted = exhausted or (following is not None and bool(orders(following)[0] == bound))
             else:
                 heads[place] = head.slice(count)
         table = pa.Table.from_batches(taken, schema=schema)
