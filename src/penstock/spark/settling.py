@@ -41,7 +41,7 @@ class SettleOnProgress(StreamingQueryListener):  # type: ignore[misc]  # pyspark
 
 
 def settle_source(where: Where, end: str | None) -> None:
-    """Settle up to a source's end offset, JSON as progress has it, if it is one of ours in mode `queue`.
+    """Settle up to a source's end offset, JSON as progress has it, if it is one of this server's in mode `queue`.
 
     It may be said twice and late; what the server does not take, it says in the log of the driver.
     """
@@ -50,11 +50,11 @@ def settle_source(where: Where, end: str | None) -> None:
     except ValueError:
         return
     offset = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    stream, batch = offset.get("stream"), offset.get("batch")
+    stream, batch, origin = offset.get("stream"), offset.get("batch"), offset.get("origin")
     if not isinstance(stream, str) or not isinstance(batch, int) or not batch:
         return
     try:
-        remote(where).act("settle", stream=stream, batch=batch)
+        remote(where).act("settle", stream=stream, batch=batch, origin=origin if isinstance(origin, int) else None)
     except PenstockError as error:
         logger.warning("batch %d of stream %s is done and could not be settled now: %s", batch, stream, error)
 

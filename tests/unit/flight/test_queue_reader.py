@@ -152,6 +152,8 @@ def test_what_a_progress_event_says_is_settled(
     reader = query.reader()
     end = reader.latestOffset({"batch": 0}, ReadMaxRows(100))
     assert client.queue("q")["leased"] == 10
+    settle_source(reader.options.where, json.dumps({**end, "origin": end["origin"] + 1}))
+    assert client.queue("q")["leased"] == 10  # a stream of the same name on another server
     for said in (None, "-", "[]", '{"lsn": 5}', '{"batch": 0}', json.dumps(end), json.dumps(end)):
         settle_source(reader.options.where, said)
     assert client.queue("q")["acked"] == 10

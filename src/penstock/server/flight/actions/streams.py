@@ -57,7 +57,10 @@ class StreamActions:
                 self._plan_changes,
                 "stream, epoch, start, queue, vhost, max_rows: what went and what came since the batch `start`",
             ),
-            "settle": (self._settle, "stream, epoch, batch: settle up to that batch"),
+            "settle": (
+                self._settle,
+                "stream, epoch, batch, origin: settle up to that batch, if this log is the one meant",
+            ),
         }
 
     # -- helpers
@@ -206,8 +209,10 @@ class StreamActions:
     def _settle(self, caller: Caller, f: Fields) -> Reply:
         stream = f.name("stream")
         epoch = self._epoch(f, stream)
-        batch = f.number("batch")
+        batch, origin = f.number("batch"), f.optional_count("origin", high=2**63 - 1)
         f.finish()
+        if origin is not None and origin != self.engine.core.origin:
+            return {"stream": stream, "floor": None}  # another server has a stream of this name, and that one is meant
         streams = self.engine.core.streams
         self._do(caller, lambda: streams.settle(self.engine.now(), stream, epoch(), batch))
         return {"stream": stream, "floor": batch}
