@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
+import penstock.errors
 from live_server import LiveServer
 from penstock.cli.tree import whole
 
@@ -105,6 +106,8 @@ def test_what_retention_removes_is_read_from_the_archive(server: LiveServer, tmp
         place = client.action("position", with_vhost=False, bookmark="EPOCH")
         assert place["first"] == place["start"] == 1
         assert place["whole_from"] > 1000
+        # a reader that nobody knows any more finds all of it: it is archived
+        assert client.action("hold", with_vhost=False, read="late", start=1)["kept"]
         segments = client.action("segments", with_vhost=False)["segments"]
         assert sum(one["rows"] for one in segments if one["last"] < place["whole_from"]) <= 24
         assert log_of(client, end).equals(before)
@@ -152,7 +155,36 @@ def test_what_retention_removes_is_read_from_the_archive(server: LiveServer, tmp
         with penstock.connect(url(made)) as client:
             assert log_of(client, end).equals(before)
             assert [body for _, body in replayed(client)] == [body for _, body in messages]
+            assert command("log", "archive", "--prune", "0s", "--url", url(made))["pruned"] is None  # it is of today
         made.stop()
+    lost_manifest(copy, tmp_path / "again.parquet", [body for _, body in messages])
+
+
+def lost_manifest(data: Path, exported: Path, bodies: list[bytes]) -> None:
+    """It is told, made anew from the files, and everything is there."""
+    manifest = data / "archive" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    told = CliRunner().invoke(whole(), ["log", "verify", "--data", str(data)])
+    assert isinstance(told.exception, penstock.errors.LogDamaged)
+    assert "--repair makes it anew" in str(told.exception)
+    repair = ("log", "archive", "--repair", "--data", data)
+    told = CliRunner().invoke(whole(), list(map(str, repair)))
+    found = re.search(r"is of another log, with origin (\d+); if .* say --origin \1$", str(told.exception))
+    assert found is not None
+    repair = (*repair, "--origin", found[1])
+    planned = command(*repair, "--dry-run")
+    assert planned["repaired"]
+    assert len(manifest.read_bytes()) == 100
+    manifest.unlink()
+    refused = CliRunner().invoke(whole(), ["log", "archive", "--data", str(data)])
+    assert isinstance(refused.exception, penstock.errors.LogDamaged)
+    assert "has files and no manifest" in str(refused.exception)
+    assert command(*repair) == planned
+    assert not command(*repair)["repaired"]
+    assert command("log", "verify", "--data", data)["damage"] == []
+    assert command("log", "archive", "--prune", "1d", "--data", data) == {"pruned": None}
+    command("log", "export", exported, "--topic", "work", "--data", data, "--overwrite")
+    assert bodies_of(exported) == bodies
 
 
 def bodies_of(path: Path) -> list[bytes]:

@@ -139,6 +139,9 @@ class ArchiveSection(Section):
     file_bytes: Size = Field(
         default=128 * MIB, ge=64 * 1024, le=4096 * MIB, description="Small files of a day are merged up to this size."
     )
+    retention: Retention | None = Field(
+        default=None, description="How long archived days stay, and how many bytes of them.  Default: for ever."
+    )
 
 
 class LogSection(Section):

@@ -212,7 +212,10 @@ class Server:
                 from penstock.server.upkeep.archive import Archiving
                 from penstock.server.upkeep.archive_reads import Whole
 
-                archive = Archiving(self.log, settings.log.archive, Path(data), self.bulk, pools.reading)
+                archive = Archiving(
+                    self.log, settings.log.archive, Path(data), self.bulk, pools.reading,
+                    self.engine.promised, self.engine.clock.wall,
+                )  # fmt: skip
                 self.engine.archive, self.engine.past = archive, Whole(self.log, archive, self.bulk)
             self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
             self.pace = self.keeper.pace

@@ -306,6 +306,10 @@ class Engine:
         """No message below this LSN is in a queue, on its way to a consumer, being read, or promised to a stream."""
         return min(self.core.floor(), self.held())
 
+    def promised(self) -> int:
+        """No stream and no running read may ask for what is below this LSN; queues are not looked at."""
+        return min(self.core.promised(), self.held())
+
     def held(self) -> int:
         """No message below this LSN is on its way to a consumer or being read; those in queues are not looked at."""
         floor = self.core.next_lsn

@@ -86,7 +86,7 @@ class Run:
         manifest = manifest._replace(gone=())
         for a, b in zip(self.edges, self.edges[1:], strict=False):
             if not manifest.has(a, b - 1):
-                writing = Writing(self.disk, Form(topics=3), f"r{self.tries}", VIAS)
+                writing = Writing(self.disk, Form(topics=3), f"r{self.tries}", VIAS, 7, (a, b))
                 parts = writing.run(batches(between(self.table, a, b)), lambda lsn: None)
                 after = manifest.with_files(a, b, parts, {"3": ["/", "events"]})
                 break

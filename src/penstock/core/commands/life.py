@@ -227,11 +227,12 @@ class Life(RecoveryCommands):
     def floor(self) -> int:
         """No message below this LSN is in a queue, and no stream may ask for one again."""
         self.look_for_floor(len(self._admin.by_id))
-        floor = min(self._floors.lowest(), self._keyed.sows.oldest())
-        for stream in self.streams.states.values():
-            if (low := stream.holds_from) is not None:
-                floor = min(floor, low)
-        return min(floor, self._out.next_lsn)
+        return min(self._floors.lowest(), self._keyed.sows.oldest(), self.promised())
+
+    def promised(self) -> int:
+        """No stream may ask for what is below this LSN."""
+        held = (stream.holds_from for stream in self.streams.states.values())
+        return min([self._out.next_lsn, *(low for low in held if low is not None)])
 
     def write_base(self, now: Now, parts: int, build: Callable[[int, int], Group]) -> int:
         """Write a base of so many records, built from its first LSN and time; returns its last LSN."""

@@ -26,6 +26,7 @@ NAME = "manifest.json"
 NEW = ".new"
 VERSION = 1
 MESSAGES, RECORDS = "messages", "records"
+AGAIN = "penstock log archive --repair makes it anew from the archive's files"
 OTHERS = "_others"
 """The folder of topics that have none of their own."""
 
@@ -57,6 +58,11 @@ class Part(NamedTuple):
         return f"{NEW}/{self.path.rpartition('/')[2]}"
 
     @property
+    def day(self) -> str:
+        """Of all its rows: yyyy-mm-dd, UTC."""
+        return self.folder.rpartition("=")[2]
+
+    @property
     def messages(self) -> bool:
         """Whether its rows are messages."""
         return self.path.startswith(f"{MESSAGES}/")
@@ -71,6 +77,7 @@ class Manifest(NamedTuple):
     files: tuple[Part, ...] = ()  # by first LSN
     gone: tuple[str, ...] = ()  # replaced, and to be deleted
     vias: dict[str, list[str]] = {}  # noqa: RUF012 - never changed: what `via` in the rows stands for
+    pruned: int = 0  # what lay below this LSN was archived once, or needs not be, and is not kept
 
     @property
     def first(self) -> int:
@@ -88,8 +95,9 @@ class Manifest(NamedTuple):
         return sum(part.bytes for part in self.files)
 
     def has(self, first: int, last: int) -> bool:
-        """Whether all LSNs in first..last are archived."""
-        return any(a <= first and last < b for a, b in self.spans)
+        """Whether all LSNs in first..last are archived, or were and have gone by the archive's own retention."""
+        first = max(first, self.pruned)
+        return first > last or any(a <= first and last < b for a, b in self.spans)
 
     def with_files(self, start: int, end: int, files: Iterable[Part], vias: dict[str, list[str]]) -> Manifest:
         """The next one, with the rows of [start, end), which it does not have yet.  ValueError when it has some."""
@@ -102,7 +110,23 @@ class Manifest(NamedTuple):
             else:
                 joined.append((a, b))
         listed = tuple(sorted((*self.files, *files), key=lambda part: (part.first, part.path)))
-        return Manifest(self.origin, self.number + 1, tuple(joined), listed, self.gone, {**self.vias, **vias})
+        return self._replace(number=self.number + 1, spans=tuple(joined), files=listed, vias={**self.vias, **vias})
+
+    def without(self, cut: int) -> Manifest:
+        """The next one, without what lies below an LSN.  ValueError when a file has rows on both sides of it."""
+        left, dropped = list[Part](), list[str]()
+        for part in self.files:
+            if part.first >= cut:
+                left.append(part)
+            elif part.last < cut:
+                dropped.append(part.path)
+            else:
+                raise ValueError(f"LSN {cut} lies within {part.path}")
+        spans = tuple((max(a, cut), b) for a, b in self.spans if b > cut)
+        return self._replace(
+            number=self.number + 1, spans=spans, files=tuple(left), gone=(*self.gone, *dropped),
+            pruned=max(self.pruned, cut),
+        )  # fmt: skip
 
     def replaced(self, old: Sequence[Part], new: Part) -> Manifest:
         """The next one, with one file in the place of several.  ValueError when they are not all there."""
@@ -117,7 +141,8 @@ class Manifest(NamedTuple):
         """The bytes of `manifest.json`."""
         said: dict[str, object] = {
             "version": VERSION, "origin": self.origin, "number": self.number, "spans": self.spans,
-            "vias": self.vias, "gone": self.gone, "files": [part._asdict() for part in self.files],
+            "vias": self.vias, "gone": self.gone, "pruned": self.pruned,
+            "files": [part._asdict() for part in self.files],
         }  # fmt: skip
         said = cast("dict[str, object]", orjson.loads(orjson.dumps(said)))
         return orjson.dumps({**said, "check": _sum(said)}, option=orjson.OPT_INDENT_2)
@@ -143,12 +168,13 @@ def read(disk: Disk) -> Manifest | None:
             raise ValueError
         version = said["version"]
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise LogDamaged(f"the archive's {NAME} is not what was written; put back a copy of it") from None
+        raise LogDamaged(f"the archive's {NAME} is not what was written; {AGAIN}") from None
     if version != VERSION:
         raise LogDamaged(f"the archive's {NAME} has version {version}, and this Penstock reads {VERSION}")
     return Manifest(
         said["origin"], said["number"], tuple((a, b) for a, b in said["spans"]),
         tuple(Part(**one) for one in said["files"]), tuple(said["gone"]), said["vias"],
+        said.get("pruned", 0),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.errors import LogDamaged
 from penstock.log.archive.files import SCHEMA, Sink, Source, foot_sum, reader, writer
 from penstock.log.archive.manifest import NEW, Manifest, Part
+from penstock.log.archive.origins import Told, told_in, told_together
 from penstock.log.archive.writing import ROW_GROUP, Form, finished, write_groups
 from penstock.ports import Disk
 
@@ -77,8 +78,9 @@ def merge(
     made = writer(sink, form.compression)
     try:
         held, size, rows = list[pa.Table](), 0, 0
+        said = list[Told]()
         for one in parts:
-            for table in _groups(disk, one):
+            for table in _groups(disk, one, said):
                 if held and size + table.nbytes > ROW_GROUP:
                     write_groups(made, pa.concat_tables(held))
                     held, size = [], 0
@@ -89,7 +91,7 @@ def merge(
                     progress(rows)
         if held:
             write_groups(made, pa.concat_tables(held))
-        part = finished(part._replace(rows=rows), out, sink, made)
+        part = finished(part._replace(rows=rows), out, sink, made, told_together(said)._replace(path=part.path))
     except BaseException:
         sink.abandon(made)
         out.close()
@@ -100,7 +102,8 @@ def merge(
     return part
 
 
-def _groups(disk: Disk, part: Part) -> Any:
+def _groups(disk: Disk, part: Part, said: list[Told]) -> Any:
+    """Its rows; what it says of them goes to `said`."""
     try:
         try:
             file = disk.open(part.path, readonly=True)
@@ -110,6 +113,7 @@ def _groups(disk: Disk, part: Part) -> Any:
             if file.size() != part.bytes or foot_sum(file, part.bytes) != part.foot:
                 raise LogDamaged(f"the archive's file {part.path} is not what was written")
             source: Any = reader(Source(file))
+            said.append(told_in(source.metadata, part.path))
             for number in range(source.metadata.num_row_groups):
                 yield source.read_row_group(number, use_threads=False).cast(SCHEMA)
         finally:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import LogDamaged
+from penstock.errors import LogDamaged, NotFound
 from penstock.log.archive.files import LOG_COLUMNS, READ, Source, foot_sum, reader
 from penstock.log.archive.manifest import Manifest, Part, read
 from penstock.log.archive.writing import joined
@@ -97,11 +97,17 @@ class Archive:
 
         columns: `batch` is one more of them, see `files.GROUP`.
         names: only messages of such topics matter, so files without any are left out.
-        LogDamaged names the file that is missing or not what was written.
+        LogDamaged names the file that is missing or not what was written; NotFound when the archive's retention has
+        passed what is asked for.
         """
         cursor = a
         while cursor < b:
             manifest = self.manifest
+            if cursor < manifest.pruned:
+                raise NotFound(
+                    f"LSNs {cursor} to {min(b, manifest.pruned) - 1} are archived no longer: retention of the archive "
+                    f"has come to LSN {manifest.pruned}"
+                )
             try:
                 for batch in self._batches(manifest, cursor, b, names):
                     cursor = int(column(batch, "lsn", "<i8")[-1]) + 1

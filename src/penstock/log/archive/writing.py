@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from penstock.log.archive.files import SCHEMA, Sink, foot_sum, writer
 from penstock.log.archive.manifest import NEW, RECORDS, Part, folder_of, has_folder
+from penstock.log.archive.origins import Claim, Told, pair_texts, put_into
 from penstock.log.arrow import column
 from penstock.ports import Disk, File
 from penstock.records.compute import compute
@@ -67,9 +68,14 @@ class Writing:
     form: Form
     token: str  # makes the names of this run's files its own
     vias: Mapping[int, tuple[str, str]]  # what each `via` id stands for
+    origin: int = 0  # of the log
+    span: tuple[int, int] = (0, 0)  # LSNs [a, b) that the rows are all of
     done: list[Part] = field(default_factory=list[Part])
     _open: dict[tuple[str, int], _File] = field(default_factory=dict[tuple[str, int], _File])
     _own: set[str] = field(default_factory=set[str])  # topics with files of their own
+    _days: dict[int, list[int]] = field(
+        default_factory=dict[int, list[int]]
+    )  # first LSN and rows of each, as they come
     _count: int = 0
 
     def run(self, rows: Iterable[pa.RecordBatch], progress: Callable[[int], object]) -> list[Part]:
@@ -103,6 +109,8 @@ class Writing:
         place = np.where(messages, own[codes], -2)
         whole = self._explained(window, groups)
         low = int(days.min())
+        for day, at, count in np.stack(np.unique(days, return_index=True, return_counts=True), axis=1).tolist():
+            self._days.setdefault(day, [int(lsns[at]), 0])[1] += count
         keys = (place + 2) * (int(days.max()) - low + 1) + (days - low)
         found, which = np.unique(keys, return_inverse=True)
         order = np.argsort(which, kind="stable")
@@ -156,12 +164,21 @@ class Writing:
         """Finish files, of days before one, or all."""
         for key, one in list(self._open.items()):
             if before is None or one.day < before:
-                self.done.append(finished(one.part, one.file, one.sink, one.writer))
+                told = Told(self.origin, one.part.path, (self._claim(one.day),), pair_texts(self.vias))
+                self.done.append(finished(one.part, one.file, one.sink, one.writer, told))
                 del self._open[key]
 
+    def _claim(self, day: int) -> Claim:
+        """The LSNs of a day that is over, and how many rows have them."""
+        following = [first for later, (first, _) in self._days.items() if later > day]
+        first, rows = self._days[day]
+        a, b = self.span
+        return Claim(a if day == min(self._days) else first, min(following, default=b), rows)
 
-def finished(part: Part, file: File, sink: Sink, made: Any) -> Part:
+
+def finished(part: Part, file: File, sink: Sink, made: Any, told: Told) -> Part:
     """The end of a file: its foot, synced."""
+    put_into(made, told)
     made.close()
     file.sync()
     foot = foot_sum(file, sink.size)

@@ -24,7 +24,9 @@ def run(
     from penstock.log.archive.writing import Form, Writing
 
     view = request.view
-    writing = Writing(archive_disk(folder), Form(compression, topics), token, view.vias.known)
+    writing = Writing(
+        archive_disk(folder), Form(compression, topics), token, view.vias.known, view.origin, (start, end)
+    )
     with told_when_full(folder):
         parts = writing.run(view.batches(start, end), lambda lsn: progress(lsn + 1 - start, end - start))
     return {"parts": [list(part) for part in parts]}

@@ -118,7 +118,7 @@ def _fill(source: OsDisk, target: OsDisk, manifest: Manifest, origin: int, progr
 
 
 def _claim_archive(source: OsDisk, target: OsDisk, origin: int) -> None:
-    """Its manifest, with the new origin; its files do not name one."""
+    """Its manifest, with the new origin; its files keep the old one in their feet."""
     found = read_archive(OsDisk(source.folder / ARCHIVE))
     assert found is not None, "it is in the list"
     with closing(target.open(f"{ARCHIVE}/{ARCHIVED}", create=True)) as file:

@@ -63,8 +63,8 @@ class Upkeep:
 
     @contextmanager
     def _held(self, gone: Callable[[], bool]) -> Generator[None]:
-        """No segment goes, and none is compacted."""
-        first = self._engine.log.first_lsn
+        """No segment goes, none is compacted, and no day of the archive goes."""
+        first = self._engine.past.first_lsn
         hold: Callable[[], int | None] = lambda: first  # noqa: E731 - a name, so that it can be found again
         readers = self._engine.readers
         self._handover.call(partial(readers.append, hold), gone, durable=False)

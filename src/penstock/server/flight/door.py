@@ -248,7 +248,7 @@ class FlightDoor:
         """DoGet."""
         caller, slot = self._enter(context)
         try:
-            slot.floor = self.engine.log.first_lsn  # nothing is deleted under a reader
+            slot.floor = self.engine.past.first_lsn  # nothing is deleted under a reader
             wanted = parse_get(ticket.ticket)
             if isinstance(wanted, Replay) and self._followed(caller, wanted):
                 self.actions.check_vhost(wanted.vhost)

@@ -116,7 +116,7 @@ class Replays:
             self._begin(follower, asked.selection, sieve, stretch)
             return follower
         follower = self._new(receiver, rate, asked)
-        follower.cursor = engine.log.first_lsn  # held until its place is known
+        follower.cursor = engine.past.first_lsn  # held until its place is known
 
         def found(answer: Stretch | PenstockError) -> None:
             if follower.closed:

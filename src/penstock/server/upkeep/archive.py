@@ -4,9 +4,11 @@
     write   their rows into files under `.new/`                              the bulk child
     commit  the manifest, then the files into their places                   a thread of the pool
     merge   small files of a folder into one, in the same two steps
+    prune   whole days that the archive's own retention has passed leave the manifest, then the disk
 
 One of these runs at a time, beside checkpoints and compaction.  Whatever fails is told and tried again; a crash leaves
-files that nobody names, which the next start removes.  What the archive has never goes from it.
+files that nobody names, which the next start removes.  Without a retention what the archive has never goes from it, and
+with one nothing goes that a stream or a running read may still ask for.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -23,8 +26,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from penstock.errors import DiskFull, LogDamaged, PenstockError, Unavailable
 from penstock.history.view import listing
 from penstock.log.archive import Shown, archive_disk
-from penstock.log.archive.manifest import Manifest, Part, commit, read, tidy
+from penstock.log.archive.manifest import AGAIN, Manifest, Part, commit, read, tidy
 from penstock.log.archive.planning import Run, runs
+from penstock.log.archive.pruning import Pruned, prunable
+from penstock.log.archive.repairing import has_files
 from penstock.server.bulk.relay import asked_of
 
 if TYPE_CHECKING:
@@ -41,6 +46,9 @@ ROOM = 64 << 20
 RETRY_BEATS = 60
 """After a failure it is tried again in so many beats."""
 
+PRUNE_BEATS = 600
+"""Whether a day may go is looked at so often."""
+
 
 class Jobs(Protocol):
     """Who does the work: the bulk child."""
@@ -55,14 +63,23 @@ class Jobs(Protocol):
 class Archiving:
     """The archive of one log.  Belongs to the loop, but for what says otherwise."""
 
-    def __init__(self, log: Log, settings: ArchiveSection, data: Path, bulk: Jobs, pool: Executor) -> None:
-        """`data`: the data folder.  What is wrong with the archive is told in `why`; then nothing is archived."""
+    def __init__(
+        self, log: Log, settings: ArchiveSection, data: Path, bulk: Jobs, pool: Executor,
+        floor: Callable[[], int], wall: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """`data`: the data folder.  What is wrong with the archive is told in `why`; then nothing is archived.
+
+        floor: nobody may still ask for what is below this LSN.  wall: microseconds.  Both are asked on the loop.
+        """
         self.folder = str((data / settings.folder).absolute())
         self.why: str | None = None  # it does not work at the moment
-        self.archived = self.merged = 0  # segments and files since the start
+        self.archived = self.merged = self.pruned = 0  # segments, and files, since the start
         self.failures = 0
         self.stopping = False
         self._log, self._settings, self._bulk, self._pool = log, settings, bulk, pool
+        self._floor, self._wall = floor, wall
+        self._cut = 0  # all below this LSN goes at the moment: nobody begins to read it
+        self._since = 0  # beats since the last look
         self._disk: OsDisk
         self._running: asyncio.Future[None] | None = None
         self._paused = 0  # by so many who read it as it is
@@ -86,6 +103,8 @@ class Archiving:
                 f"it belongs to the data folder with origin {found.origin}, and this one has {self._log.origin}; name "
                 "another folder in [log] archive"
             )
+        if found is None and has_files(self.folder):
+            raise LogDamaged(f"it has files and no manifest; {AGAIN}")
         self.manifest = found or self.manifest
         for name in tidy(self._disk, found):
             logger.info("the archive's unfinished file %s was removed", name)
@@ -96,11 +115,18 @@ class Archiving:
     @property
     def first_lsn(self) -> int | None:
         """The first LSN that is archived; None: nothing is."""
-        return self.manifest.first or None
+        manifest = self.manifest
+        return max(manifest.first, self._cut) if manifest.first else None
 
     def has(self, segment: SegmentInfo) -> bool:
         """Whether all of a segment is archived, and it may go as far as the archive is concerned."""
         return not self.broken and self.manifest.has(segment.first, segment.last)
+
+    def keeps(self, start: int) -> bool:
+        """Whether log and archive together have every row from an LSN on that the log ever had."""
+        manifest = self.manifest
+        gone = max(manifest.pruned, self._cut)
+        return not self.broken and start >= gone and manifest.has(start, self._log.whole_from - 1)
 
     def shown(self) -> Shown | None:
         """For readers; None when there is nothing to read.  LogDamaged when what is there cannot be used."""
@@ -133,8 +159,9 @@ class Archiving:
         log = self._log
         segments = log.segments()
         seen = (len(segments), segments[-1].first, self.manifest.number)
-        if seen != self._seen:
-            self._seen = seen
+        self._since += 1
+        if seen != self._seen or (self._since >= PRUNE_BEATS and self._prunable() is not None):
+            self._seen, self._since = seen, 0
             self._running = asyncio.ensure_future(self._guarded())
 
     @property
@@ -214,10 +241,52 @@ class Archiving:
         due = self.planned()
         if due:
             await self._archive(due[0])
-        elif not await self._merge():
+        elif not await self._merge() and not await self._prune(self._prunable()):
             return False
         self.why = None
         return True
+
+    def _prunable(self) -> Pruned | None:
+        """What the archive's retention has passed."""
+        kept = self._settings.retention
+        return None if kept is None else prunable(self.manifest, self._wall(), kept.age, kept.bytes, self._floor())
+
+    async def _prune(self, due: Pruned | None) -> bool:
+        if due is None:
+            return False
+        self._cut = due.cut
+        await self._commit(self.manifest.without(due.cut))
+        self.pruned += due.files
+        logger.info("the archive's days up to %s are gone: %d files, %d records", due.day, due.files, due.rows)
+        return True
+
+    async def prune_now(self, age: int, *, dry_run: bool = False) -> dict[str, object]:
+        """Remove the days that are older than this, or say which ones that would be.  age: microseconds.
+
+        Raises LogDamaged, OSError, Unavailable.
+        """
+        if self.broken:
+            raise LogDamaged(self.why or "the archive cannot be used")
+        await self.rest()
+        if self.stopping:
+            raise Unavailable("the server stops")
+        due = prunable(self.manifest, self._wall(), age, None, self._floor())
+        if not dry_run:
+            async with self._alone():
+                await self._prune(due)
+        return {"pruned": None if due is None else due.plain(), **self.told()}
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[None]:
+        """No step begins meanwhile.  Unavailable while somebody reads the archive as it is."""
+        if self._paused:
+            raise Unavailable("a backup reads the archive; try again when it is done")
+        ended = asyncio.get_running_loop().create_future()
+        self._running = ended
+        try:
+            yield
+        finally:
+            ended.set_result(None)
 
     async def _archive(self, run: Run) -> None:
         self._check_room(run.bytes)

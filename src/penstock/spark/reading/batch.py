@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
@@ -53,23 +54,25 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
 
     def _log(self, server: Remote) -> list[InputPartition]:
         options = self.options
-        where = server.act("position")
-        first, asked = int(where["first"]), options.starting_lsn or 0
-        if 1 < asked < first and options.fail_on_data_loss:
-            raise PreconditionFailed(
-                f"startingLsn is {asked}, and retention has removed what lies before LSN {first}; start later, or set "
-                "failOnDataLoss to false"
-            )
-        start = max(asked, first)
+        with still(server):
+            where = server.act("position")
+            first, asked = int(where["first"]), options.starting_lsn or 0
+            if 1 < asked < first and options.fail_on_data_loss:
+                raise PreconditionFailed(
+                    f"startingLsn is {asked}, and retention has removed what lies before LSN {first}; start later, or "
+                    "set failOnDataLoss to false"
+                )
+            start = max(asked, first)
+            held = hold(server, start)
         end = min(options.ending_lsn or 2**53, int(where["durable"]) + 1)
-        held = hold(server, start)
         ranges = _split(start, max(start, end), options, lambda: _log(server, start, end))
         return [LogPart(a, b, held, i) for i, (a, b) in enumerate(ranges)]
 
     def _topic(self, server: Remote) -> list[InputPartition]:
         options = self.options
-        origin, start, end = self._topic_range(server)
-        held = hold(server, start)
+        with still(server):
+            origin, start, end = self._topic_range(server)
+            held = hold(server, start)
         lsns = server.rows(
             "replay", vhost=server.vhost, bookmark=span(origin, start, end), columns=["lsn"], **options.replay()
         )
@@ -161,14 +164,14 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
                 return self._taken_along(rows_there, planning)
         batches = self._content(server, ["lsn", "exchange", "attempt", "state"], 1 << 62)
         if not batches:
-            server.act("hold", read=planning, release=True)
+            release(server, planning)
             return []
         table: Any = pa.Table.from_batches(batches)
         rows: pa.RecordBatch = table.sort_by("lsn").combine_chunks().to_batches()[0]
         parts: list[InputPartition] = []
         runs = _runs(rows)
         held = hold(server, min(run[1] for run in runs))
-        server.act("hold", read=planning, release=True)
+        release(server, planning)
         wanted = options.min_partitions or max(1, min(_cores(), rows.num_rows // 50_000))
         for exchange in dict.fromkeys(run[0] for run in runs):
             mine = [run[1:] for run in runs if run[0] == exchange]
@@ -202,6 +205,21 @@ def hold(server: Remote, start: int) -> str:
     name = uuid4().hex
     server.act("hold", read=name, start=start)
     return name
+
+
+def release(server: Remote, name: str) -> None:
+    """End a hold."""
+    server.act("hold", read=name, release=True)
+
+
+@contextmanager
+def still(server: Remote) -> Generator[None]:
+    """Nothing of the log goes between a look at where it begins and the hold of what was found."""
+    name = hold(server, 0)
+    try:
+        yield
+    finally:
+        release(server, name)
 
 
 def _cores() -> int:

@@ -34,7 +34,9 @@ class HoldAction:
                 self._holds.drop(name)
                 return {"seconds": 0}
             kept = self._holds.put(name, start)
-            log = self._handover.engine.log
-            return {"seconds": HOLD_US // 1_000_000, "kept": kept, "first": log.first_lsn, "floor": log.base_floor}
+            engine = self._handover.engine
+            kept = kept or (engine.archive is not None and engine.archive.keeps(start))  # the rest is in the log
+            first, floor = engine.log.first_lsn, engine.log.base_floor
+            return {"seconds": HOLD_US // 1_000_000, "kept": kept, "first": first, "floor": floor}
 
         return self._handover.call(work, caller.gone, durable=False)

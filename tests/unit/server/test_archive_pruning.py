@@ -1,0 +1,118 @@
+"""The archive of a server: its own retention, and what it does where the manifest is not what it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config.settings import ArchiveSection
+from penstock.errors import LogDamaged
+from penstock.log import LogSettings
+from penstock.log.archive.manifest import NAME
+from penstock.server.upkeep.archive import PRUNE_BEATS, Archiving
+from unit.log.test_archive import DAY
+from unit.log.test_archive_keeping import made
+
+
+class Still:
+    """A log that has nothing new."""
+
+    origin, whole_from, settings = 7, 1 << 60, LogSettings()
+
+    def segments(self) -> list[Any]:
+        return [type("Open", (), {"first": 1 << 60, "last": 1 << 60})()]
+
+
+class House:
+    """Settings, clock and floor by hand."""
+
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor, **retention: str) -> None:
+        self.folder, self.floor = folder, 1 << 60
+        for name, data in made(21, rows=1500).disk.files().items():
+            place = folder / "archive" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        self.settings = ArchiveSection.model_validate({"retention": retention} if retention else {})
+        self.wall, self.pool = 20_000 * DAY, pool
+        self.archive = self.opened()
+        self.days = sorted({part.day for part in self.archive.manifest.files})
+
+    def opened(self) -> Archiving:
+        stubs: Any = Still()
+        return Archiving(stubs, self.settings, self.folder, stubs, self.pool, lambda: self.floor, lambda: self.wall)
+
+    def first_of(self, day: str) -> int:
+        return min(part.first for part in self.archive.manifest.files if part.day == day)
+
+    def files(self) -> set[str]:
+        return {str(path.relative_to(self.folder / "archive")) for path in self.folder.rglob("*.parquet")}
+
+    async def beats(self) -> None:
+        for _ in range(PRUNE_BEATS + 1):
+            self.archive.beat()
+        await self.archive.rest()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as made_pool:
+        yield made_pool
+
+
+def noon(day: str) -> int:
+    return (date.fromisoformat(day) - date(1970, 1, 1)).days * DAY + DAY // 2
+
+
+async def test_days_go_when_they_are_too_old_and_nobody_asks_for_them(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    house = House(tmp_path, pool, age="1d")
+    house.wall = noon(house.days[1])
+    await house.beats()
+    assert house.archive.first_lsn == house.archive.manifest.spans[0][0]  # nothing is a day old
+    assert house.archive.pruned == 0
+
+    house.wall, house.floor = noon(house.days[-1]) + 9 * DAY, house.first_of(house.days[1])
+    cut = house.floor
+    await house.beats()
+    assert house.archive.first_lsn == cut
+    assert {part.day for part in house.archive.manifest.files} == set(house.days[1:])
+    assert house.files() == {part.path for part in house.archive.manifest.files}
+
+    house.floor = 1 << 60  # the reader is done
+    await house.beats()
+    assert {part.day for part in house.archive.manifest.files} == {house.days[-1]}
+    assert house.opened().manifest == house.archive.manifest
+
+
+async def test_without_a_retention_all_stays_until_somebody_says_so(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    house = House(tmp_path, pool)
+    house.wall = noon(house.days[-1]) + 900 * DAY
+    await house.beats()
+    before = house.files()
+    told = await house.archive.prune_now(DAY, dry_run=True)
+    assert house.files() == before
+    again = await house.archive.prune_now(DAY)
+    assert again["pruned"] == told["pruned"]
+    assert house.files() == {part.path for part in house.archive.manifest.files} < before
+    assert (await house.archive.prune_now(DAY))["pruned"] is None
+
+
+@pytest.mark.parametrize("missing", [False, True])
+async def test_a_lost_manifest_is_told_and_nothing_is_archived_or_removed(
+    tmp_path: Path, pool: ThreadPoolExecutor, missing: bool
+) -> None:
+    house = House(tmp_path, pool, age="1d")
+    manifest = tmp_path / "archive" / NAME
+    manifest.unlink() if missing else manifest.write_text("{}")
+    before = house.files()
+    house.archive = house.opened()
+    assert "penstock log archive --repair makes it anew" in str(house.archive.why)
+    house.wall = noon(house.days[-1]) + 900 * DAY
+    await house.beats()
+    assert house.files() == before
+    with pytest.raises(LogDamaged, match="cannot be used"):
+        await house.archive.prune_now(DAY)
