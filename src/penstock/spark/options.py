@@ -17,10 +17,6 @@ COMMON = ("url", "user", "password", "vhost", "topic", "exchange", "queue", "pat
 FROM_SPARK = ("checkpointLocation", "queryName", "serialization.format", "__partition_columns", "outputMode")
 """What Spark puts among the options by itself."""
 
-LATER = {
-    "abandon_after": "planned batches wait without a limit in this version; action `stream_release` ends that",
-}
-
 
 class Taker:
     """Options by name.  Unknown ones are refused with the nearest known name."""
@@ -29,8 +25,6 @@ class Taker:
         self._given = {name.lower(): str(value) for name, value in given.items()}
         names = {name.lower(): name for name in (*known, *FROM_SPARK)}
         for name in self._given:
-            if name in LATER and name not in names:
-                raise InvalidArgument(f"option {name}: {LATER[name]}")
             if name not in names:
                 near = get_close_matches(name, names, n=1, cutoff=0.6)
                 hint = f"; did you mean {names[near[0]]}?" if near else f"; known: {', '.join(sorted(known))}"
