@@ -43,7 +43,9 @@ def add_to(app: typer.Typer) -> None:
 
 def publish(
     topic: Annotated[str, typer.Argument(help="The topic: a key, or exchange/key.")],
-    file: Annotated[Path | None, typer.Argument(help="Lines, CSV, Parquet or Arrow; without it: stdin.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="Lines, CSV, Parquet or Arrow; without it, or with -: stdin.")
+    ] = None,
     format: Annotated[
         str | None, typer.Option("--format", help="jsonl (lines), csv, parquet or arrow; default by name.")
     ] = None,
@@ -56,6 +58,8 @@ def publish(
 
     Example: penstock publish orders orders.jsonl
     """
+    if file == Path("-"):
+        file = None
     kind = format or (FORMATS.get(file.suffix.lower(), "jsonl") if file is not None else "jsonl")
     if kind not in set(FORMATS.values()):
         raise InvalidArgument(f"format {kind!r} is not one of jsonl, csv, parquet, arrow")

@@ -70,7 +70,9 @@ def worker(
 
 def _end_with_parent() -> None:
     """The parent holds our standard input open for as long as it lives."""
-    sys.stdin.buffer.read()
+    stdin = sys.stdin.fileno()
+    while os.read(stdin, 4096):  # a reader of Python's own would hold a lock when the process ends
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

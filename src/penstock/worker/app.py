@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -16,6 +17,8 @@ from penstock.errors import InvalidArgument
 from penstock.worker.counts import Counts
 from penstock.worker.running import Running
 from penstock.worker.worker import Worker, declare
+
+logger = logging.getLogger("penstock.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -117,7 +120,7 @@ class App:
         """Until all have ended; the first failure stops the others and is raised when they have ended."""
         tasks = [asyncio.create_task(running.run(self._grace)) for running in self._running]
         try:
-            _done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             self.stop()
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
@@ -125,8 +128,11 @@ class App:
                 task.cancel()
             await asyncio.wait(tasks)
             raise
-        for task in tasks:
-            task.result()
+        failures = [error for task in tasks if (error := task.exception()) is not None]
+        for error in failures[1:]:
+            logger.error("%s", error)
+        if failures:
+            raise failures[0]
 
     def run(self, *, url: str | None = None, burst: bool = False) -> Mapping[str, Counts]:
         """`serve` in a loop of its own, in the main thread: SIGTERM and Ctrl-C stop it, a second one at once."""

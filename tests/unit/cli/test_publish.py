@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,6 +57,14 @@ def test_what_nobody_wants_is_not_called_stored(run: Run, lines: Path) -> None:
     assert "3 messages not stored: no queue and no declared topic takes 'nobody-wants-this'" in err
     told = json.loads(run("publish", "nobody-wants-this", lines, "--json")[1])
     assert (told["published"], told["unroutable"], told["refused"]) == (0, 3, 0)
+
+
+def test_a_dash_is_standard_input(run: Run, house: FlightHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("dashes")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
+    assert run("publish", "dashes", "-")[0] == 0
+    assert bodies(house, "dashes") == [b"one", b"two"]
 
 
 def test_a_topic_may_name_its_exchange(run: Run, house: FlightHouse, lines: Path) -> None:

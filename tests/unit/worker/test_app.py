@@ -254,6 +254,20 @@ async def test_what_the_server_says_no_to_ends_the_app_and_all_its_workers() -> 
                 await asyncio.wait_for(app.serve(url=url), PATIENCE_S)
 
 
+async def test_of_several_failures_the_others_are_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    app = penstock.App()
+    for queue in ("missing", "gone"):
+
+        @app.worker(queue)
+        async def wrong(body: bytes) -> None: ...
+
+    with broker() as server:
+        url = server.flight_url
+        with pytest.raises(NotFound, match="'missing'"):
+            await asyncio.wait_for(app.serve(url=url), PATIENCE_S)
+    assert "no queue 'gone'" in caplog.text
+
+
 async def test_the_lifespan_surrounds_the_work() -> None:
     told = list[str]()
 
