@@ -39,7 +39,8 @@ def main(master: str, url: str, checkpoint: str) -> None:
     penstock.spark.install(spark)
     with connect(url) as client:
         client.declare("copied")
-    read = spark.read.format("penstock").options(url=url, topic="packed", minPartitions=4).load()
+    # Parts of a batch read are of like width in LSNs, and what other tests have published lies in most of them.
+    read = spark.read.format("penstock").options(url=url, topic="packed", minPartitions=64).load()
     nodes = {row.node for row in read.mapInArrow(placed, "node string").distinct().collect()}
     stream = spark.readStream.format("penstock").options(url=url, topic="packed", stream="copy", minPartitions=4)
     writer = stream.load().select("body").writeStream.format("penstock").options(url=url, queue="copied")
