@@ -270,3 +270,7 @@ def test_closed_segments_are_archived_together_and_merged_ones_not_again() -> No
     ] == [1]
     with pytest.raises(ValueError, match="archived in part"):
         archived.with_files(5, 20, [], {})
+    pruned = archived.with_files(10, 20, [], {}).without(15)
+    [run] = runs([segment(1, 29), segment(30, 40)], pruned)  # joined later: what has gone of it is not archived again
+    assert (run.start, run.end) == (20, 30)
+    assert runs([segment(1, 9), segment(10, 19), segment(20, 20)], pruned) == []

@@ -39,7 +39,8 @@ def runs(segments: Sequence[SegmentInfo], manifest: Manifest, failed: Collection
     """
     out = list[Run]()
     for one, following in pairwise(segments):
-        start, end = one.first, following.first  # what lies between its last LSN and the next one was never given out
+        start = max(one.first, manifest.pruned)
+        end = following.first  # what lies between its last LSN and the next one was never given out
         for a, b in manifest.spans:
             if a <= start < b:
                 start = min(b, end)  # it was merged with one that is archived
