@@ -95,6 +95,14 @@ class QueueFull(Refused):
     to_do = "Consume, raise the limit, or retry later."
 
 
+class Draining(Refused):
+    """An operator lets the server run empty: it takes no new messages and no new consumers."""
+
+    code = "PS109"
+    retry = True
+    to_do = "Use another server, or retry once it was restarted or `penstock drain --undo` was said."
+
+
 class QueueBlocked(QueueFull):
     """A queue that holds its publishers up is full, and this publish does not wait for room."""
 

@@ -30,6 +30,7 @@ def whole() -> typer.Typer:
         backups,
         connections,
         converting,
+        draining,
         exchanges,
         lineage,
         logs,
@@ -51,7 +52,19 @@ def whole() -> typer.Typer:
     )
 
     app = _empty()
-    for family in (serving, converting, messages, replaying, topics, querying, working, tools, backups, policies):
+    for family in (
+        serving,
+        converting,
+        messages,
+        replaying,
+        topics,
+        querying,
+        working,
+        tools,
+        backups,
+        policies,
+        draining,
+    ):
         family.add_to(app)
     waiting.add_to(queues.app)
     app.add_typer(queues.app, name="queue")

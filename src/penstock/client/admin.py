@@ -142,6 +142,16 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
         """Whether the server confirms, how far its log is durable, its origin."""
         return self.action("health", with_vhost=False)
 
+    def drain(self, *, undo: bool = False, look: bool = False) -> dict[str, Any]:
+        """Let the server run empty before it is stopped: it takes no new messages and consumers, and grants nothing.
+
+        undo    take work again
+        look    change nothing, tell how far it is
+        The answer: `draining`; `leased` messages in so many `queues`; `connections`; `empty`: no lease is left.  A
+        restart ends it.  Errors: AccessRefused without the tag administrator.
+        """
+        return self.action("drain", undo=undo, look=look)
+
     def details(self, queue: str, limit: int = 1000) -> dict[str, Any]:
         """The first messages of a queue (at most a thousand) with who holds them, and its subscriptions."""
         return self.action("details", queue=queue, limit=limit)

@@ -20,6 +20,7 @@ from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.settling.attempts import binding_limit
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.shares import told as told_shares
+from penstock.core.queue.timed.moving import DRAINING
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now
 
@@ -70,6 +71,10 @@ def explain_message(queue: Queue, lsn: int, now: Now, durable: int) -> list[Reas
 
 def _halted(queue: Queue, now: Now) -> Iterator[Reason]:
     until = queue.paused_until
+    if queue.draining:
+        yield Reason("draining", "the server drains: it delivers nothing until `penstock drain --undo`, or a restart")
+    if until == DRAINING:
+        return
     if until >= NEVER:
         yield Reason("paused", "the queue is paused until somebody resumes it")
     elif until:

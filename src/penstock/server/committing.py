@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.core.commands.transactions import Transacted, Transaction
-from penstock.errors import DiskFull, LogBroken, PreconditionFailed
+from penstock.errors import DiskFull, Draining, LogBroken, PreconditionFailed
 from penstock.memory.rows import first_of, merged
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Rows
@@ -88,6 +88,8 @@ class Committing:
             raise LogBroken(f"{engine.broken}; nothing of the transaction is done")
         if transaction.batch is not None and engine.log.full:
             raise DiskFull("the log has no room; nothing of the transaction is done")
+        if core.draining and not transaction.endings:
+            raise Draining("the server drains: it takes no new messages; nothing of the transaction is done")
         came, self._came = self._came, []
         for queue, rows in came:
             self._take(queue, rows)

@@ -140,6 +140,7 @@ class Client:
     limits = _awaited(blocking.Client.limits)
     set_user_limit = _awaited(blocking.Client.set_user_limit)
     set_vhost_limit = _awaited(blocking.Client.set_vhost_limit)
+    drain = _awaited(blocking.Client.drain)
     details = _awaited(blocking.Client.details)
     publish = _awaited(blocking.Client.publish)
     publish_table = _awaited(blocking.Client.publish_table)

@@ -16,6 +16,7 @@ from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.settling.letters import portions, split
 from penstock.core.queue.view import Letter, Queue
+from penstock.errors import Draining
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.entries import Rows
 
@@ -26,7 +27,12 @@ class DeliveryCommands(QueueCommands):
     # -- consumers
 
     def subscribe(self, now: Now, queue: Queue, **terms: Unpack[Terms]) -> Consumer:
-        """A new consumer, served at once.  Errors: AccessRefused when somebody has the queue for himself."""
+        """A new consumer, served at once.
+
+        Errors: AccessRefused when somebody has the queue for himself, Draining while the server runs empty.
+        """
+        if self.draining:
+            raise Draining(f"the server drains: it takes no new consumers, on queue '{queue.name}' neither")
         consumer = queue.subscribe(self._at(now), self._out, **terms)
         self._touch(queue, consumer.shared)
         return consumer

@@ -17,6 +17,7 @@ from penstock.core.queue.dedup import Window
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
+from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
 from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
@@ -177,7 +178,7 @@ class Life(RecoveryCommands):
             blank.since = self._out.last_lsn if self._out.last_lsn > snapshot.cut else 0
             blank.reviewed, blank.passing = self._passes.get(queue.id, ((), None))
             blank.ruling = queue.ruling
-            blank.paused = queue.paused_until
+            blank.paused = paused_until(queue)
             contained = queue.capture() if living else None
             window = None if queue.dedup is None or queue.dedup.window is None else queue.dedup.window.copy()
             snapshot.captured.append(Captured(blank, contained, window))

@@ -17,6 +17,7 @@ from penstock.core.queue.dispatching.attendance import active_tag, note_use
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
 from penstock.core.queue.shares.told import figures
+from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
 from penstock.core.queue.weighing import weighed
 from penstock.errors import AccessRefused, PreconditionFailed
@@ -27,6 +28,9 @@ from penstock.records.settings import QueueSettings
 
 class QueueCommands(RecoveryCommands):
     """Queues, from declare to delete."""
+
+    draining = False
+    """Whether the server runs empty: nothing is granted and nobody new consumes.  The process's own affair."""
 
     def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
         """A queue that `by` may use.  Raises NotFound or ResourceLocked."""
@@ -200,8 +204,8 @@ class QueueCommands(RecoveryCommands):
             "leased_bytes": weight.leased,
             "bytes": weight.total,
             "delayed": queue.delayed,
-            "paused": queue.paused_until > 0,
-            "paused_until": queue.paused_until / 1e6 if 0 < queue.paused_until < NEVER else None,
+            "paused": (until := paused_until(queue)) > 0,
+            "paused_until": until / 1e6 if 0 < until < NEVER else None,
             "dying": queue.dying,
             "damaged": aside.count(queue),
             **given_way(queue),

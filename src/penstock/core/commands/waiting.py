@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from penstock.core.actions.templates import iso_time
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
 from penstock.errors import InvalidArgument
 from penstock.records.chunks import Chunk, Now
@@ -35,10 +36,21 @@ class WaitingCommands(QueueCommands):
 
     def resume_queue(self, now: Now, queue: Queue, *, by: str = "") -> bool:
         """Deliver again; whether the queue was paused."""
-        was = queue.paused_until > 0
+        was = paused_until(queue) > 0
         queue.halt(self._at(now), 0, self._out, by)
         self._touch(queue)
         return was
+
+    def drain(self, now: Now, draining: bool = True) -> None:
+        """Grant nothing and take no consumers until this is said again with False, or the process ends.
+
+        What is leased is settled, extended and ended as ever; delays and expiry go on.
+        """
+        now = self._at(now)
+        self.draining = draining
+        for queue in self.queues():
+            queue.drain(now, draining, self._out)
+            self._touch(queue)
 
     def cancel_messages(
         self, now: Now, queues: Iterable[Queue], wanted: Chunk, *, by: str = ""

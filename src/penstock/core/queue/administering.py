@@ -66,6 +66,14 @@ def halt(queue: Queue, now: Now, until: int, sink: Sink, by: str = "") -> None:
     queue.carry_on(now, sink)
 
 
+def drain(queue: Queue, now: Now, draining: bool, sink: Sink) -> None:
+    """Deliver nothing while the server drains, or go on."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    moving.drain(queue, draining)
+    queue.carry_on(now, sink)
+
+
 def withdraw(queue: Queue, now: Now, wanted: Chunk, sink: Sink, by: str = "") -> int:
     """Remove those of the wanted that wait, for they are not wanted any more; how many."""
     if queue.is_due(now):

@@ -59,8 +59,9 @@ class Parts:
 
     __slots__ = (
         "acked", "actions", "all_consumers", "arguments", "arrived", "attendance", "auto_delete", "barriers", "dedup",
-        "delayed", "delays", "delivered", "dispatch_most", "durable", "exclusive_to", "expired_leases", "expiry",
-        "figures", "free_credit", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving",
+        "delayed", "delays", "delivered", "dispatch_most", "draining", "durable", "exclusive_to",
+        "expired_leases", "expiry", "figures", "free_credit", "hungry", "id",
+        "last_values", "lease_due", "leased", "leases_in_order", "leaving",
         "letters", "limits", "main", "name", "older", "onward", "outstanding", "overfull", "overspent", "pace",
         "paused_until", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster", "ruling", "serial",
         "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost", "weight",
@@ -123,6 +124,7 @@ class Parts:
         self.overspent = False  # restored messages may be over their limits
         self.overfull = False  # more is ready than its limits allow, and goes in steps before anything is given out
         self.onward: str | None = None  # whose it is: an exchange at which messages wait until they are due
+        self.draining = False  # nothing is delivered until the server drains no more; the process's own affair
         self.paused_until = 0  # nothing is delivered before this moment (wall); 0: not paused
         # counts, changed beside what they count; `check` recounts them
         self.ready: int = 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.effects import Purpose, Sink, Token, Verb
-from penstock.core.queue.administering import alter, delete, drop_all, halt, purge, reschedule, withdraw
+from penstock.core.queue.administering import alter, delete, drain, drop_all, halt, purge, reschedule, withdraw
 from penstock.core.queue.aside import set_aside
 from penstock.core.queue.barriers.release import looked, release
 from penstock.core.queue.contents import Contents
@@ -55,6 +55,7 @@ class Queue(Contents):
     pull = pull
     alter = alter
     halt = halt
+    drain = drain
     withdraw = withdraw
     reschedule = reschedule
     purge = purge

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
 
 REASON = "the disk of the log is full"
+DRAINS = "the server drains"
 
 
 class DiskAlarm:
-    """Holds publishes of sessions while the log is full."""
+    """Holds publishes of sessions while the log is full, or the server drains."""
 
     def __init__(self, engine: Engine, holding: Holding) -> None:
         self._engine = engine
@@ -37,20 +38,24 @@ class DiskAlarm:
 
     def holds(self, session: Session, channel: Channel, run: events.PublishRun) -> bool:
         """Keep a run that cannot be taken now; False: it is to be stored or refused as usual."""
-        if self._engine.broken is not None or not self._engine.log.full:
+        if not self._on():
             return False
+        reason = REASON if self._engine.log.full else DRAINS
         self._told[session] = None
-        self._holding.tell(session, REASON).disk = True
+        self._holding.tell(session, reason).disk = True
         if channel.confirming and not run.early:
             return False
-        self._lines[self._holding.hold(session, channel, run, REASON)] = None
+        self._lines[self._holding.hold(session, channel, run, reason)] = None
         if not session.consumes and not session.closing:
             session.incoming.stop()
         return True
 
+    def _on(self) -> bool:
+        return self._engine.broken is None and (self._engine.log.full or self._engine.core.draining)
+
     def look(self) -> None:
-        """Let everything go once the log has room (or is broken, when publishes are refused as usual)."""
-        if not self._told or (self._engine.broken is None and self._engine.log.full):
+        """Let everything go once the log has room and the server does not drain (or broke: they are refused)."""
+        if not self._told or self._on():
             return
         told, self._told = self._told, {}
         lines, self._lines = self._lines, {}

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import DiskFull, Refused
+from penstock.errors import DiskFull, Draining, Refused
 from penstock.server.amqp.alarm import DiskAlarm
 from penstock.server.amqp.appetite import Appetite
 from penstock.server.amqp.holding import Holding
@@ -154,6 +154,8 @@ class AmqpDoor:
             return Refused(f"the log is broken: {self.engine.broken}")
         if self.engine.log.full:
             return DiskFull("the log has no room")
+        if self.engine.core.draining:
+            return Draining("the server drains: it takes no new messages")
         return None
 
     def confirm(self, channel: Channel, sequence: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.errors import (
     AccessRefused,
     DiskFull,
+    Draining,
     ExpressionError,
     InvalidArgument,
     NotFound,
@@ -31,7 +32,7 @@ def reply_code(error: PenstockError) -> tuple[int, str, bool]:
             code = 405
         case PreconditionFailed() | InvalidArgument() | ExpressionError() | QueueFull():
             code = 406
-        case DiskFull():
+        case DiskFull() | Draining():
             code = 506
         case _:
             code = 541

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.core.queue.limits import refusing
 from penstock.core.sow.worked import LARGE
-from penstock.errors import DiskFull, InvalidArgument, LogBroken, PenstockError, Refused
+from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, PenstockError, Refused
 from penstock.records.bodies import lengths, listed
 from penstock.records.entries import Publishes, Topic
 from penstock.server.filters.evaluating import breathe
@@ -57,12 +57,14 @@ KEYED_HERE = 250
 """Rows whose keys are worked out between two breaths; fewer are left to the loop."""
 
 
-def refusal(engine: Engine) -> PenstockError | None:
-    """Why no message can be taken at present, if so."""
+def refusal(engine: Engine, *, new: bool = False) -> PenstockError | None:
+    """Why no message can be taken at present, if so.  new: it is no part of work that is under way."""
     if engine.broken is not None:
         return LogBroken(f"the log is broken: {engine.broken}")
     if engine.log.full:
         return DiskFull("the log has no room")
+    if new and engine.core.draining:
+        return Draining("the server drains: it takes no new messages")
     return None
 
 
@@ -236,8 +238,7 @@ class Publishing:
             later = partial(self._decide, command, upload, keyed, sequence, before, waiter=waiter)
             engine.on_room.append(partial(self._handover.again, later, answer))
             return
-        why = refusal(engine)
-        if why is not None:
+        if (why := refusal(engine, new=True)) is not None:
             raise why
         batch = to_publishes(engine, upload, command.vhost, command.exchange)
         if before is not None:  # what was worked out about its bodies is known by the objects that they are

@@ -61,7 +61,7 @@ class Facts:
             raise Unavailable(f"the server is {progress.line()}")
 
     def health(self) -> Mapping[str, object]:
-        """`ok`, or `broken` with the reason when a write or sync failed; `full` when publishes are refused.
+        """`ok`, `draining`, or `broken` with the reason when a write or sync failed; `full` when publishes are refused.
 
         `recovering` before that, with how far it is.
         """
@@ -69,6 +69,8 @@ class Facts:
             return {"status": "recovering", "name": self._server.settings.server.name, **progress.plain()}
         engine = self._server.engine
         status = "broken" if engine.broken is not None else "full" if engine.log.full else "ok"
+        if status == "ok" and engine.core.draining:
+            status = "draining"
         health: dict[str, object] = {
             "status": status,
             "name": self._server.settings.server.name,
@@ -89,7 +91,7 @@ class Facts:
         if self._recovering() is not None:
             return False
         engine = self._server.engine
-        return self._server.serving and engine.broken is None and not engine.log.full
+        return self._server.serving and engine.broken is None and not engine.log.full and not engine.core.draining
 
     def overview(self) -> Mapping[str, object]:
         """The settings in force, with where they came from."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Verb
 from penstock.core.queue.limits import refusing
-from penstock.errors import AccessRefused, InvalidArgument
+from penstock.errors import AccessRefused, Draining, InvalidArgument
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -57,6 +57,8 @@ class Messages(Commands):
         if claimed is not None and claimed != user:
             raise InvalidArgument(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
         self.refuse_full()
+        if self.core.draining:
+            raise Draining("the server drains: it takes no new messages")
         topic = engine.core.topic(vhost, exchange, key)
         rights = self.rights(user)
         right = None if rights is None else rights.publish(engine.core, vhost, exchange, key)

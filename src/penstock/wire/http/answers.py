@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from penstock.errors import (
     AccessRefused,
     DiskFull,
+    Draining,
     ExpressionError,
     LogBroken,
     NotFound,
@@ -82,7 +83,7 @@ def of_error(error: PenstockError) -> Response:
             return not_found(str(error))
         case AccessRefused():
             return refusal(401, "not_authorized", str(error))
-        case DiskFull() | LogBroken() | Unavailable() | QueueBlocked():
+        case DiskFull() | Draining() | LogBroken() | Unavailable() | QueueBlocked():
             return refusal(503, "service_unavailable", str(error), {"retry-after": "1"})
         case ExpressionError():
             return refusal(400, "bad_request", error.pointed())

@@ -131,7 +131,7 @@ class _Probes:
     async def health(self, _: Request) -> Response:
         """200 while the server can keep what it is given or is on the way to that, 503 when a restart is needed."""
         facts = self._facts.health()
-        return json_response(facts, 200 if facts.get("status") in {"ok", "recovering"} else 503)
+        return json_response(facts, 200 if facts.get("status") in {"ok", "draining", "recovering"} else 503)
 
     async def ready(self, _: Request) -> Response:
         """200 once the doors are open and publishes are taken."""

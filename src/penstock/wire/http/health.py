@@ -73,7 +73,7 @@ class _Checks:
         """The disk has room and the log can be written."""
         health = self._facts.health()
         status = health.get("status")
-        if status in {"ok", "recovering"}:
+        if status in {"ok", "draining", "recovering"}:
             return json_response({"status": "ok"})
         alarm = {"node": health.get("name"), "resource": "disk" if status == "full" else "log"}
         return _failed(f"the server is {status}", alarms=[alarm])

@@ -105,7 +105,7 @@ class _Overview:
             "name": numbers.node,
             "type": "disc",
             "running": True,
-            "being_drained": False,
+            "being_drained": self._facts.health().get("status") == "draining",
             "partitions": [],
             "mem_used": numbers.resident_bytes,
             "mem_limit": numbers.body_cache_limit_bytes,

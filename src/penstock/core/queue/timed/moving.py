@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.order.runs import Run, packed, pairs_body, sift, sorted_chunk, view
+from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.records.chunks import Chunk, pack_pairs
 from penstock.records.kinds import Kind
@@ -23,11 +23,29 @@ CANCELLED = "cancelled"
 """The reason of a message that was withdrawn."""
 
 
+DRAINING = NEVER + 1
+"""When a queue is paused until that nobody paused, while the server drains."""
+
+
+def paused_until(queue: Queue) -> int:
+    """What somebody said of this queue, whatever the server does: wall, `NEVER` for good, 0 for not paused."""
+    return 0 if queue.paused_until == DRAINING else queue.paused_until
+
+
+def drain(queue: Queue, draining: bool) -> None:
+    """Nothing is delivered while the server drains.  There is no record: it ends with the process."""
+    queue.draining = draining
+    if draining:
+        queue.paused_until = queue.paused_until or DRAINING
+    elif queue.paused_until == DRAINING:
+        queue.paused_until = 0
+
+
 def pause(queue: Queue, until: int, sink: Sink, by: str = "") -> None:
-    """Nothing is delivered before `until` (wall); 0: it goes on.  The record makes it last."""
-    if until == queue.paused_until:
+    """Nothing is delivered before `until` (wall); 0: it goes on once the server does not drain.  The record lasts."""
+    if until == paused_until(queue):
         return
-    queue.paused_until = until
+    queue.paused_until = until or (DRAINING if queue.draining else 0)
     header: dict[str, object] = {"until": until}
     if by:
         header["by"] = by

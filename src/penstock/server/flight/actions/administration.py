@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.server.flight.actions.desk import Desk
+from penstock.server.flight.actions.drain import DrainAction
 from penstock.server.flight.actions.links import LinkActions
 from penstock.server.flight.actions.people import PeopleActions
 from penstock.server.flight.actions.topology import TopologyActions
@@ -22,4 +23,5 @@ def administration(
 ) -> dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]]:
     """Rows of the table of all actions."""
     desk = Desk(server, handover)
-    return {**LinkActions(desk).table, **TopologyActions(desk).table, **PeopleActions(desk).table}
+    drain = DrainAction(server, handover).table
+    return {**drain, **LinkActions(desk).table, **TopologyActions(desk).table, **PeopleActions(desk).table}

@@ -30,6 +30,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
+    from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sinks.copier import Copier
     from penstock.server.flight.sinks.stages import Stages
@@ -85,6 +86,11 @@ def _shown(key: str, value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and known is not None and known.kind is Kind.DURATION:
         return format_duration(value)
     return value
+
+
+def status(engine: Engine) -> str:
+    """How a server is that can store messages."""
+    return "draining" if engine.core.draining else "ok"
 
 
 class Actions(SinkActions):
@@ -275,7 +281,7 @@ class Actions(SinkActions):
         def work() -> Reply:
             why = refusal(engine)
             return {
-                "status": "broken" if engine.broken is not None else "full" if why is not None else "ok",
+                "status": "broken" if engine.broken is not None else "full" if why is not None else status(engine),
                 "why": str(why) if why is not None else None,
                 "durable": engine.log.durable,
                 "last": engine.core.last_lsn,
