@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from penstock.history.view import Folder, listing
 from penstock.log import Log, LogSettings, OsDisk, checkpoints
 from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
+from penstock.server.accounts import SHA256, Account, Accounts, Permission, hash_password
 from penstock.server.bulk import manifest
 from penstock.server.bulk.backup import run
 from penstock.server.bulk.jobs import Request
@@ -137,6 +139,27 @@ def test_stages_go_along(writer: Writer, tmp_path: Path) -> None:
     back_up(writer, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "restored", quiet)
     assert [path.name for path in (tmp_path / "restored" / "stage").iterdir()] == [f"{'a' * 32}.arrows"]
+
+
+def test_users_and_vhosts_of_run_time_go_along(writer: Writer, tmp_path: Path) -> None:
+    writer.write(20)
+    accounts = Accounts()
+    accounts.load(OsDisk(writer.folder))
+    accounts.users["alice"] = Account("alice", hash_password("secret"), SHA256, ("management",))
+    accounts.vhosts["other"] = {"description": "of hers"}
+    accounts.permissions["alice", "other"] = Permission("alice", "other", ".*", "^a", "")
+    asyncio.run(accounts.save())
+    told = back_up(writer, tmp_path / "backup")
+    assert told["files"] == len(manifest.read(OsDisk(tmp_path / "backup")).files)
+    restore(tmp_path / "backup", tmp_path / "restored", quiet)
+    found = Accounts()
+    found.load(OsDisk(tmp_path / "restored"))
+    assert found.state() == accounts.state()
+    assert found.users["alice"].knows("secret")
+    flip(tmp_path / "backup" / "accounts.json")
+    with pytest.raises(LogDamaged, match=r"accounts\.json"):
+        restore(tmp_path / "backup", tmp_path / "again", quiet)
+    assert not list((tmp_path / "again").iterdir())
 
 
 def test_a_log_whose_file_was_cut_is_not_backed_up(writer: Writer, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
     newest checkpoint only saves time; left out when it knows more than the copied log
     stages            a decided batch may still be copied from them
     archive           hard-linked or copied, wherever it was
+    accounts.json     users, vhosts, permissions and limits of run time, passwords as their hashes
 
 Meanwhile nothing may be deleted that is listed; that is the caller's affair (`upkeep`, or the lock of the folder).
 Then every batch of the backup is read back and its sum compared, and the manifest is written.
@@ -30,6 +31,7 @@ from penstock.log.index import Segment
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File
+from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.bulk.jobs import Request
 from penstock.server.bulk.manifest import NAME, Kept, Manifest, blocks, closing, write_whole
 from penstock.version import __version__
@@ -121,6 +123,7 @@ class _Backup:
         self._target.sync_folder(FOLDER)
         self._checkpoint(view)
         self._stages()
+        self._accounts()
         if self._archived:
             self._archive(archive_disk(self._archived))
         rows = self._check(segments, ends)
@@ -211,6 +214,14 @@ class _Backup:
             self._kept(f"{STAGES}/{name}")
         if names:
             self._target.sync_folder(STAGES)
+
+    def _accounts(self) -> None:
+        """The file is replaced as a whole, so what was opened is one state of it."""
+        if ACCOUNTS not in self._source.list():
+            return
+        with closing(self._source.open(ACCOUNTS, readonly=True)) as source:
+            self._write(source, ACCOUNTS, source.size())
+        self._kept(ACCOUNTS)
 
     def _archive(self, source: OsDisk) -> None:
         """Its files never change, so they are linked where that can be; its manifest comes last."""

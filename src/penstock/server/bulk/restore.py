@@ -97,7 +97,8 @@ def _fill(source: OsDisk, target: OsDisk, manifest: Manifest, origin: int, progr
     segments = [one for one in manifest.files if one.name.startswith(f"{FOLDER}/")]
     if not segments:
         raise LogDamaged("the backup holds no segment of the log")
-    for folder in sorted({one.name.rpartition("/")[0] for one in manifest.files}):
+    folders = sorted({one.name.rpartition("/")[0] for one in manifest.files} - {""})
+    for folder in folders:
         make_folder(target, folder)
     for one in manifest.files:
         if one.name.startswith(f"{checkpoints.FOLDER}/"):
@@ -112,7 +113,7 @@ def _fill(source: OsDisk, target: OsDisk, manifest: Manifest, origin: int, progr
     checkpoint = checkpoints.newest(source, manifest.origin, [])
     if checkpoint is not None:
         checkpoints.write(target, origin, checkpoint.lsn, checkpoint.state, checkpoint.vias)
-    for folder in {one.name.rpartition("/")[0] for one in manifest.files}:
+    for folder in folders:
         target.sync_folder(folder)
     target.sync_folder()
 
