@@ -69,6 +69,17 @@ class Permission:
     read: str
 
 
+@dataclass(frozen=True, slots=True)
+class TopicPermission:
+    """What a user may do with routing keys of an exchange, beside a permission: two regular expressions over keys."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
 def hash_password(password: str, algorithm: str = SHA256) -> str:
     """A password, hashed with new salt."""
     salt = secrets.token_bytes(SALT)
@@ -98,6 +109,9 @@ class Accounts:
     removed: set[str] = field(default_factory=set[str])  # users that are there by default
     vhosts: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])  # name -> description...
     permissions: dict[tuple[str, str], Permission] = field(default_factory=dict[tuple[str, str], Permission])
+    topic_permissions: dict[tuple[str, str, str], TopicPermission] = field(
+        default_factory=dict[tuple[str, str, str], TopicPermission]
+    )
     vhost_limits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     user_limits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     global_parameters: dict[str, object] = field(default_factory=dict[str, object])
@@ -141,6 +155,9 @@ class Accounts:
         for one in values["permissions"]:
             permission = Permission(**cast("dict[str, str]", dict(one)))
             self.permissions[permission.user, permission.vhost] = permission
+        for one in values.get("topic_permissions", ()):  # a file of before there were any has none
+            narrower = TopicPermission(**cast("dict[str, str]", dict(one)))
+            self.topic_permissions[narrower.user, narrower.vhost, narrower.exchange] = narrower
         for kind, limits in (("vhost_limits", self.vhost_limits), ("user_limits", self.user_limits)):
             limits.update({str(one["name"]): cast("dict[str, int]", one["value"]) for one in values[kind]})
         self.global_parameters = {str(one["name"]): one["value"] for one in values["global_parameters"]}
@@ -163,6 +180,10 @@ class Accounts:
                  "read": one.read}
                 for one in self.permissions.values()
             ],
+            "topic_permissions": [
+                {"user": one.user, "vhost": one.vhost, "exchange": one.exchange, "write": one.write, "read": one.read}
+                for one in self.topic_permissions.values()
+            ],
             "vhost_limits": [{"name": name, "value": value} for name, value in self.vhost_limits.items()],
             "user_limits": [{"name": name, "value": value} for name, value in self.user_limits.items()],
             "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
@@ -170,7 +191,8 @@ class Accounts:
 
     async def save(self) -> None:
         """Replace the file and sync it.  Raises OSError, InvalidArgument for too many objects."""
-        for name, kept in (("users", self.users), ("vhosts", self.vhosts), ("permissions", self.permissions)):
+        for name, kept in (("users", self.users), ("vhosts", self.vhosts), ("permissions", self.permissions),
+                           ("topic_permissions", self.topic_permissions)):  # fmt: skip
             if len(kept) > MANY:
                 raise InvalidArgument(f"there are {len(kept)} {name}, {MANY} are allowed")
         if self._disk is not None:
@@ -193,7 +215,8 @@ class Accounts:
     def restore(self, state: bytes) -> None:
         """Everything as it was."""
         for kept in (
-            self.users, self.vhosts, self.permissions, self.vhost_limits, self.user_limits, self.global_parameters,
+            self.users, self.vhosts, self.permissions, self.topic_permissions, self.vhost_limits, self.user_limits,
+            self.global_parameters,
         ):  # fmt: skip
             kept.clear()
         self.vhosts.update({name: {} for name in self.fixed_vhosts})
@@ -219,6 +242,8 @@ class Accounts:
         self.user_limits.pop(name, None)
         for key in [key for key in self.permissions if key[0] == name]:
             del self.permissions[key]
+        for narrower in [key for key in self.topic_permissions if key[0] == name]:
+            del self.topic_permissions[narrower]
 
     def forget_vhost(self, name: str) -> None:
         """A vhost goes, with permissions and limits."""
@@ -226,6 +251,8 @@ class Accounts:
         self.vhost_limits.pop(name, None)
         for key in [key for key in self.permissions if key[1] == name]:
             del self.permissions[key]
+        for narrower in [key for key in self.topic_permissions if key[1] == name]:
+            del self.topic_permissions[narrower]
 
 
 def _replace(disk: Disk, data: bytes) -> None:

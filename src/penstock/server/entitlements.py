@@ -246,6 +246,9 @@ class Rights:
         if not self.administrator:
             raise AccessRefused(f"{what}: where entitlements are configured, for users with the tag {ADMINISTRATOR!r}")
 
+    def binds(self, core: Core, vhost: str, source: str, key: str) -> None:
+        """AccessRefused unless the user may bind to an exchange, or unbind, with this key; beside `configure`."""
+
     def declare(self, vhost: str, name: str, settings: QueueSettings, present: Queue | None) -> None:
         """AccessRefused unless the user may declare this queue, or find that it is there."""
         if self.administrator:

@@ -10,14 +10,19 @@ settings file are limited by entitlements alone.  Source of the table: RabbitMQ,
     publish to S                                    S
     get, consume, purge Q                                         Q
 
+A topic permission narrows this for one exchange of type `topic` by routing key: what is published is asked by `write`,
+what is bound or read by `read`; `{username}` and `{vhost}` stand for those of the user.
+
 The default exchange is written `amq.default`.  A view also reads the exchange whose topics it shows.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.core.topology.topology import routing_type
 from penstock.errors import InvalidArgument
 from penstock.records.patterns import PatternError, compile_pattern
 from penstock.records.texts import to_bytes
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.expr import Filter
     from penstock.records.settings import QueueSettings
-    from penstock.server.accounts import Permission
+    from penstock.server.accounts import Permission, TopicPermission
     from penstock.server.entitlements import Right
 
 ALL = ".*"
@@ -47,9 +52,17 @@ def check_pattern(kind: str, text: str) -> None:
 class Permitted(Rights):
     """The rights of one user."""
 
-    def __init__(self, user: str, permissions: Iterable[Permission], *, administrator: bool) -> None:
+    def __init__(
+        self,
+        user: str,
+        permissions: Iterable[Permission],
+        topics: Iterable[TopicPermission] = (),
+        *,
+        administrator: bool,
+    ) -> None:
         super().__init__(user, (), administrator=administrator)
         self._permissions = {one.vhost: one for one in permissions}
+        self._topics = {(one.vhost, one.exchange): one for one in topics}
         self._answers = dict[tuple[str, str, str], bool]()
 
     def _allows(self, vhost: str, kind: str, name: str) -> bool:
@@ -65,6 +78,24 @@ class Permitted(Rights):
             self._answers[key] = known
         return known
 
+    def _allows_key(self, vhost: str, kind: str, exchange: str, key: str) -> bool:
+        """Whether a routing key is within the topic permission; where there is none, it is."""
+        narrower = self._topics.get((vhost, exchange))
+        if narrower is None:
+            return True
+        text = str(getattr(narrower, kind))
+        for name, value in (("{username}", self.user), ("{vhost}", vhost)):
+            text = text.replace(name, re.escape(value))
+        return text == ALL or (text not in {"", "^$"} and compile_pattern(text).search(to_bytes(key)) is not None)
+
+    def _ask_key(self, core: Core, vhost: str, kind: str, exchange: str, key: str) -> None:
+        """AccessRefused unless the key of an exchange of type topic may be used so."""
+        if (vhost, exchange) not in self._topics or self._allows_key(vhost, kind, exchange, key):
+            return
+        found = core.topology.exchange(vhost, exchange)
+        if found is not None and routing_type(found) == "topic":
+            raise refused(kind, f"topic '{key}' of exchange '{exchange}' in vhost '{vhost}'", self.user)
+
     def enters(self, vhost: str) -> bool:
         """Whether the user may open the vhost."""
         return vhost in self._permissions
@@ -72,12 +103,12 @@ class Permitted(Rights):
     # -- what a permission says, in the words of entitlements
 
     def reads_topic(self, vhost: str, exchange: str, name: str) -> Right:
-        """By its exchange."""
-        return self._allows(vhost, "read", exchange)
+        """By its exchange, and its key."""
+        return self._allows(vhost, "read", exchange) and self._allows_key(vhost, "read", exchange, name)
 
     def writes_topic(self, vhost: str, exchange: str, name: str) -> Right:
-        """By its exchange."""
-        return self._allows(vhost, "write", exchange)
+        """By its exchange, and its key."""
+        return self._allows(vhost, "write", exchange) and self._allows_key(vhost, "write", exchange, name)
 
     def reads_queue(self, vhost: str, name: str) -> Right:
         """By its name."""
@@ -92,8 +123,10 @@ class Permitted(Rights):
         return self.enters(vhost)
 
     def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
-        """All topics of an exchange, or none."""
-        return ((None, self._allows(vhost, "read", exchange)),)
+        """All topics of an exchange, or none: a topic permission that is about some of them is asked topic by topic."""
+        narrower = self._topics.get((vhost, exchange))
+        every = narrower is None or narrower.read == ALL
+        return ((None, every and self._allows(vhost, "read", exchange)),)
 
     # -- what a door asks
 
@@ -101,7 +134,12 @@ class Permitted(Rights):
         """Everything, where the exchange may be written to."""
         if not self._allows(vhost, "write", exchange):
             raise refused("write", f"exchange '{exchange or 'amq.default'}' in vhost '{vhost}'", self.user)
+        self._ask_key(core, vhost, "write", exchange, key)
         return None
+
+    def binds(self, core: Core, vhost: str, source: str, key: str) -> None:
+        """Beside the permissions on both ends: AccessRefused unless this key of the source may be read."""
+        self._ask_key(core, vhost, "read", source, key)
 
     def configure(self, what: str, vhost: str | None = None, needs: Iterable[Need] = ()) -> None:
         """AccessRefused unless each thing may be used as it is needed; without any, all of the vhost."""
@@ -128,11 +166,18 @@ class Permitted(Rights):
         needs: list[Need] = [("configure", "queue", name)]
         if settings.underlying_topic not in {None, name}:
             needs.append(("read", "exchange", settings.exchange))
+            topic = settings.underlying_topic or ""
+            if not self._allows_key(vhost, "read", settings.exchange, topic):
+                what = f"topic '{topic}' of exchange '{settings.exchange}' in vhost '{vhost}'"
+                raise refused("read", what, self.user)
         if settings.dead_letter_exchange is not None:
             needs += [("read", "queue", name), ("write", "exchange", settings.dead_letter_exchange)]
         self.configure(f"declaring {where}", vhost, needs)
 
 
-def by_user(permissions: Mapping[tuple[str, str], Permission], user: str) -> list[Permission]:
+P = TypeVar("P", "Permission", "TopicPermission")
+
+
+def by_user(permissions: Mapping[Any, P], user: str) -> list[P]:
     """Those of one user."""
-    return [one for (name, _), one in permissions.items() if name == user]
+    return [one for one in permissions.values() if one.user == user]

@@ -93,7 +93,9 @@ class Users:
         found = permitted.get(user)
         if found is None:
             mine = by_user(self._fixed_permissions if account is None else self.accounts.permissions, user)
-            found = permitted[user] = Permitted(user, mine, administrator=ADMINISTRATOR in self.tags(user))
+            narrower = by_user(self.accounts.topic_permissions if account is not None else {}, user)
+            administrator = ADMINISTRATOR in self.tags(user)
+            found = permitted[user] = Permitted(user, mine, narrower, administrator=administrator)
         return found
 
     def _account(self, user: str) -> Account | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import (
     AMQPConnectionError,
     ChannelClosedByBroker,
@@ -280,8 +282,101 @@ def test_patterns_that_are_none(http: Http) -> None:
     assert "write is missing" in http.refused("PUT", "permissions/%2F/ann", {"configure": ".*"})
     http.do("PUT", "permissions/nowhere/ann", ALL, 404)
     http.do("PUT", "permissions/%2F/nobody", ALL, 404)
-    topic = {"exchange": "amq.topic", "write": "^a", "read": ".*"}
-    assert "topic permissions are not supported" in http.refused("PUT", "topic-permissions/%2F/ann", topic)
+    topic = {"exchange": "amq.topic", "write": "(", "read": ".*"}
+    assert "write is no regular expression" in http.refused("PUT", "topic-permissions/%2F/ann", topic)
+    http.do("PUT", "topic-permissions/nowhere/ann", {**topic, "write": "^a"}, 404)
+    assert "exchange is missing" in http.refused("PUT", "topic-permissions/%2F/ann", {"write": "", "read": ""})
+    every = {"exchange": "amq.topic", "write": ".*", "read": ".*"}
+    http.do("PUT", "topic-permissions/%2F/guest", every, 204)
+    assert "guest" in http.refused("PUT", "topic-permissions/%2F/guest", {**every, "read": "^a"})
+    assert http.get("topic-permissions") == []
+
+
+def refused_by(http: Http, user: str, act: Callable[[BlockingChannel], object]) -> str:
+    """What closes the channel; empty: nothing does."""
+    with connect(http, user) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        try:
+            act(channel)
+        except ChannelClosedByBroker as closed:
+            return f"{closed.reply_code} {closed.reply_text}"
+    return ""
+
+
+def test_topic_permissions_narrow_what_is_published_and_bound(http: Http) -> None:
+    with_user(http)
+    topic = {"exchange": "amq.topic", "write": r"^a\.", "read": r"^{username}\."}
+    http.do("PUT", "topic-permissions/%2F/ann", {**topic, "write": ""}, 201)
+    http.do("PUT", "topic-permissions/%2F/ann", topic, 204)
+    told = [{"user": "ann", "vhost": "/", **topic}]
+    for path in ("topic-permissions", "topic-permissions/%2F/ann", "users/ann/topic-permissions",
+                 "vhosts/%2F/topic-permissions"):  # fmt: skip
+        assert http.get(path) == told, path
+    assert http.get("definitions")["topic_permissions"] == told
+
+    def publishes(key: str, exchange: str = "amq.topic", **headers: object) -> Callable[[BlockingChannel], object]:
+        properties = pika.BasicProperties(headers=headers)
+        return lambda channel: channel.basic_publish(exchange, key, b"", properties)
+
+    def binds(key: str, exchange: str = "amq.topic") -> Callable[[BlockingChannel], object]:
+        return lambda channel: channel.queue_bind("q", exchange, key)
+
+    for allowed in (
+        publishes("a.b"), publishes("b", "amq.direct"), publishes("q", ""), binds("ann.#"), binds("b", "amq.direct"),
+        lambda channel: channel.queue_unbind("q", "amq.topic", "ann.#"),
+    ):  # fmt: skip
+        assert refused_by(http, "ann", allowed) == ""
+    for refused in (publishes("b.a"), publishes("a.b", CC=["b"]), binds("#"), binds("xann.#"),
+                    lambda channel: channel.queue_unbind("q", "amq.topic", "#"),
+                    lambda channel: channel.exchange_bind("amq.fanout", "amq.topic", "bob.*")):  # fmt: skip
+        assert refused_by(http, "ann", refused).startswith("403 ACCESS_REFUSED")
+    ann = Http(http.broker, "ann")
+    assert "topic 'bob'" in ann.ask("POST", "bindings/%2F/e/amq.topic/q/q", {"routing_key": "bob"}).text
+    assert "topic 'b'" in ann.ask(
+        "POST", "exchanges/%2F/amq.topic/publish",
+        {"routing_key": "b", "payload": "", "payload_encoding": "string", "properties": {}},
+    ).text  # fmt: skip
+    with penstock.connect(http.broker.flight_url, user="ann", password="ann") as client:
+        client.bind("q", "amq.topic", "ann.b")
+        client.unbind("q", "amq.topic", "ann.b")
+        client.publish("a.b", b"", exchange="amq.topic")
+        for act in (
+            lambda: client.bind("q", "amq.topic", "bob"), lambda: client.unbind("q", "amq.topic", "bob"),
+            lambda: client.publish("b", b"", exchange="amq.topic"),
+            lambda: client.declare("view", underlying_topic="bob", exchange="amq.topic"),
+        ):  # fmt: skip
+            with pytest.raises(AccessRefused, match="topic '"):
+                act()
+    http.do("DELETE", "topic-permissions/%2F/ann")
+    assert http.get("topic-permissions") == []
+    assert refused_by(http, "ann", publishes("b.a")) == ""
+    assert refused_by(http, "ann", binds("#")) == ""
+
+
+def test_topic_permissions_go_with_their_user_and_come_with_definitions(http: Http) -> None:
+    with_user(http)
+    topic = {"exchange": "amq.topic", "write": "", "read": ""}
+    http.do("PUT", "topic-permissions/%2F/ann", topic, 201)
+    exported = http.get("definitions")
+    http.do("DELETE", "users/ann")
+    assert http.get("topic-permissions") == []
+    http.do("POST", "definitions", exported)
+    assert http.get("topic-permissions/%2F/ann") == [{"user": "ann", "vhost": "/", **topic}]
+    assert "topic 'a'" in refused_by(http, "ann", lambda channel: channel.basic_publish("amq.topic", "a", b""))
+
+
+def test_the_cluster_may_be_named(http: Http) -> None:
+    before = http.get("cluster-name")
+    assert before == {"name": http.get("overview")["cluster_name"]}
+    http.do("PUT", "cluster-name", {"name": "orders"})
+    assert http.get("cluster-name") == {"name": "orders"}
+    assert http.get("overview")["cluster_name"] == "orders"
+    assert http.get("overview")["node"] == before["name"]
+    assert "name is missing" in http.refused("PUT", "cluster-name", {})
+    assert "name is empty" in http.refused("PUT", "cluster-name", {"name": ""})
+    http.do("DELETE", "global-parameters/cluster_name")
+    assert http.get("cluster-name") == before
 
 
 def test_global_parameters(http: Http) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.config.arguments import given_arguments, queue_settings
 from penstock.errors import NotFound
-from penstock.server.amqp.entitled import may_configure, may_declare, may_purge
+from penstock.server.amqp.entitled import may_bind, may_configure, may_declare, may_purge
 from penstock.server.entitlements import exchange_needs
 from penstock.wire.amqp import methods as m
 
@@ -51,6 +51,7 @@ def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
     name = channel.queue_name(method.queue)
     may_configure(session, "binding a queue", ("write", "queue", name), ("read", "exchange", method.exchange))
     key = method.routing_key if method.routing_key or method.queue else name
+    may_bind(session, method.exchange, key)
     queue = session.core.queue(session.vhost, name, by=session)
     session.core.bind(session.engine.now(), session.vhost, method.exchange, queue.name, "queue", key, method.arguments)
     if not method.nowait:
@@ -61,6 +62,7 @@ def unbind_queue(session: Session, channel: Channel, method: m.QueueUnbind) -> N
     """queue.unbind."""
     name = channel.queue_name(method.queue)
     may_configure(session, "unbinding a queue", ("write", "queue", name), ("read", "exchange", method.exchange))
+    may_bind(session, method.exchange, method.routing_key)
     session.core.unbind(
         session.engine.now(), session.vhost, method.exchange, name, "queue", method.routing_key, method.arguments
     )
@@ -144,4 +146,5 @@ def _between_exchanges(
     """Both ask for the same rights and name a binding in the same way."""
     destination, source = method.destination, method.source
     may_configure(session, f"{what} an exchange", ("write", "exchange", destination), ("read", "exchange", source))
+    may_bind(session, source, method.routing_key)
     command(session.engine.now(), session.vhost, source, destination, "exchange", method.routing_key, method.arguments)

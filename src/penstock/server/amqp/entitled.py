@@ -134,6 +134,12 @@ def may_configure(session: Session, what: str, *needs: Need) -> None:
         session.rights.configure(what, session.vhost, needs)
 
 
+def may_bind(session: Session, source: str, key: str) -> None:
+    """AccessRefused unless the user may bind to this exchange, or unbind, with this key."""
+    if session.rights is not None:
+        session.rights.binds(session.core, session.vhost, source, key)
+
+
 def may_purge(session: Session, queue: Queue) -> None:
     """AccessRefused unless the user may read, and so acknowledge, all of it."""
     if session.rights is not None:

@@ -199,8 +199,9 @@ class Gatekeeper:
     def _bind(self, caller: Caller, rights: Rights, body: Body) -> None:
         kind = "queue" if body.get("destination") is None else "exchange"
         name = _text(body, "destination" if kind == "exchange" else "queue")
-        needs = [("write", kind, name), ("read", "exchange", _text(body, "exchange"))]
-        rights.configure("binding", _vhost(body), needs)
+        vhost, source, key = _vhost(body), _text(body, "exchange"), str(body.get("key", ""))
+        rights.configure("binding", vhost, [("write", kind, name), ("read", "exchange", source)])
+        self._call(caller, lambda core: rights.binds(core, vhost, source, key))
 
     def _stream_open(self, caller: Caller, rights: Rights, body: Body) -> None:
         if body.get("queue") is not None:

@@ -93,6 +93,12 @@ class Commands:
         if rights is not None:
             rights.configure(what, vhost, needs)
 
+    def binds(self, user: str, vhost: str, source: str, key: str) -> None:
+        """AccessRefused unless the user may bind to this exchange, or unbind, with this key."""
+        rights = self.rights(user)
+        if rights is not None:
+            rights.binds(self.core, vhost, source, key)
+
     def vhost(self, name: str) -> str:
         """A vhost that is there.  Raises NotFound."""
         self.facts.refuse_early()

@@ -15,7 +15,7 @@ from penstock.config.policies import read_policy
 from penstock.core.topology.refusals import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
-from penstock.server.accounts import Account, Accounts, Permission, check_hash, hash_password
+from penstock.server.accounts import Account, Accounts, Permission, TopicPermission, check_hash, hash_password
 from penstock.server.http.commands import Commands, Waits
 from penstock.server.permissions import check_pattern
 from penstock.wire.http.fields import short
@@ -63,6 +63,8 @@ class Definitions(Commands):
             case "permissions":
                 users = accounts.users.keys()
                 return [one for one in self._people.permissions() if one["user"] in users]
+            case "topic_permissions":
+                return list(self._people.topic_permissions())
             case "parameters":
                 return list(parameters(self._policies, self._people, None, vhost))
             case "global_parameters":
@@ -177,8 +179,11 @@ class Taking:
             check_pattern(kind, one.text(kind))
 
     def _topic_permission(self, one: Fields) -> None:
-        if any(one.text(kind) != ".*" for kind in ("write", "read")):
-            raise InvalidArgument("topic permissions are not supported in this version")
+        self._where(one)
+        one.text("user")
+        short(one.text("exchange"), "the name of an exchange")
+        for kind in ("write", "read"):
+            check_pattern(kind, one.text(kind))
 
     def _parameter(self, one: Fields) -> None:
         vhost, component = self._where(one), one.text("component")
@@ -244,6 +249,11 @@ class Taking:
             if user in accounts.users:
                 patterns = [one.text(kind) for kind in ("configure", "write", "read")]
                 accounts.permissions[user, vhost] = Permission(user, vhost, *patterns)
+        for one in self._sections["topic_permissions"]:
+            user, vhost, exchange = one.text("user"), self._where(one), one.text("exchange")
+            if user in accounts.users:
+                narrower = TopicPermission(user, vhost, exchange, one.text("write"), one.text("read"))
+                accounts.topic_permissions[user, vhost, exchange] = narrower
         for one in self._sections["global_parameters"]:
             accounts.global_parameters[one.text("name")] = one.values.get("value")
         for one in self._sections["parameters"]:

@@ -27,6 +27,7 @@ from penstock.server.figures import (
 from penstock.server.http.rates import Rates
 from penstock.server.pulse import BOUNDS
 from penstock.wire.http.facts import Metrics, QueueMetrics
+from penstock.wire.http.vhosts import CLUSTER_NAME
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
@@ -151,6 +152,7 @@ class Facts:
         if (progress := self._recovering()) is not None:
             return Metrics(
                 node=server.settings.server.name,
+                cluster=str(server.accounts.global_parameters.get(CLUSTER_NAME, "")),
                 version=self._version,
                 recovery_records=progress.records,
                 recovery_records_expected=progress.records_total,
@@ -165,6 +167,7 @@ class Facts:
         pauses = server.pulse.pauses()
         return Metrics(
             node=server.settings.server.name,
+            cluster=str(server.accounts.global_parameters.get(CLUSTER_NAME, "")),
             version=self._version,
             connections=len(sessions),
             channels=sum(len(session.channels) for session in sessions),

@@ -15,11 +15,12 @@ from penstock.server.accounts import (
     Account,
     Accounts,
     Permission,
+    TopicPermission,
     check_hash,
     hash_password,
 )
 from penstock.server.http.commands import Commands
-from penstock.server.permissions import ALL, check_pattern
+from penstock.server.permissions import ALL, Permitted, check_pattern
 
 T = TypeVar("T")
 
@@ -181,6 +182,47 @@ class People(Commands):
 
         def work(accounts: Accounts) -> None:
             del accounts.permissions[user, vhost]
+
+        await self.change(work)
+        self._renew(user)
+
+    # -- topic permissions
+
+    def topic_permissions(self) -> Iterator[Mapping[str, object]]:
+        """Of users of run time; others have none."""
+        for one in list(self.accounts.topic_permissions.values()):
+            yield {
+                "user": one.user, "vhost": one.vhost, "exchange": one.exchange, "write": one.write, "read": one.read,
+            }  # fmt: skip
+
+    async def put_topic_permission(self, user: str, vhost: str, exchange: str, write: str, read: str) -> bool:
+        """Whether it is new."""
+        self._known(user, vhost)
+        for kind, text in (("write", write), ("read", read)):
+            check_pattern(kind, text)
+        if user not in self.accounts.users:
+            if (write, read) == (ALL, ALL):
+                return False  # so it is
+            self._changeable(user)
+            raise InvalidArgument(f"user '{user}' is there by default: give it a password of its own first")
+        if not isinstance(self.server.users.rights(user), Permitted):
+            raise InvalidArgument("where entitlements are configured, these say who may read and write which topics")
+        fresh = (user, vhost, exchange) not in self.accounts.topic_permissions
+
+        def work(accounts: Accounts) -> None:
+            accounts.topic_permissions[user, vhost, exchange] = TopicPermission(user, vhost, exchange, write, read)
+
+        await self.change(work)
+        self._renew(user)
+        return fresh
+
+    async def delete_topic_permissions(self, user: str, vhost: str) -> None:
+        """Those of a user in a vhost, if there are any."""
+        self._known(user, vhost)
+
+        def work(accounts: Accounts) -> None:
+            for key in [key for key in accounts.topic_permissions if key[:2] == (user, vhost)]:
+                del accounts.topic_permissions[key]
 
         await self.change(work)
         self._renew(user)

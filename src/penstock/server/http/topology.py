@@ -178,6 +178,7 @@ class Topology(Commands):
     ) -> None:
         """Bind; the same twice is one.  Raises NotFound."""
         self.configure(user, "binding", vhost, ("write", kind, name), ("read", "exchange", source))
+        self.binds(user, vhost, source, key)
         self.vhost(vhost)
         if kind == "queue":
             self.queue(vhost, name)
@@ -188,6 +189,7 @@ class Topology(Commands):
     ) -> None:
         """Remove a binding."""
         self.configure(user, "unbinding", vhost, ("write", kind, name), ("read", "exchange", source))
+        self.binds(user, vhost, source, key)
         if source == DEFAULT:
             raise AccessRefused("operation not permitted on the default exchange")
         await self.decide(lambda: self.core.unbind(self.now(), vhost, source, name, kind, key, arguments))

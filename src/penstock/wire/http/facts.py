@@ -123,6 +123,7 @@ class Metrics:
     """Numbers of the whole server at one moment; counters count from the start of the process."""
 
     node: str = ""  # name of the instance
+    cluster: str = ""  # what tools call it, if not so
     version: str = ""
     connections: int = 0
     channels: int = 0

@@ -57,7 +57,7 @@ class _Overview:
             "rabbitmq_version": RABBITMQ_VERSION,
             "management_version": RABBITMQ_VERSION,
             "rates_mode": "basic",
-            "cluster_name": numbers.node,
+            "cluster_name": numbers.cluster or numbers.node,
             "node": numbers.node,
             "exchange_types": self._exchange_types(),
             "listeners": list(self._facts.listeners()),
@@ -130,8 +130,9 @@ class _Overview:
         return json_response(only_columns(node, ask.query)) if ask.names["name"] == node["name"] else not_found()
 
     async def cluster_name(self, _: Ask) -> Response:
-        """The name of the instance."""
-        return json_response({"name": self._facts.metrics().node})
+        """The name of the instance, or the one that tools gave it."""
+        numbers = self._facts.metrics()
+        return json_response({"name": numbers.cluster or numbers.node})
 
     async def nothing(self, _: Ask) -> Response:
         """An empty list."""

@@ -46,6 +46,18 @@ class People(Protocol):
         """NotFound when there is none."""
         ...
 
+    def topic_permissions(self) -> Iterable[Mapping[str, object]]:
+        """`user vhost exchange write read`."""
+        ...
+
+    async def put_topic_permission(self, user: str, vhost: str, exchange: str, write: str, read: str) -> bool:
+        """Whether it is new."""
+        ...
+
+    async def delete_topic_permissions(self, user: str, vhost: str) -> None:
+        """Of a user in a vhost; NotFound when one of these is not there."""
+        ...
+
     def user_limits(self) -> Iterable[Mapping[str, object]]:
         """`user value`: limits by name."""
         ...
@@ -82,7 +94,7 @@ def rows(people: People) -> Sequence[Row]:
     """The paths."""
     doors, rights, tag = _Users(people), _Permissions(people), ADMINISTRATOR
     one, permission = "/api/users/{user}", "/api/permissions/{vhost}/{user}"
-    limit = "/api/user-limits/{user}/{name}"
+    limit, topic = "/api/user-limits/{user}/{name}", "/api/topic-permissions/{vhost}/{user}"
     return (
         Row("GET", "/api/users", doors.every, "Every user", tag, many=True),
         Row("GET", "/api/users/without-permissions", doors.lonely, "Users that may open no vhost", tag, many=True),
@@ -91,16 +103,15 @@ def rows(people: People) -> Sequence[Row]:
         Row("PUT", one, doors.put, "Make or change a user", tag, "password password_hash hashing_algorithm tags"),
         Row("DELETE", one, doors.delete, "Delete a user, and close his connections", tag),
         Row("GET", f"{one}/permissions", rights.of_user, "Permissions of a user", tag, many=True),
-        Row("GET", f"{one}/topic-permissions", rights.none_of_user, "None: there are no topic permissions", tag),
+        Row("GET", f"{one}/topic-permissions", rights.topics_of_user, "Topic permissions of a user", tag, many=True),
         Row("GET", "/api/permissions", rights.every, "Every permission", tag, many=True),
         Row("GET", permission, rights.one, "The permission of a user in a vhost", tag),
         Row("PUT", permission, rights.put, "Permit a user to use a vhost", tag, "configure write read"),
         Row("DELETE", permission, rights.delete, "Take a permission away", tag),
-        Row("GET", "/api/topic-permissions", rights.none, "None: there are no topic permissions", tag),
-        Row("GET", "/api/topic-permissions/{vhost}/{user}", rights.none, "None", tag),
-        Row("PUT", "/api/topic-permissions/{vhost}/{user}", rights.refuse, "Refused, unless it allows all", tag,
-            "exchange write read"),
-        Row("DELETE", "/api/topic-permissions/{vhost}/{user}", rights.nothing, "Nothing to take away", tag),
+        Row("GET", "/api/topic-permissions", rights.topics, "Every topic permission", tag, many=True),
+        Row("GET", topic, rights.topics_of, "Topic permissions of a user in a vhost", tag, many=True),
+        Row("PUT", topic, rights.put_topic, "Narrow what a user may do, by routing key", tag, "exchange write read"),
+        Row("DELETE", topic, rights.delete_topics, "Take topic permissions of a user in a vhost away", tag),
         Row("GET", "/api/user-limits", doors.limits, "Limits of users", tag, many=True),
         Row("GET", "/api/user-limits/{user}", doors.limits_of, "Limits of a user", tag, many=True),
         Row("PUT", limit, doors.put_limit, "Set max-connections or max-channels", tag, "value"),
@@ -216,25 +227,32 @@ class _Permissions:
         await self._people.delete_permission(ask.names["user"], ask.names["vhost"])
         return done()
 
-    async def none(self, _: Ask) -> Response:
-        """An empty list."""
-        return json_response([])
+    async def topics(self, ask: Ask) -> Response:
+        """All."""
+        return await listed(map(dict, self._people.topic_permissions()), ask.query)
 
-    async def none_of_user(self, ask: Ask) -> Response:
-        """The same of a user that is there."""
-        there = any(one["name"] == ask.names["user"] for one in self._people.users())
-        return json_response([]) if there else not_found()
+    async def topics_of_user(self, ask: Ask) -> Response:
+        """Of one user."""
+        if all(one["name"] != ask.names["user"] for one in self._people.users()):
+            return not_found()
+        found = (dict(one) for one in self._people.topic_permissions() if one["user"] == ask.names["user"])
+        return await listed(found, ask.query)
 
-    async def refuse(self, ask: Ask) -> Response:
-        """What allows everything is so already; anything else would be believed in and not hold."""
+    async def topics_of(self, ask: Ask) -> Response:
+        """Of one user in one vhost."""
+        key = ask.names["user"], ask.names["vhost"]
+        found = (dict(one) for one in self._people.topic_permissions() if (one["user"], one["vhost"]) == key)
+        return await listed(found, ask.query)
+
+    async def put_topic(self, ask: Ask) -> Response:
+        """201 for a new one."""
         fields = await ask.fields()
-        if any(fields.text(kind) != ".*" for kind in ("write", "read")):
-            raise InvalidArgument(
-                "topic permissions are not supported in this version: an [[entitlement]] of the settings file says "
-                "who may read and write which topics"
-            )
-        return done()
+        exchange = short(fields.text("exchange"), "the name of an exchange")
+        write, read = fields.text("write"), fields.text("read")
+        user, vhost = ask.names["user"], ask.names["vhost"]
+        return made(await self._people.put_topic_permission(user, vhost, exchange, write, read))
 
-    async def nothing(self, _: Ask) -> Response:
-        """There is none."""
+    async def delete_topics(self, ask: Ask) -> Response:
+        """Take them away."""
+        await self._people.delete_topic_permissions(ask.names["user"], ask.names["vhost"])
         return done()

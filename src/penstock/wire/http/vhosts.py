@@ -16,6 +16,9 @@ from penstock.wire.http.lists import listed
 from penstock.wire.http.people import LIMIT_MOST
 from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, Ask, Row
 
+CLUSTER_NAME = "cluster_name"
+"""The global parameter that names the instance for tools; without it the name of the settings does."""
+
 
 class Vhosts(Protocol):
     """What these paths ask of the server.  Changes raise what is refused, and are durable when they return."""
@@ -34,6 +37,10 @@ class Vhosts(Protocol):
 
     def permissions(self) -> Iterable[Mapping[str, object]]:
         """`user vhost configure write read`."""
+        ...
+
+    def topic_permissions(self) -> Iterable[Mapping[str, object]]:
+        """`user vhost exchange write read`."""
         ...
 
     def vhost_limits(self) -> Iterable[Mapping[str, object]]:
@@ -85,7 +92,7 @@ def rows(vhosts: Vhosts) -> Sequence[Row]:
         Row("PUT", one, doors.put, "Make or describe a vhost", admin, "description tags"),
         Row("DELETE", one, doors.delete, "Delete a vhost with everything in it", admin),
         Row("GET", f"{one}/permissions", doors.permissions, "Permissions in a vhost", admin, many=True),
-        Row("GET", f"{one}/topic-permissions", doors.nothing, "None: there are no topic permissions", admin),
+        Row("GET", f"{one}/topic-permissions", doors.topics, "Topic permissions in a vhost", admin, many=True),
         Row("GET", "/api/vhost-limits", doors.limits, "Limits of vhosts", MANAGEMENT, many=True),
         Row("GET", "/api/vhost-limits/{vhost}", doors.limits_of, "Limits of a vhost", MANAGEMENT, many=True),
         Row("PUT", limit, doors.put_limit, "Set max-connections or max-queues", admin, "value"),
@@ -94,6 +101,7 @@ def rows(vhosts: Vhosts) -> Sequence[Row]:
         Row("GET", value, doors.value, "One global parameter", MANAGEMENT),
         Row("PUT", value, doors.put_value, "Keep a value under a name", admin, "value"),
         Row("DELETE", value, doors.delete_value, "Forget a value", admin),
+        Row("PUT", "/api/cluster-name", doors.put_cluster_name, "Name the instance for tools", admin, "name"),
     )
 
 
@@ -132,9 +140,20 @@ class _Vhosts:
         found = (dict(one) for one in self._vhosts.permissions() if one["vhost"] == ask.names["vhost"])
         return await listed(found, ask.query)
 
-    async def nothing(self, ask: Ask) -> Response:
-        """An empty list."""
-        return not_found() if self._found(ask) is None else json_response([])
+    async def topics(self, ask: Ask) -> Response:
+        """In one vhost."""
+        if self._found(ask) is None:
+            return not_found()
+        found = (dict(one) for one in self._vhosts.topic_permissions() if one["vhost"] == ask.names["vhost"])
+        return await listed(found, ask.query)
+
+    async def put_cluster_name(self, ask: Ask) -> Response:
+        """As RabbitMQ keeps it: a global parameter."""
+        name = short((await ask.fields()).text("name"), "the name of a cluster")
+        if not name:
+            raise InvalidArgument("name is empty")
+        await self._vhosts.put_global_parameter(CLUSTER_NAME, name)
+        return done()
 
     async def limits(self, ask: Ask) -> Response:
         """Of all that have some."""
