@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.records.dataclass import dataclass
+from penstock.server.sql.result import pieces, plain_schema
 from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, Statement, Use, examine
 
 RESULT_ROWS = 10_000
@@ -115,11 +116,14 @@ class Engine:
             reader: Any = relation.to_arrow_reader(RESULT_ROWS)
         except duckdb.Error as error:
             raise told(error) from None
-        return reader.schema, self._rows(reader)
+        schema = plain_schema(reader.schema)
+        return schema, self._rows(reader, schema)
 
-    def _rows(self, reader: Any) -> Iterator[pa.RecordBatch]:
+    def _rows(self, reader: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        same = schema == reader.schema
         try:
-            yield from reader
+            for batch in reader:
+                yield from pieces(batch if same else batch.cast(schema))
         except (duckdb.Error, pa.ArrowException) as error:
             raise told(error) from None
 

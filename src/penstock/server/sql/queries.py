@@ -161,13 +161,17 @@ class Query(Iterator[pa.RecordBatch]):
         self._vhost = vhost
         self._sql = sql
         self._until = until
-        self._scratch = queries.scratch()
         self._feeds: list[Feed] = []
         self._waits = False  # the child wants to know its tables
         self._done = False  # the child can take another statement
         self._schema: pa.Schema | None = None
         self._listed: Iterator[pa.RecordBatch] = iter(())
-        self._child = queries.children.take()
+        self._scratch = queries.scratch()
+        try:
+            self._child = queries.children.take()
+        except BaseException:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
         queries.running += 1
         queries.total += 1
 
