@@ -88,7 +88,7 @@ def test_the_tree_of_commands() -> None:
         *("queue peek", "queue ack", "queue pause", "queue resume", "queue explain", "queue redrive", "queue move"),
         *("stream list", "stream show", "stream release"),
         *("pipeline list", "pipeline check", "pipeline run", "pipeline status"),
-        *("pipeline lineage", "pipeline graph", "pipeline backfill"),
+        *("pipeline lineage", "pipeline graph", "pipeline backfill", "pipeline reset"),
         *("message show", "message cancel", "message reschedule"),
         *("connection list", "connection close", "exchange list", "exchange declare", "exchange delete"),
         *("binding list", "binding declare", "binding delete", "vhost list", "vhost add", "vhost delete"),

@@ -58,7 +58,7 @@ def test_a_batch_comes_in_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch
 def test_a_row_has_a_bound(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result, "PIECE_BYTES", 1000)
     monkeypatch.setattr(result, "ROW_BYTES_MOST", 3000)
-    with pytest.raises(InvalidArgument, match="a row of the result has 3104 bytes, and 3000 are the most"):
+    with pytest.raises(InvalidArgument, match=r"a row of the result has 31\d\d bytes, and 3000 are the most"):
         through_a_stream(engine, "SELECT repeat('x', 3100) AS t")
 
 
