@@ -44,6 +44,7 @@ def whole() -> typer.Typer:
         single,
         streams,
         tools,
+        top,
         topics,
         users,
         vhosts,
@@ -64,6 +65,7 @@ def whole() -> typer.Typer:
         backups,
         policies,
         draining,
+        top,
     ):
         family.add_to(app)
     waiting.add_to(queues.app)

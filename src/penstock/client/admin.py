@@ -142,6 +142,10 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
         """Whether the server confirms, how far its log is durable, its origin."""
         return self.action("health", with_vhost=False)
 
+    def overview(self) -> dict[str, Any]:
+        """The server as a whole: `status`, `connections`, bytes of memory, log and disk, counts since it began."""
+        return self.action("overview")
+
     def drain(self, *, undo: bool = False, look: bool = False) -> dict[str, Any]:
         """Let the server run empty before it is stopped: it takes no new messages and consumers, and grants nothing.
 

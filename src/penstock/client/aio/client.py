@@ -140,6 +140,7 @@ class Client:
     limits = _awaited(blocking.Client.limits)
     set_user_limit = _awaited(blocking.Client.set_user_limit)
     set_vhost_limit = _awaited(blocking.Client.set_vhost_limit)
+    overview = _awaited(blocking.Client.overview)
     drain = _awaited(blocking.Client.drain)
     details = _awaited(blocking.Client.details)
     publish = _awaited(blocking.Client.publish)

@@ -42,7 +42,7 @@ FREE = REPLAYS | frozenset(
     | {"policies", "policy_set", "policy_delete", "locate", "pipeline_report"}
     | {"connections", "connection_close", "exchanges", "bindings", "vhosts", "vhost_set", "vhost_delete"}
     | {"users", "user_set", "user_delete", "permissions", "permission_set", "permission_delete"}
-    | {"limits", "limit_set", "drain"}
+    | {"limits", "limit_set", "drain", "overview"}
 )
 """Actions that show nothing of messages; those about queues, files, policies, users and vhosts ask for themselves."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.server.flight.actions.desk import Desk
 from penstock.server.flight.actions.drain import DrainAction
 from penstock.server.flight.actions.links import LinkActions
+from penstock.server.flight.actions.overview import OverviewAction
 from penstock.server.flight.actions.people import PeopleActions
 from penstock.server.flight.actions.topology import TopologyActions
 from penstock.server.flight.calls import Caller
@@ -24,4 +25,5 @@ def administration(
     """Rows of the table of all actions."""
     desk = Desk(server, handover)
     drain = DrainAction(server, handover).table
-    return {**drain, **LinkActions(desk).table, **TopologyActions(desk).table, **PeopleActions(desk).table}
+    overview = OverviewAction(desk).table
+    return {**overview, **drain, **LinkActions(desk).table, **TopologyActions(desk).table, **PeopleActions(desk).table}

@@ -1,0 +1,197 @@
+"""`top`: a server as it works: its queues with their rates, connections, memory and log."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, shown, write_json
+from penstock.cli.remote import connect
+from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
+from penstock.units import format_size, parse_duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+RATES = {"in": "published", "out": "delivered", "acks": "acked"}
+"""Messages a second, and the counts that they come from."""
+
+COLUMNS = ("queue", "ready", "leased", "delayed", "consumers", "bytes")
+
+SORTS = (*COLUMNS, *(f"{name}/s" for name in RATES))
+
+
+class RemoteTop(Protocol):
+    """What this command uses of the client."""
+
+    def overview(self) -> dict[str, Any]: ...
+    def queues(self) -> Sequence[dict[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The server at one moment."""
+
+    moment: float  # seconds, of a clock that never goes back
+    server: dict[str, Any]
+    queues: Sequence[dict[str, Any]]
+
+
+def look(client: RemoteTop) -> Look:
+    """How it is now."""
+    return Look(time.monotonic(), client.overview(), client.queues())
+
+
+def add_to(tree: typer.Typer) -> None:
+    """Put this command into the tree."""
+    tree.command()(top)
+
+
+def top(
+    interval: Annotated[str, typer.Option("--interval", help="Time between two looks.")] = "1s",
+    sort: Annotated[str, typer.Option("--sort", help=f"The highest first: {', '.join(SORTS)}.")] = "ready",
+    once: Annotated[bool, typer.Option("--once", help="Print a single view, with rates over one interval.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Watch a server: queues with their rates, connections, memory and log.  q leaves.
+
+    Where nobody looks on (a pipe), and with --json, it is as with --once.
+
+    Example: penstock top --sort in/s
+    """
+    if sort not in SORTS:
+        raise InvalidArgument(f"--sort {sort!r} is none of {', '.join(SORTS)}")
+    try:
+        seconds = parse_duration(interval) / 1e6
+    except ValueError as error:
+        raise InvalidArgument(f"--interval: {error}") from None
+    with connect(url) as client:
+        remote = cast("RemoteTop", client)
+        before = look(remote)
+        if once or json or not (sys.stdout.isatty() and sys.stdin.isatty()):
+            time.sleep(seconds)
+            _print(told(before, look(remote), sort), as_json=json)
+        else:
+            _watch(remote, before, max(seconds, 0.1), sort)
+
+
+def told(before: Look, now: Look, sort: str = "ready") -> dict[str, Any]:
+    """Two looks as one view: `server` and `queues`, each with rates in messages a second."""
+    passed = max(now.moment - before.moment, 1e-9)
+    known = {one["queue"]: one for one in before.queues}
+    queues: list[dict[str, Any]] = []
+    for one in now.queues:
+        then = known.get(one["queue"], one)  # what is new has no rate yet
+        row = {name: one[name] for name in COLUMNS}
+        for name, count in RATES.items():
+            row[f"{name}/s"] = rate(then[count], one[count], passed)
+        queues.append(row)
+    queues.sort(key=lambda row: row["queue"])
+    if sort != "queue":
+        queues.sort(key=lambda row: -row[sort])
+    server = dict(now.server)
+    for name in ("published", "delivered", "acknowledged"):
+        server[f"{name}/s"] = rate(before.server[name], now.server[name], passed)
+    return {"server": server, "queues": queues}
+
+
+def rate(before: int, now: int, seconds: float) -> float:
+    """A second; 0 where a count began anew, as after a restart."""
+    return round(max(now - before, 0) / seconds, 1)
+
+
+def view(figures: dict[str, Any], rows: int | None = None) -> RenderableType:
+    """What a person sees; rows: so many queues at most."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    queues: list[dict[str, Any]] = figures["queues"]
+    columns = (*COLUMNS[:-1], *(f"{name}/s" for name in RATES), "bytes")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "queue" else "right", no_wrap=True)
+    for one in queues[:rows]:
+        size = format_size(one["bytes"])
+        cells = (f"{one[name]:,}" if isinstance(one[name], (int, float)) else shown(one[name]) for name in columns[:-1])
+        table.add_row(*(Text(cell) for cell in cells), Text(size))
+    hidden = len(queues) - len(queues[:rows])
+    more = [Text(f"and {hidden:,} more queues")] if hidden else []
+    return Group(*(Text(line) for line in _head(figures["server"])), table, *more)
+
+
+def _head(server: dict[str, Any]) -> Iterator[str]:
+    """The lines above the queues."""
+    yield (
+        f"{server['name']}  {server['status']}  penstock {server['version']}  "
+        f"{server['connections']:,} connections, {server['channels']:,} channels"
+    )
+    yield (
+        f"messages/s  in {server['published/s']:,}  out {server['delivered/s']:,}  acks {server['acknowledged/s']:,}   "
+        f"memory {format_size(server['resident_bytes'])}"
+    )
+    yield (
+        f"log {format_size(server['log_bytes'])} in {server['log_segments']:,} segments, "
+        f"LSN {server['last_lsn']:,}, {server['last_lsn'] - server['durable_lsn']:,} not on disk yet; "
+        f"disk free {format_size(server['disk_free_bytes'])}"
+    )
+
+
+def _print(figures: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        write_json(figures)
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(view(figures))
+
+
+def _watch(client: RemoteTop, before: Look, seconds: float, sort: str) -> None:
+    """A screen that renews itself until q is typed, or Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+        now = before
+        while True:
+            live.update(view(told(before, now, sort), max(console.height - 7, 1)), refresh=True)
+            if _leaves(seconds):
+                return
+            before, now = now, look(client)
+
+
+@contextmanager
+def _keys() -> Generator[None]:
+    """Keys are read as they are typed, and not shown."""
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _leaves(seconds: float) -> bool:
+    """Whether q was typed within so many seconds."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        try:
+            if select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in {"q", "Q", ""}:
+                return True
+        except KeyboardInterrupt:
+            return True
+    return False
