@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,3 +25,14 @@ settings.load_profile("penstock")
 def effort() -> int:
     """By how much random and crash tests multiply their work: 1, or what `PENSTOCK_EFFORT` says."""
     return EFFORT
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure of a test that makes random choices says how they are repeated, whatever it is that failed."""
+    report = yield
+    module: Any = getattr(item, "module", None)
+    seed = getattr(module, "SEED", None)
+    if report.failed and isinstance(seed, int):
+        report.sections.append(("choices", f"repeat them with PENSTOCK_SEED={seed} PENSTOCK_EFFORT={EFFORT}"))
+    return report
