@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument
@@ -27,14 +28,15 @@ class Querying(Commands):
         def take(result: Rows) -> Mapping[str, object]:
             schema, batches = result
             out: list[list[object]] = []
-            for batch in batches:
-                columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
-                out += map(list, zip(*columns, strict=True))
-                if len(out) > most:
-                    raise InvalidArgument(
-                        f"the result has more than {most} rows: add a LIMIT, or ask for "
-                        "application/vnd.apache.arrow.stream"
-                    )
+            with ended(batches):
+                for batch in batches:
+                    columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
+                    out += map(list, zip(*columns, strict=True))
+                    if len(out) > most:
+                        raise InvalidArgument(
+                            f"the result has more than {most} rows: add a LIMIT, or ask for "
+                            "application/vnd.apache.arrow.stream"
+                        )
             columns_told = [{"name": one.name, "type": str(one.type)} for one in schema]
             return {"columns": columns_told, "rows": out, "row_count": len(out)}
 
@@ -62,13 +64,24 @@ class Querying(Commands):
         return self.server.flight.queries.run(caller, vhost, sql)
 
 
+@contextmanager
+def ended(batches: Iterator[object]) -> Generator[None]:
+    """End the statement of a result, also where it is not read to its end: an error may keep what its frames held."""
+    try:
+        yield
+    finally:
+        closing = getattr(batches, "close", None)
+        if closing is not None:
+            closing()
+
+
 def encoded(result: Rows) -> Iterator[bytes]:
     """A result as an Arrow IPC stream, a piece for each batch."""
     import pyarrow as pa
 
     schema, batches = result
     sink = _Sink()
-    with pa.ipc.new_stream(sink, schema) as writer:
+    with ended(batches), pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
             yield sink.taken()

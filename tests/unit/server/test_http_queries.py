@@ -1,0 +1,60 @@
+"""Statements over HTTP: one that is not read to its end ends all the same, whoever still holds the error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import InvalidArgument
+from penstock.server.http.queries import Querying, encoded
+
+BATCH = pa.record_batch({"n": pa.array(range(10), pa.int64())})
+
+
+class Result(Iterator[pa.RecordBatch]):
+    """Three batches, and whether somebody has closed it."""
+
+    def __init__(self) -> None:
+        self.left, self.closed = 3, 0
+
+    def __next__(self) -> pa.RecordBatch:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return BATCH
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Doors(Querying):
+    def __init__(self) -> None:
+        self.result = Result()
+
+    def _begun(self, user: str, vhost: str, sql: str, gone: object) -> Any:
+        return BATCH.schema, self.result
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(30, 30), (15, None), (5, None)])
+def test_a_statement_ends_with_its_answer(most: int, wanted: int | None) -> None:
+    doors = Doors()
+    if wanted is None:
+        with pytest.raises(InvalidArgument, match=f"more than {most} rows"):
+            asyncio.run(doors.rows("u", "/", "s", most))
+    else:
+        assert asyncio.run(doors.rows("u", "/", "s", most))["row_count"] == wanted
+    assert doors.result.closed == 1
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 9])
+def test_a_stream_that_nobody_reads_on_ends(pieces: int) -> None:
+    result = Result()
+    stream = cast("Any", encoded((BATCH.schema, result)))
+    for _, piece in zip(range(pieces), stream, strict=False):
+        assert piece
+    stream.close()
+    assert result.closed == 1
