@@ -2,8 +2,9 @@
 
 One job with all the kills: of the driver, of one of its Python workers and of the server, in flow and at random
 moments, and aimed ones around the commit of the sink; 5 of them, and more than 30 with `PENSTOCK_EFFORT` (`make
-soak-spark`).  The pipeline keeps sums over everything in its state, so a message that is lost or counted twice shows
-for ever, and puts them into a topic and a table.  The truth is what was published.
+soak-spark`).  The pipeline reads two queues and keeps sums over everything in its state, so a message that is lost or
+counted twice shows for ever, and puts them into a topic and a table.  A view on Spark gathers what is in that topic's
+queue, beside a view of the server with the same definition.  The truth is what was published.
 `PENSTOCK_SEED` repeats the choices.
 """
 
@@ -16,11 +17,13 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.dataset
@@ -28,6 +31,7 @@ import pytest
 
 from penstock.cli.supervisor import Supervisor
 from penstock.config.load import load_mapping
+from penstock.spark.pipelines.lineage import read
 from penstock.spark.remote import Remote, Where
 from spark_lab import QUICK, command_of, descendants
 
@@ -35,6 +39,12 @@ SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 PATIENCE_S = 240.0
 SETTLED = 32
 """The kind of a record that settles a planned batch."""
+
+VIEW = {
+    "source": "results",
+    "select": "/k, COUNT(/n) AS /rows, MAX(/n) AS /most, SUM(/total) AS /sum",
+    "group_by": "/k",
+}
 
 HERE = Path(__file__).parent
 
@@ -51,12 +61,16 @@ class Plant:
                 "server": {"data": str(folder / "data")},
                 "listen": {"amqp": "off", "http": "off", "flight": "127.0.0.1:0"},
                 "spark": {"master": "local[2]", "memory": "512MiB", "conf": QUICK},
-                "queue": [{"name": "jobs"}, {"name": "results"}],
+                "queue": [{"name": "jobs"}, {"name": "more"}, {"name": "results"}],
+                "view": [{**VIEW, "name": "spark", "engine": "spark", "trigger": "0s"}, {**VIEW, "name": "server"}],
                 "pipeline": [
                     {
                         "name": "sums",
-                        "from": {"queue": "jobs", "columns": "id bigint", "max_rows": 200},
-                        "sql": "SELECT id % 7 AS k, count(*) AS n, sum(id) AS total FROM input GROUP BY id % 7",
+                        "from": {
+                            name: {"queue": name, "columns": "id bigint", "max_rows": 200} for name in ("jobs", "more")
+                        },
+                        "sql": "SELECT id % 7 AS k, count(*) AS n, sum(id) AS total "
+                        "FROM (SELECT id FROM jobs UNION ALL SELECT id FROM more) GROUP BY id % 7",
                         "to": [{"topic": "results"}, {"table": str(folder / "sums")}],
                         "trigger": "0s",
                     }
@@ -78,10 +92,11 @@ class Plant:
         return Remote(Where(f"penstock://{ready['flight']}"))
 
     def publish(self, count: int) -> None:
-        """The next messages; numbered, so that a kill in between stores none twice."""
+        """The next messages, half of them to each queue; numbered, so that a kill in between stores none twice."""
         bodies = [json.dumps({"id": i}).encode() for i in range(self.published, self.published + count)]
-        batch = pa.record_batch({"body": pa.array(bodies, pa.binary())})
-        self.server.put("publish", [batch], topic="jobs", publisher="test", sequence=self.published + 1)
+        for topic, part in (("jobs", bodies[::2]), ("more", bodies[1::2])):
+            batch = pa.record_batch({"body": pa.array(part, pa.binary())})
+            self.server.put("publish", [batch], topic=topic, publisher=topic, sequence=self.published // 2 + 1)
         self.published += count
 
     def kill_server(self) -> None:
@@ -174,11 +189,12 @@ def test_results_are_exact_whatever_dies(plant: Plant, effort: int) -> None:
         {"driver": plant.kill_driver, "worker": plant.kill_worker, "server": plant.kill_server}[what.split()[0]]()
 
     def settled() -> bool:
-        counts = plant.counts("jobs")
-        return bool(counts["ready"] + counts["leased"] == 0)
+        counts = [plant.counts(name) for name in ("jobs", "more")]
+        return bool(sum(one["ready"] + one["leased"] for one in counts) == 0)
 
     plant.until(settled)
     judge(plant)
+    judge_views(plant)
 
 
 def judge(plant: Plant) -> None:
@@ -196,10 +212,32 @@ def judge(plant: Plant) -> None:
     last = {row["k"]: (row["n"], row["total"]) for row in rows}
     assert last == wanted, f"seed {SEED}"
 
-    settled = [
-        json.loads(row["properties"])["batch"]
-        for batch in plant.server.rows("log", columns=["kind", "properties"])
+    records = [
+        (row["name"], json.loads(row["properties"])["batch"])
+        for batch in plant.server.rows("log", columns=["kind", "name", "properties"])
         for row in batch.filter(pyarrow.compute.equal(batch.column("kind"), SETTLED)).to_pylist()
     ]
-    assert settled == list(range(1, len(settled) + 1)), f"seed {SEED}"
-    assert len(rows) == 7 * len(settled), f"seed {SEED}"
+    for stream in ("sums.jobs", "sums.more"):
+        settled = [batch for name, batch in records if name == stream]
+        assert settled == list(range(1, len(settled) + 1)), f"seed {SEED}"
+    batches = read(plant.server, "sums")
+    assert len(rows) == 7 * len(batches), f"seed {SEED}"
+    given = Counter(lsn for one in batches for part in one.inputs for a, b in part.pairs for lsn in range(a, b))
+    assert (len(given), set(given.values())) == (total, {1}), f"seed {SEED}: lineage has not each message once"
+
+
+def judge_views(plant: Plant) -> None:
+    """The view on Spark is that of the server, and what DuckDB says of the messages."""
+
+    def shown(view: str) -> list[tuple[Any, ...]]:
+        found = plant.server.rows("sow", topic=view, vhost="/")
+        rows = [json.loads(body) for batch in found for body in batch.column("body").to_pylist()]
+        return sorted(tuple(row[name] for name in ("k", "rows", "most", "sum")) for row in rows)
+
+    found = plant.server.rows("queue", name="results", columns=["body"])
+    rows = [json.loads(body) for batch in found for body in batch.column("body").to_pylist()]
+    results = pa.Table.from_pylist(rows)
+    query = "SELECT k, count(*), max(n), sum(total)::BIGINT FROM results GROUP BY k ORDER BY k"
+    wanted = duckdb.connect().register("results", results).execute(query).fetchall()
+    for view in ("server", "spark"):
+        plant.until(lambda view=view: shown(view) == wanted)
