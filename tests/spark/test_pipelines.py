@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.errors import NotFound, SettingsError
+from penstock.spark.pipelines.outputs import Outputs
 from pipeline_lab import define, run
 from spark_lab import Lab, forget_last_commit, sentence
 
@@ -98,6 +99,25 @@ def test_a_failing_check_stops_the_pipeline(lab: Lab, tmp_path: Path) -> None:
     assert "pipeline strict: a row fails the check id < 2" in str(caught.value)
     assert lab.ids("strict") == []
     assert sentence(caught.value)
+
+
+def test_a_dead_letter_that_nobody_kept_comes_with_the_next_try(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.declare("letters-in", "letters-out")
+    lab.publish("letters-in", [1, 2])
+    rule = {"that": "id < 2", "otherwise": "dead-letter", "topic": "letters-bad"}
+    given = {"name": "letters", "from": {"queue": "letters-in"}, "to": [{"topic": "letters-out"}], "expect": [rule]}
+    definition = define(sql="SELECT id FROM input", **given)
+    with monkeypatch.context() as patched:
+        patched.setattr(Outputs, "declare", lambda *_: None)  # as of one who may not declare topics
+        for _ in range(2):
+            with pytest.raises(StreamingQueryException, match="no queue takes topic 'letters-bad'"):
+                run(lab, definition, tmp_path / "spark")
+    assert lab.counts("letters-in") == (0, 2, 0)
+    run(lab, definition, tmp_path / "spark")
+    assert [one.json()["id"] for one in lab.client.replay("letters-bad", "EPOCH")] == [2]
+    assert (lab.ids("letters-out"), lab.counts("letters-in")) == ([1], (0, 0, 2))
 
 
 @pytest.mark.parametrize(

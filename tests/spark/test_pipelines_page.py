@@ -49,9 +49,7 @@ def test_the_examples_run(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     settings = load_text("\n".join(blocks(PAGE, "toml")))
     for queue in settings.queue:
         lab.declare(queue.name)
-    written = {to.topic for one in settings.pipeline for to in one.to if to.topic}
     engine = lab.house.engine
-    lab.house.run(lambda: [engine.core.declare_topic(engine.now(), "/", "", topic) for topic in written])
     lab.house.run(
         lambda: [engine.core.declare_topic(engine.now(), "/", "", one.name, one.declared()) for one in settings.topics]
     )

@@ -76,6 +76,9 @@ def show_batches(name: str, last: int, url: str, *, json: bool) -> None:
     if json:
         write_json([one.plain() for one in batches[-last:]])
         return
+    if not batches:
+        note(f"pipeline {name} has finished no batch yet")
+        return
     write_table(
         ("batch", "finished", "read", "wrote"),
         [_row(one) for one in batches[-last:]],

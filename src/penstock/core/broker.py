@@ -22,6 +22,7 @@ from penstock.core.commands.transactions import TransactionCommands
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
+from penstock.core.publishing.whole import Whole
 from penstock.core.queue.view import Queue
 from penstock.core.topology.refusals import no_exchange
 from penstock.errors import AccessRefused, InvalidArgument
@@ -75,6 +76,7 @@ class Core(
         publisher: str | None = None,
         sequence: int | None = None,
         persistent: bool | None = None,
+        mandatory: bool = False,
     ) -> Published:
         """Store a batch and let it arrive.  Rows nobody wants, and refused ones, are not stored.
 
@@ -82,6 +84,7 @@ class Core(
         publisher, sequence: the first row has this sequence, each further row the next; rows
             at or below the publisher's highest are duplicates, confirmed and not stored again.
         persistent: overrides the delivery mode of the headers.
+        mandatory: NotFound for a topic that nobody keeps, before anything is written or a sequence counts.
         """
         size = len(batch.bodies)
         if refuse is not None:
@@ -91,6 +94,8 @@ class Core(
         now = self._at(now)
         if self._unruled:
             self._rule_takers(now, batch)
+        if mandatory:
+            Whole(self._publisher, "this upload").refuse_unwanted(batch)
         if publisher is None:
             return self._publisher.publish(now, batch, persistent=persistent)
         if sequence is None:

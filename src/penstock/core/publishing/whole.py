@@ -65,7 +65,7 @@ class Whole:
                 reason=why.reason if isinstance(why, PreconditionFailed) else why.code,
             )
         if self._mandatory:
-            self._refuse_unwanted(batch)
+            self.refuse_unwanted(batch)
         for queue in self._publisher.no_room(now, batch, self._reckoning).values():
             self._full[queue] = self._full.get(queue, 0) + 1
         self.rows += len(batch)
@@ -78,7 +78,8 @@ class Whole:
         for queue, count in self._full.items():
             self._refuse_full(queue, count)
 
-    def _refuse_unwanted(self, batch: Publishes) -> None:
+    def refuse_unwanted(self, batch: Publishes) -> None:
+        """NotFound for a topic that nobody keeps."""
         topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
         for topic in topics - self._known:
             if not self._publisher.wanted(topic):

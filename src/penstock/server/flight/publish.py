@@ -269,11 +269,12 @@ class Publishing:
                 some.keyed = None if keyed is None else (keyed[0], keyed[1][:count])
                 batch = some
         if command.publisher is None:
-            published = engine.core.publish(engine.now(), batch)
+            published = engine.core.publish(engine.now(), batch, mandatory=command.mandatory)
         else:
             published = engine.core.publish(
-                engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence)
-            )
+                engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence),
+                mandatory=command.mandatory,
+            )  # fmt: skip
         self._handover.when_durable(published.last, answer, (published, count))
 
 

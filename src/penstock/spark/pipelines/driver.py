@@ -121,9 +121,9 @@ class Driver:
         shutil.rmtree(scratch, ignore_errors=True)  # a killed driver leaves its files
         self.reporter = Reporter(self)
         self.reporter.tell("starting")
+        self.reporter.start()  # Spark takes seconds to start, and whoever asks should hear so
         conf = {**CONF, **cast("dict[str, str]", self.job.get("conf") or {})}
         spark = session(self.job["master"], memory=self.job["memory"], folder=scratch, conf=conf)
-        self.reporter.start()
         if told := self.job.get("openlineage"):
             self.teller = Teller(Target(told), f"penstock://{urlsplit(str(self.job['url'])).netloc.rpartition('@')[2]}")
         try:

@@ -84,13 +84,14 @@ class Outputs:
         self.lineage = lineage
         self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
 
-    def declare(self) -> None:
+    def declare(self, letters: Iterable[str] = ()) -> None:
         """Let the server keep what goes to topics that nobody has declared; views with their key.
 
+        letters: topics of dead letters.
         Who may not declare them relies on who did: what is not kept fails the batch.
         """
         server = remote(self.where)
-        for target in self.targets:
+        for target in (*self.targets, *(Output(topic, None, vhost=server.vhost) for topic in letters)):
             if target.topic is None or target.queue or (target.view and not target.key):
                 continue
             name = {"topic": target.topic, "exchange": target.exchange, "vhost": target.vhost}

@@ -88,7 +88,7 @@ class Pipeline:
         self._tell_lost_checkpoint()
         for path in self.checkpoint.sweep():
             logger.warning("pipeline %s: removed the empty file %s, which a power cut leaves", definition.name, path)
-        planned.outputs.declare()
+        planned.outputs.declare(dict.fromkeys(c.topic for one in definition.inputs for c in one.expect if c.topic))
         self.outputs = planned.outputs
         self.output_fields = fields_of(planned.frame.schema)
         self.input_fields = fields_by_input(planned.papers.columns)

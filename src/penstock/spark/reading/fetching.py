@@ -407,6 +407,7 @@ class Publisher:
                 vhost=self._server.vhost,
                 publisher=self._name,
                 sequence=self._next,
+                mandatory=True,  # else the next try would take what was not kept for a duplicate
             )
             if told["stored"] + told["duplicates"] < piece.num_rows:
                 raise PreconditionFailed(

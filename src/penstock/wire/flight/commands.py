@@ -27,6 +27,7 @@ class Publish:
     publisher: str | None = None
     sequence: int | None = None  # of the first row; the next row has the next number
     delta: bool | None = None  # bodies are merged into the present records of their keys; None: headers say
+    mandatory: bool = False  # a topic that nobody keeps refuses the batch, and its sequence does not count
 
 
 @dataclass(frozen=True, slots=True)

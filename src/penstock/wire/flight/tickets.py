@@ -79,7 +79,7 @@ def _publish(f: Fields) -> Publish:
         raise InvalidArgument("publish: publisher is empty")
     return Publish(
         f.optional_text("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST), publisher, sequence,
-        True if f.flag("delta") else None,
+        True if f.flag("delta") else None, f.flag("mandatory"),
     )  # fmt: skip
 
 
