@@ -41,6 +41,8 @@ class Reread:
     @property
     def text(self) -> str:
         """For people."""
+        if self.start is None and not self.held:
+            return f"{self.input}: nothing is in work, and what is settled does not come again"
         if self.start is None:
             count = f"{self.held:,} message{'' if self.held == 1 else 's'}"
             return f"{self.input}: {count} in work come again; what is settled does not"
