@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -108,8 +109,12 @@ class History:
         )  # fmt: skip
         while self.numbers:
             steps[self.next(len(steps))]()
-            self.world.turn()
-            self.look()
+            if self.next(3):  # else the next step comes between the portions
+                self.world.turn()
+                while self.world.core.next_deadline()[0] == 0:
+                    self.world.core.tick(self.world.now)
+                    self.world.turn()
+                self.look()
 
     def look(self) -> None:
         for name in self.model.queues:
@@ -179,8 +184,21 @@ class History:
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.integers(0, 255), min_size=20, max_size=300), st.integers(1, 9))
 def test_settings_in_force_follow_from_what_there_is(numbers: list[int], tables: int) -> None:
+    follows(numbers, tables)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.lists(st.integers(0, 255), min_size=20, max_size=200), st.integers(1, 9))
+def test_they_follow_where_a_change_goes_in_portions(numbers: list[int], tables: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.core.commands.policies.AT_ONCE", 2)
+        follows(numbers, tables)
+
+
+def follows(numbers: list[int], tables: int) -> None:
     history = History(numbers)
     history.run()
+    history.world.turn()
     live = canonical(history.world.core.durable_state())
     assert history.world.folded(1_000_000) == live
     assert history.world.folded(tables) == live
