@@ -28,6 +28,7 @@ def whole() -> typer.Typer:
     from penstock.cli import (
         backfilling,
         backups,
+        benching,
         connections,
         converting,
         draining,
@@ -75,6 +76,7 @@ def whole() -> typer.Typer:
     lineage.add_to(pipelines.app)
     app.add_typer(pipelines.app, name="pipeline")
     app.add_typer(logs.app, name="log")
+    app.add_typer(benching.app, name="bench")
     app.add_typer(connections.app, name="connection")
     app.add_typer(exchanges.exchange, name="exchange")
     app.add_typer(exchanges.binding, name="binding")

@@ -1,0 +1,310 @@
+"""`bench publish|consume|both|ping`: load for any server, and how fast it answers.
+
+Each works on a queue of its own, which goes afterwards; `publish` and `consume` take one that is there with --queue.
+What is measured is seen from this client: its own work and the way to the server are part of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+
+import typer
+
+from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write_json, write_table
+from penstock.cli.progress import bar
+from penstock.cli.queues import Yes, confirmed, read_setting
+from penstock.cli.remote import RemoteMessage, RemoteReceipt, connect
+from penstock.errors import Refused, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+app = typer.Typer(help="Put load on a server, and measure it.", no_args_is_help=True, rich_markup_mode=None)
+
+STAMP = struct.Struct("<q")
+"""What a body begins with: when it was sent, in nanoseconds of this machine's clock."""
+
+UNUSED = "1h"
+"""A queue of a bench that was killed goes after so long."""
+
+IDLE_S = 30.0
+"""A bench that gets nothing for so long gives up."""
+
+Size = Annotated[int, typer.Option("--size", min=STAMP.size, help="Bytes of a body.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Messages that are sent and confirmed at once.")]
+Backlog = Annotated[int, typer.Option("--backlog", min=1, help="Messages that are unsettled at once.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the queue that it makes.")
+]
+
+
+class BenchConsumer(Protocol):
+    """Messages of a queue as they come."""
+
+    def __iter__(self) -> Iterator[RemoteMessage]: ...
+    def close(self) -> None: ...
+
+
+class RemoteBench(Protocol):
+    """What these commands use of the client."""
+
+    def declare(self, queue: str, **settings: object) -> object: ...
+    def delete(self, queue: str) -> int: ...
+    def queue(self, name: str) -> dict[str, Any]: ...
+    def publish(self, topic: str, body: object) -> object: ...
+    def publish_table(self, topic: str, table: pa.RecordBatch) -> RemoteReceipt: ...
+    def consume(self, queue: str, *, backlog: int, timeout: float) -> BenchConsumer: ...
+
+
+@app.command()
+def publish(
+    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
+    size: Size = 100,
+    batch: Batch = 1000,
+    queue: Annotated[str | None, typer.Option("--queue", help="Into this queue, where they stay.")] = None,
+    setting: Setting = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Publish batches one after another, each confirmed when it is on disk.
+
+    Example: penstock bench publish --count 1000000 --batch 10000
+    """
+    with connect(url) as client:
+        remote = cast("RemoteBench", client)
+        with own_queue(remote, setting, given=queue) as name, bar("publishing") as moved:
+            began = time.perf_counter()
+            confirms = send(remote, name, count, size, batch, moved)
+            seconds = time.perf_counter() - began
+    tell(figures("publish", count, size, seconds, confirm=confirms), as_json=json)
+
+
+@app.command()
+def consume(
+    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
+    size: Size = 100,
+    backlog: Backlog = 1000,
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="What is in this queue, which is taken and acknowledged.")
+    ] = None,
+    setting: Setting = None,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Take messages and acknowledge each.  They are published before the clock runs, unless a --queue has them.
+
+    Example: penstock bench consume --count 1000000 --backlog 5000
+    """
+    with connect(url) as client:
+        remote = cast("RemoteBench", client)
+        if queue is not None:
+            ready = int(remote.queue(queue)["ready"])
+            count = min(count, ready)
+            question = f"queue {queue} has {counted(ready, 'ready message')}: take and acknowledge {count:,} of them?"
+            if not count or not confirmed(question, yes):
+                return
+        with own_queue(remote, setting, given=queue) as name:
+            if queue is None:
+                with bar("filling") as moved:
+                    send(remote, name, count, size, 10_000, moved)
+            with bar("consuming") as moved:
+                began = time.perf_counter()
+                taken = sum(len(message.body) for message in take(remote, name, count, backlog, moved))
+                seconds = time.perf_counter() - began
+    tell(figures("consume", count, taken / count, seconds), as_json=json)
+
+
+@app.command()
+def both(
+    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
+    size: Size = 100,
+    batch: Batch = 1000,
+    backlog: Backlog = 1000,
+    setting: Setting = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Publish and consume at once.  Delivered is from before a batch is sent until a message of it is here.
+
+    Example: penstock bench both --batch 100 --json
+    """
+    with connect(url) as client, ThreadPoolExecutor(1) as pool:
+        remote = cast("RemoteBench", client)
+        with own_queue(remote, setting) as name, bar("both") as moved:
+            began = time.perf_counter()
+            sending = pool.submit(send, remote, name, count, size, batch)
+            delays = [age(message.body) for message in take(remote, name, count, backlog, moved)]
+            seconds = time.perf_counter() - began
+            confirms = sending.result()
+    tell(figures("both", count, size, seconds, confirm=confirms, delivered=delays), as_json=json)
+
+
+@app.command()
+def ping(
+    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 1000,
+    size: Size = 100,
+    setting: Setting = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Publish one message at a time: how long until it is confirmed, and until a waiting consumer has it.
+
+    Example: penstock bench ping --count 5000
+    """
+    with connect(url) as client, ThreadPoolExecutor(1) as pool:
+        remote = cast("RemoteBench", client)
+        with own_queue(remote, setting) as name, bar("ping") as moved:
+            came: SimpleQueue[float] = SimpleQueue()
+
+            def receive() -> None:
+                for message in take(remote, name, count + 1, 1):
+                    came.put(age(message.body))
+
+            receiving = pool.submit(receive)
+            confirms, delays = list[float](), list[float]()
+            began = time.perf_counter()
+            with suppress(Empty):  # then the result of receiving says why
+                for done in range(count + 1):
+                    sent = time.perf_counter()
+                    remote.publish(name, stamped(size))
+                    confirms.append(time.perf_counter() - sent)
+                    delays.append(came.get(timeout=IDLE_S))
+                    if done == 0:  # with which the consumer came: it does not count
+                        began = time.perf_counter()
+                    moved(done, count)
+            seconds = time.perf_counter() - began
+            receiving.result()
+    tell(figures("ping", count, size, seconds, confirm=confirms[1:], delivered=delays[1:]), as_json=json)
+
+
+# -- work
+
+
+@contextmanager
+def own_queue(client: RemoteBench, setting: Sequence[str] | None, given: str | None = None) -> Generator[str]:
+    """The queue that is given, or a new one that goes at the end."""
+    if given is not None:
+        client.queue(given)  # NotFound before anything is sent
+        yield given
+        return
+    name = f"penstock-bench-{secrets.token_hex(4)}"
+    client.declare(name, **{"queue_expires": UNUSED, **dict(map(read_setting, setting or []))})
+    try:
+        yield name
+    finally:
+        client.delete(name)
+
+
+def stamped(size: int) -> bytes:
+    """A body that knows when it was sent."""
+    return STAMP.pack(time.perf_counter_ns()).ljust(size, b".")
+
+
+def age(body: bytes) -> float:
+    """Seconds since it was sent, by this process."""
+    return float(time.perf_counter_ns() - STAMP.unpack_from(body)[0]) / 1e9
+
+
+def send(
+    client: RemoteBench,
+    queue: str,
+    count: int,
+    size: int,
+    batch: int,
+    moved: Callable[[int, int], None] | None = None,
+) -> list[float]:
+    """Publish; the seconds that each batch took to be on disk.  Refused when a message is."""
+    import pyarrow as pa
+
+    took = list[float]()
+    for low in range(0, count, batch):
+        rows = min(batch, count - low)
+        began = time.perf_counter()
+        receipt = client.publish_table(queue, pa.record_batch({"body": pa.array([stamped(size)] * rows, pa.binary())}))
+        took.append(time.perf_counter() - began)
+        if receipt.stored != rows:
+            why = receipt.refused[0].message if receipt.refused else f"{receipt.unroutable:,} were not stored"
+            raise Refused(f"of {rows:,} messages the server stored {receipt.stored:,}: {why}")
+        if moved is not None:
+            moved(low + rows, count)
+    return took
+
+
+def take(
+    client: RemoteBench, queue: str, count: int, backlog: int, moved: Callable[[int, int], None] | None = None
+) -> Iterator[RemoteMessage]:
+    """So many messages, each acknowledged; all acks are on disk at the end.  Unavailable when fewer come."""
+    consumer = client.consume(queue, backlog=min(backlog, count), timeout=IDLE_S)
+    done = 0
+    try:
+        for message in consumer:
+            yield message
+            message.ack()
+            done += 1
+            if moved is not None and (done % 1000 == 0 or done == count):
+                moved(done, count)
+            if done == count:
+                break
+    finally:
+        consumer.close()
+    if done < count:
+        raise Unavailable(f"{done:,} of {count:,} messages came, and then none for {IDLE_S:.0f} s")
+
+
+# -- figures
+
+
+def figures(
+    what: str,
+    count: int,
+    size: float,
+    seconds: float,
+    *,
+    confirm: Sequence[float] | None = None,
+    delivered: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """The result as JSON has it; times in milliseconds."""
+    found: dict[str, Any] = {
+        "bench": what,
+        "messages": count,
+        "bytes": round(size),
+        "seconds": round(seconds, 6),
+        "per_second": round(count / seconds, 1),
+    }
+    for name, times in (("confirm", confirm), ("delivered", delivered)):
+        if times:
+            ordered = sorted(times)
+            found[f"{name}_ms"] = {
+                "p50": share(ordered, 0.5), "p99": share(ordered, 0.99), "max": share(ordered, 1.0),
+            }  # fmt: skip
+    return found
+
+
+def share(ordered: Sequence[float], part: float) -> float:
+    """The time, in milliseconds, within which so great a part of them lies (nearest rank)."""
+    rank = -int(-part * len(ordered) // 1)  # rounded up
+    return round(ordered[max(rank - 1, 0)] * 1e3, 3)
+
+
+def tell(found: dict[str, Any], *, as_json: bool) -> None:
+    """Figures, and times where there are any."""
+    if as_json:
+        write_json(found)
+        return
+    row = (
+        found["bench"], f"{found['messages']:,}", found["bytes"], f"{found['seconds']:.2f}",
+        f"{found['per_second']:,.0f}",
+    )  # fmt: skip
+    write_table(("bench", "messages", "of bytes", "seconds", "messages/s"), [row])
+    times = [(name, found[f"{name}_ms"]) for name in ("confirm", "delivered") if f"{name}_ms" in found]
+    if times:
+        rows = [(name, *(f"{one[part]:.3f} ms" for part in ("p50", "p99", "max"))) for name, one in times]
+        write_table(("", "p50", "p99", "max"), rows)
