@@ -28,6 +28,10 @@ class SharesModel(WholeModel):
         shares = self.settings.group_key is not None or self.settings.fairness_key is not None
         return (self.passing and shares) or super().waits
 
+    def stand(self, m: Message) -> tuple[Any, ...]:
+        """Where a message stands among those that are offered."""
+        return self.rank(m), m.place
+
     def offered(self) -> list[Message]:
         out = super().offered()
         if self.settings.group_key is None:
@@ -68,7 +72,7 @@ class SharesModel(WholeModel):
         """The message that goes next."""
         may = self.open()
         new = [tenant for tenant in may if tenant not in self.turns]
-        self.turns += sorted(new, key=lambda tenant: may[tenant][0].place)
+        self.turns += sorted(new, key=lambda tenant: self.stand(may[tenant][0]))
         if not self.turns:
             return None
         weights = dict(self.settings.weights)
@@ -135,6 +139,8 @@ class SharesMachine(WholeMachine):
             settings = replace(settings, semantics="at-least-once")
         super().start(settings, *rest)
         settings = replace(self.queue.settings, semantics="at-least-once", **self.more)
+        if self.kind != "none":
+            settings = replace(settings, last_value_key=None)
         self.queue = RankedQueue(1, "/", "q", settings)
         self.queue.dispatch_most = self.steps
         self.queue.sieved().most = self.most
@@ -157,7 +163,10 @@ class SharesMachine(WholeMachine):
         self.model.dispatch(self.clock)
 
     def change_expression(self, expression: str | None, really: bool) -> None:
-        """It has no priorities."""
+        other = expression != self.queue.settings.priority_expression
+        if really and other and self.passing is None and self.kind not in ("depth", "levels"):
+            self.model.turns, self.model.deficit = [], {}
+        super().change_expression(expression, really)
 
     def change_group_key(self, key: str | None) -> None:
         """The expression comes or goes."""
@@ -166,6 +175,7 @@ class SharesMachine(WholeMachine):
         self.before()
         settings = replace(self.queue.settings, group_key=key)
         self.model.settings = settings
+        self.model.turns, self.model.deficit = [], {}  # whose turn it is begins anew
         self.queue.alter(self.now, settings, self.sink)
         self.model.dispatch(self.clock)
         self.after()
@@ -176,6 +186,7 @@ class SharesWalk(Walk):
 
     KINDS = ("none",)
     MACHINE = SharesMachine
+    FILTERS: tuple[str | None, ...] = FILTERS
     FAIR = 0.5
     """How many of the walks have tenants."""
     machine: SharesMachine
@@ -202,7 +213,7 @@ class SharesWalk(Walk):
 
     def subscribe(self) -> None:
         dice, machine = self.dice, self.machine
-        text = None if self.fair else dice.choice(FILTERS)
+        text = None if self.fair else dice.choice(self.FILTERS)
         if dice.random() < 0.3:
             machine.subscribe_as_one(
                 dice.choice((None, 0, 3)), dice.choice((0, 0, 1)), False, text, dice.choice((1, 2, 5))
@@ -242,3 +253,14 @@ class SharesWalk(Walk):
     def move(self, *what: Any) -> None:
         if not self.fair:
             super().move(*what)
+
+
+class RankedSharesWalk(SharesWalk):
+    """One walk of a queue with keys and priorities: the order within a tenant, and among the first of each group."""
+
+    KINDS = ("/a", "/a", "/b")
+    FILTERS = (None,)
+    """A filter looks at what a line lets go after that: who has another one may get a later message first."""
+
+    def find(self) -> None:
+        """Older messages are refused here: they have no key when they take their places."""

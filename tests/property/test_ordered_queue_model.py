@@ -19,6 +19,7 @@ from penstock.core.queue.priority import order as priority_order
 from penstock.core.queue.priority import ranking, ranks, standing
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import LOWEST, rank_of
+from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.priority.targets import ALL
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import flat, runs_of, spread
@@ -92,7 +93,9 @@ class RankedQueue(Queue):
         # a message whose time is over at once is offered once, unless its key has to be worked out first
         at_once = 0 in (self.settings.expiration, self.settings.message_ttl) or now.wall in (rest["expires_at"] or ())
         told = at_once or self.last_values is not None  # or it may be replaced before
-        if self.shares is not None and (chunk[0] % 7 or told or self.shares.tenants is not None):
+        if self.shares is not None and (
+            chunk[0] % 7 or told or self.shares.tenants is not None or self.ranks is not None
+        ):
             rest["keys"] = expected_keys(self.settings, chunk)
         if self.last_values is not None:
             rest["last_keys"] = [rest["batch"].bodies[row][0] for row in rest["rows"]]
@@ -330,6 +333,12 @@ class OrderedMachine(QueueMachine):
             for lsn in (lsn for chunk in main.chunks() for lsn in chunk):
                 assert main.has(lsn)
                 assert main.stands((main.place(lsn), lsn))
+            if queue.shares is not None and (tenants := queue.shares.tenants) is not None:
+                keys += [(main.place(lsn), lsn) for chunk in tenants.chunks() for lsn in chunk]
+                back = PriorityReturned(main.ranks)
+                keys += [
+                    (back.key(run.part(range(lsn, lsn + 1), False))) for run in tenants.runs() for lsn in run.chunk
+                ]
         else:
             keys = [(lsn, lsn) for chunk in main.chunks() for lsn in chunk]
             keys += [(run.where if run.place else lsn, lsn) for run in returned.runs() for lsn in run.chunk]

@@ -433,6 +433,13 @@ def _refuse_duplicates(settings: QueueSettings, spell: Callable[[str], str]) -> 
             raise BadValue(spell(key), f"it cannot be set beside {spell('recovery_point')}: older messages have no key")
 
 
+_WHOLE = {
+    "barrier_expression": "a barrier waits for all before it, and what waits for its key would be delivered behind it",
+    "target_queue_depth": "the oldest messages are active whatever their keys, and may all be of one that is in use",
+}
+"""Why keys do not go with these."""
+
+
 def _refuse_shares(settings: QueueSettings, spell: Callable[[str], str]) -> None:
     """Where keys of messages say who may have which."""
     if settings.group_key is not None and settings.semantics == "at-most-once":
@@ -442,12 +449,24 @@ def _refuse_shares(settings: QueueSettings, spell: Callable[[str], str]) -> None
     for own in ("group_key", "fairness_key"):
         if getattr(settings, own) is None:
             continue
-        for key in ONE_ORDER:
+        for key in ("barrier_expression", "target_queue_depth"):
             if getattr(settings, key):
                 raise BadValue(
                     spell(own),
-                    f"it cannot be set beside {spell(key)}: each says in its own way which message goes before another",
+                    f"it cannot be set beside {spell(key)}: {_WHOLE[key]}",
                 )
+        if settings.rank_text is not None and settings.last_value_key is not None:
+            raise BadValue(
+                spell(own),
+                f"it cannot be set beside {spell('last_value_key')} in a queue with priorities: each says in its own "
+                "way which message stands for others",
+            )
+        if settings.rank_text is not None and settings.recovery_point != "now":
+            raise BadValue(
+                spell(own),
+                f"it cannot be set beside {spell('recovery_point')} in a queue with priorities: older messages have no "
+                "key yet when they take their places",
+            )
     if settings.weights and settings.fairness_key is None:
         raise BadValue(spell("weights"), f"it needs {spell('fairness_key')} beside it, which says whose weight it is")
     if settings.max_leased[1] and settings.semantics == "at-most-once":

@@ -130,7 +130,10 @@ def test_shares_are_refused_where_they_could_not_hold() -> None:
         {"rate_limit": "2"},
         {"rate_limit": "2/fortnight"},
         {"fairness_key": "/t", "weights": {"a": 0}},
-        {"fairness_key": "/t", "priority_expression": "/p"},
+        {"fairness_key": "/t", "barrier_expression": "/p = 1"},
+        {"fairness_key": "/t", "target_queue_depth": 10},
+        {"fairness_key": "/t", "max_priority": 3, "recovery_point": "epoch"},
+        {"fairness_key": "/t", "max_priority": 3, "last_value_key": "/v"},
         {"fairness_key": "/t", "max_leased": {"key": 1}, "semantics": "at-most-once"},
     ):
         with pytest.raises(PenstockError):
@@ -158,3 +161,65 @@ def test_it_is_told_why_tenants_and_rates_wait() -> None:
         b.subscribe("q", max_backlog=10).take()
         [text] = [reason.text for reason in b.explain("q") if reason.code == "rate_limit"]
         assert text == "its rate_limit of 1 in 1s is used up, the next may go in 1s"
+
+
+URGENT = [("a", 0), ("a", 2), ("b", 1), ("a", 1), ("b", 2), ("b", 0), ("c", 0)]
+
+
+def publish_urgent(broker: Broker) -> None:
+    for n, (tenant, priority) in enumerate(URGENT):
+        broker.publish("q", orjson.dumps({"t": tenant, "n": n}), priority=priority)
+
+
+def test_each_tenant_has_its_own_priorities_and_none_gets_more_by_them() -> None:
+    with broker(fairness_key="/t", max_priority=2) as b:
+        publish_urgent(b)
+        messages = b.subscribe("q", max_backlog=10).take()
+        assert tenants(messages) == "abcabab"
+        assert numbers(messages) == [1, 4, 6, 3, 2, 0, 5]
+
+
+def test_priorities_and_tenants_outlive_a_restart_and_what_is_given_back() -> None:
+    with broker(fairness_key="/t", max_priority=2) as b:
+        publish_urgent(b)
+        one = b.subscribe("q", max_backlog=3)
+        assert numbers(one.take()) == [1, 4, 6]
+        b.crash()
+        b.restart()
+        assert numbers(b.subscribe("q", max_backlog=10).take()) == [1, 4, 6, 3, 2, 0, 5]
+
+
+def test_priorities_and_tenants_come_and_go_on_a_living_queue() -> None:
+    with broker(max_priority=2) as b:
+        publish_urgent(b)
+        b.alter("q", fairness_key="/t")
+        assert numbers(b.subscribe("q", max_backlog=3).take()) == [1, 4, 6]
+    with broker(fairness_key="/t") as b:
+        publish_urgent(b)
+        b.alter("q", max_priority=2)
+        assert numbers(b.subscribe("q", max_backlog=3).take()) == [1, 4, 6]
+    with broker(fairness_key="/t", max_priority=2) as b:
+        publish_urgent(b)
+        b.alter("q", max_priority=0)
+        assert numbers(b.subscribe("q", max_backlog=3).take()) == [0, 2, 6]
+    with broker(fairness_key="/t", max_priority=2) as b:
+        publish_urgent(b)
+        b.alter("q", fairness_key=None)
+        assert numbers(b.subscribe("q", max_backlog=3).take()) == [1, 4, 2]
+
+
+def test_of_groups_the_most_urgent_front_goes_first_and_each_keeps_its_order() -> None:
+    with broker(group_key="/t", max_priority=2) as b:
+        publish_urgent(b)
+        one = b.subscribe("q", max_backlog=10)
+        first = one.take()
+        assert numbers(first) == [2, 0, 6]  # b's first is more urgent than a's, whatever waits behind that
+        first[1].ack()
+        [after] = one.take()
+        assert numbers([after]) == [1]
+
+
+def test_the_oldest_of_the_lowest_gives_way_whosever_it_is() -> None:
+    with broker(fairness_key="/t", max_priority=2, max_length=4) as b:
+        publish_urgent(b)
+        assert sorted(numbers(b.subscribe("q", max_backlog=10).take())) == [1, 2, 3, 4]

@@ -178,7 +178,8 @@ def test_settling_a_message_that_waits_behind_its_key() -> None:
 def test_it_is_refused_where_it_could_not_hold() -> None:
     for more in (
         {"semantics": "at-most-once"},
-        {"priority_expression": "/p"},
+        {"priority_expression": "/p", "last_value_key": "/v"},
+        {"max_priority": 3, "recovery_point": "epoch"},
         {"target_queue_depth": 1000},
         {"barrier_expression": "/b = 1"},
     ):

@@ -41,12 +41,14 @@ def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
         before.dedup_key, before.dedup_window, before.unique
     ):  # fmt: skip
         queue.renew_dedup(before)
-    if settings.rank_text != before.rank_text:
-        change_ranks(queue)
-    if expressions(settings) != expressions(before):
+    ordered_anew = settings.rank_text != before.rank_text
+    if expressions(settings) != expressions(before) or (ordered_anew and queue.shares is not None):
+        ordered_anew |= queue.ranking is not None
         stage(queue)
     elif queue.shares is not None and queue.shares.tenants is not None:
         queue.shares.tenants.change(settings)
+    if ordered_anew:
+        change_ranks(queue)
     if settings.rate_limit[:2] != before.rate_limit[:2]:
         rate = settings.rate_limit
         queue.pace = Pace(rate[0], rate[1], now.mono) if rate[0] else None

@@ -46,7 +46,7 @@ class Contents(Parts):
         self.returned, self.delays, self.expiry, self.letters = NOTHING_RETURNED, NO_DELAYS, NO_EXPIRY, NO_LETTERS
         self.barriers, self.older = NO_BARRIERS, None
         if self.shares is not None:
-            self.shares = Shares(self.settings)
+            self.shares = Shares(self.settings, self.ranks)
         self.ready = self.leased = self.delayed = 0
         self.weight = min(self.weight, 0)
 

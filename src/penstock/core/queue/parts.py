@@ -148,7 +148,7 @@ class Parts:
         if settings.rank_text is not None:
             begin_ranks(self)
         if expressions(settings):
-            self.shares = Shares(settings)
+            self.shares = Shares(settings, self.ranks)
 
     def weigh(self) -> None:
         """Count the bytes of what is ready from now on, if a limit asks for them."""

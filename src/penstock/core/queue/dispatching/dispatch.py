@@ -46,6 +46,8 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         return
     if queue.ranking is not None or queue.older is not None:
         return
+    if queue.shares is not None and queue.shares.unordered:
+        return
     budget = queue.dispatch_most
     if queue.settings.non_destructive:
         browse_all(queue, sink, budget)
@@ -98,6 +100,8 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
 def room_now(queue: Queue, now: Now) -> int:
     """How many messages would be dispatched at once, if there were as many; where credit is shared perhaps fewer."""
     if not queue.roster.all or queue.expiry.busy or queue.overfull or queue.paused_until or queue.older is not None:
+        return 0
+    if queue.ranking is not None or (queue.shares is not None and queue.shares.unordered):
         return 0
     rooms = [max(one.room, 0) for level in queue.roster.levels for one in level if not one.paused]
     room = min(queue.room, sum(rooms))

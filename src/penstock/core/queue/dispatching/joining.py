@@ -146,7 +146,10 @@ def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> 
     note_use(queue, now)
     if min(queue.room, consumer.room) <= 0 or not queue.ready or queue.expiry.busy or queue.overfull:
         return 0
-    if queue.ranking is not None or queue.older is not None or queue.paused_until:
+    shares = queue.shares
+    if queue.ranking is not None or queue.older is not None or (shares is not None and shares.unordered):
+        return 0
+    if queue.paused_until:
         return 0
     count = min(count, queue.offered, consumer.room)
     if queue.pace is not None:

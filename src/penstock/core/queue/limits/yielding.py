@@ -80,7 +80,7 @@ def _of_all(queue: Queue, count: int) -> list[Run]:
     if queue.ranks is not None:
         ascending = np.argsort(every)
         every, where = every[ascending], where[ascending]
-        keys = [every, where, -queue.ranks.each(packed(every))]
+        keys = [every, where, ~queue.ranks.each(packed(every))]  # what is served last first; minus may overflow
     chosen = np.sort(every[np.lexsort(keys)[:count]])
     return queue.extract(packed(chosen)) if len(chosen) else []
 

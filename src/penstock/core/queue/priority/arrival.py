@@ -97,6 +97,8 @@ def _room(queue: Queue) -> int:
     """How many messages those with room would take."""
     if queue.hungry or queue.ranking is not None or queue.older is not None:
         return 0
+    if queue.shares is not None and queue.shares.unordered:
+        return 0
     if queue.expiry.busy or queue.overfull or not queue.roster.all or queue.paused_until:
         return 0
     return max(0, min(queue.room, sum(max(c.room, 0) for c in queue.roster.all if not c.paused)))

@@ -102,6 +102,8 @@ def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     ranks = queue.ranks
     if ranks is None:
         ranks = queue.ranks = Ranks()
+        if queue.shares is not None:
+            queue.shares.serve_by(ranks)
         ranks.level(flat([*ready, *others]), LOWEST)
     else:
         ranks.make_level(LOWEST)
@@ -183,6 +185,8 @@ def _without_ranks(queue: Contents) -> None:
             main.append(chunk, solid=False)
     main.seal(last)
     queue.main, queue.ranks, queue.ranking = main, None, None
+    if queue.shares is not None:
+        queue.shares.serve_by(None)
     queue.clear_returned()
     for run in back:
         queue.coming_back().push(run)

@@ -29,7 +29,7 @@ def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     queue.main = queue.main.emptied()
     queue.clear_returned()
     everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])
-    queue.shares = shares = Shares(settings) if expressions(settings) else None
+    queue.shares = shares = Shares(settings, queue.ranks) if expressions(settings) else None
     main = queue.main if shares is None else shares.staging.main
     if len(everything):
         for start in range(0, len(everything), 8192):

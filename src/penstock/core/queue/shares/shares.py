@@ -16,6 +16,7 @@ from penstock.core.arena import Move
 from penstock.core.effects import Key as KeyEffect
 from penstock.core.effects import Purpose, Sink, Token
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
+from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.groups import Groups
 from penstock.core.queue.shares.keys import ascending_chunk
@@ -44,12 +45,14 @@ def expressions(settings: QueueSettings) -> tuple[str, ...]:
 class Shares:
     """The part of a queue that holds ready messages back from its consumers."""
 
-    __slots__ = ("_expressions", "groups", "keys", "mono", "staging", "tenants")
+    __slots__ = ("_expressions", "groups", "keys", "mono", "ranked", "staging", "tenants")
 
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, settings: QueueSettings, ranks: Ranks | None) -> None:
+        """ranks: priorities, where the queue has such."""
         self._expressions = expressions(settings)
+        self.ranked = ranks is not None
         self.groups = Groups() if settings.group_key is not None else None
-        self.tenants = Tenants(settings) if settings.fairness_key is not None else None
+        self.tenants = Tenants(settings, ranks) if settings.fairness_key is not None else None
         self.staging = Staging()
         self.mono = 0  # the instant of the present command
         keys = self.groups.keys if self.groups is not None else None
@@ -65,6 +68,11 @@ class Shares:
         if self.groups is not None:
             count += self.groups.count
         return count if self.tenants is None else count + self.tenants.count
+
+    @property
+    def unordered(self) -> bool:
+        """Whether something waits for its keys that may go before all that is offered: nobody is given anything."""
+        return self.ranked and self.staging.count > 0
 
     def refuse(self, queue: Contents, terms: Terms) -> None:
         """Errors: PreconditionFailed when somebody may not consume on these terms."""
@@ -107,7 +115,7 @@ class Shares:
         if gone:
             rest = sift(chunk, sorted_chunk(gone))[1]
             here = sorted_chunk(rest) if rest else range(0)
-        if keys is None or self.staging:
+        if keys is None or self.staging or queue.ranking is not None:
             self.staging.main.append(here, solid=False)
             return here if len(here) else None
         living = chunk
@@ -294,8 +302,10 @@ class Shares:
         staging = self.staging
         if self.tenants is not None:
             self.tenants.prune()
+        if queue.ranking is not None:
+            return  # their places are not known yet
         while not len(staging.asked) and staging:
-            chunk = staging.question(queue.offered >= WINDOW)
+            chunk = staging.question(queue.offered >= WINDOW and not self.ranked)
             if len(chunk):
                 staging.asked = chunk
                 staging.serial = next(_serials)
@@ -326,7 +336,7 @@ class Shares:
                     self.tenants.hold(lsn)
             elif lsn in waiting:
                 staging.answers[lsn] = told
-        if not staging.out:
+        if not staging.out and queue.ranking is None:
             self._let_in(queue)
         self.ask(queue, sink)
 
@@ -350,6 +360,12 @@ class Shares:
         if fresh:
             queue.offer(Run(ascending_chunk(fresh), False))
         return some
+
+    def serve_by(self, ranks: Ranks | None) -> None:
+        """The queue has other priorities, or none any more; all that is ready waits for its keys."""
+        self.ranked = ranks is not None
+        if self.tenants is not None:
+            self.tenants.ranks = ranks
 
     # -- time
 

@@ -1,4 +1,7 @@
-"""One tenant of a queue: what of it may be delivered, in the order of the queue, and what is out."""
+"""One tenant of a queue: what of it may be delivered, in the order of the queue, and what is out.
+
+In a queue with priorities that is the highest priority first, each tenant's for itself.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from collections.abc import Iterator
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import END, NEVER, Key, Run
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.priority.ranks import Ranks
+from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.pace import Pace
 from penstock.records.chunks import Chunk
@@ -15,16 +21,18 @@ from penstock.records.chunks import Chunk
 class Tenant:
     """One key: what of it may be delivered, and what is out."""
 
-    __slots__ = ("deficit", "leased", "main", "number", "pace", "returned", "standing", "weight")
+    __slots__ = ("_newest", "deficit", "leased", "main", "number", "pace", "ranks", "returned", "standing", "weight")
 
-    def __init__(self, number: int, weight: float, pace: Pace | None) -> None:
+    def __init__(self, number: int, weight: float, pace: Pace | None, ranks: Ranks | None) -> None:
         self.number = number
         self.weight = weight
         self.pace = pace
         self.deficit = 0.0
         self.leased = 0
         self.standing = False  # in the ring
-        self.main = Main()
+        self.ranks = ranks  # priorities, those of the queue
+        self._newest = 0  # of those that were added
+        self.main = Main() if ranks is None else PriorityOrder(ranks)
         self.returned: Returned | None = None
 
     @property
@@ -37,13 +45,24 @@ class Tenant:
         first = self.main.key() if self.main.count else END
         return first if self.returned is None or not self.returned.count else min(first, self.returned.head())
 
+    def add(self, chunk: Chunk) -> bool:
+        """New messages, behind all that are here; False: some here are newer."""
+        main = self.main
+        if self.ranks is None:
+            if chunk[0] <= main.last():
+                return False
+        elif main.count and chunk[0] <= self._newest:
+            return False
+        self._newest = chunk[-1]
+        main.append(chunk, solid=False)
+        return True
+
     def put(self, run: Run) -> None:
         """A run at its place."""
-        if run.tally == FRESH and not run.place and run.chunk[0] > self.main.last():
-            self.main.append(run.chunk, solid=False)
+        if run.tally == FRESH and not run.place and self.add(run.chunk):
             return
         if self.returned is None:
-            self.returned = Returned()
+            self.returned = Returned() if self.ranks is None else PriorityReturned(self.ranks)
         run.solid = False
         self.returned.push(run)
 

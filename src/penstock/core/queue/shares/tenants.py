@@ -9,7 +9,7 @@ the order of their first messages.
 One message at a time is the definition: what arrives while nothing may be delivered and somebody has room goes out in
 the order of arrival, for each is alone when it comes.
 
-The order within a tenant is that of the queue.  It knows no consumer and no group.
+The order within a tenant is that of the queue, by priority where there are such.  It knows no consumer and no group.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
-from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.runs import NEVER, Key, Run
+from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.shares.keys import Keys
 from penstock.core.queue.shares.pace import Pace
 from penstock.core.queue.shares.tenant import Tenant
@@ -40,11 +40,12 @@ class Tenants:
 
     __slots__ = (
         "_by_number", "_emptied", "_entering", "_heads", "_leased_most", "_rate", "_ring", "_sleeping", "_sweep_at",
-        "_through", "_waits", "_weights", "count", "keys",
+        "_through", "_waits", "_weights", "count", "keys", "ranks",
     )  # fmt: skip
 
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, settings: QueueSettings, ranks: Ranks | None) -> None:
         self.keys = Keys()
+        self.ranks = ranks  # priorities, those of the queue
         self.count = 0  # messages that could be delivered, but for what a tenant may have out
         self._weights: Mapping[str, float] = dict(settings.weights)
         self._leased_most = settings.max_leased[1] or NEVER
@@ -79,7 +80,7 @@ class Tenants:
             pace = self._sleeping.pop(text, None)
             if pace is None and self._rate[0]:
                 pace = Pace(*self._rate)
-            tenant = self._by_number[number] = Tenant(number, self._weights.get(text, 1.0), pace)
+            tenant = self._by_number[number] = Tenant(number, self._weights.get(text, 1.0), pace, self.ranks)
         return tenant
 
     def _join(self, tenant: Tenant) -> None:
@@ -121,9 +122,7 @@ class Tenants:
         for number, own in mine.items():
             tenant = self._tenant(number)
             chunk = as_chunk(array("q", own))
-            if own[0] > tenant.main.last():
-                tenant.main.append(chunk, solid=False)
-            else:
+            if not tenant.add(chunk):
                 tenant.put(Run(chunk, False))
             if not tenant.standing:
                 self._join(tenant)
@@ -383,7 +382,7 @@ class Tenants:
     def clear(self) -> None:
         """Nothing may be delivered any more: it is gone."""
         for tenant in self._by_number.values():
-            tenant.main, tenant.returned, tenant.standing, tenant.deficit = Main(), None, False, 0.0
+            tenant.main, tenant.returned, tenant.standing, tenant.deficit = tenant.main.emptied(), None, False, 0.0
         self._ring.clear()
         self._entering.clear()
         self._heads = None
