@@ -262,5 +262,8 @@ class RankedSharesWalk(SharesWalk):
     FILTERS = (None,)
     """A filter looks at what a line lets go after that: who has another one may get a later message first."""
 
+    def replace(self) -> None:
+        """It would bring filters."""
+
     def find(self) -> None:
         """Older messages are refused here: they have no key when they take their places."""

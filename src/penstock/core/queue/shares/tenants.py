@@ -43,7 +43,7 @@ class Tenants:
         "_through", "_waits", "_weights", "count", "keys", "ranks",
     )  # fmt: skip
 
-    def __init__(self, settings: QueueSettings, ranks: Ranks | None) -> None:
+    def __init__(self, settings: QueueSettings, ranks: Ranks | None = None) -> None:
         self.keys = Keys()
         self.ranks = ranks  # priorities, those of the queue
         self.count = 0  # messages that could be delivered, but for what a tenant may have out
