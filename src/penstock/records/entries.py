@@ -46,6 +46,7 @@ class Publishes:
     transient: bool | list[bool] = False
     wanted: int = 0  # how many (row, queue) pairs wait for a delivery: when it reaches 0 the bodies may leave memory
     size: int = 0  # bytes of bodies and properties
+    plain: int = -1  # the delivery mode of all rows, if it is known that their headers ask for nothing else
     judged: dict[str, dict[int, int]] | None = None  # what filters said of rows before: text -> row -> does it pass
     delta: bool | None = None  # whether bodies are deltas to the present records of SOW topics; None: the headers say
     keyed: tuple[int, list[int]] | None = None  # id of its SOW topic and the numbers of its rows' keys, if worked out
@@ -86,6 +87,7 @@ class Publishes:
             expires_at=some(self.expires_at),
             not_before=some(self.not_before),
             priority=some(self.priority),
+            plain=self.plain,
             judged=judged,
             deduplicated=self.deduplicated,
             transient=self.transient if isinstance(self.transient, bool) else [self.transient[row] for row in rows],

@@ -11,9 +11,11 @@ Owns the layout below.  Refuses to know what a property means to a queue: the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
+
+import numpy as np
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.records.dataclass import dataclass
@@ -173,6 +175,42 @@ def plain_mode(data: bytes) -> int:
     except IndexError:
         return -1
     return mode if pos == size else -1
+
+
+MANY = 96
+"""Headers from which numpy looks at all of them together."""
+
+
+def plain_mode_of_all(headers: Sequence[bytes]) -> int:
+    """What `plain_mode` says of every one of these, if they are many and have the same flags and mode; else -1.
+
+    A fifth of the cost, for a batch in which every message has an id of its own.
+    """
+    count, flags = len(headers), headers[0][:2]
+    said = int.from_bytes(flags, "big")
+    if count < MANY or len(flags) < 2 or said & _TELLING:
+        return -1
+    data = np.frombuffer(b"".join(headers), dtype=np.uint8)
+    ends = np.fromiter(map(len, headers), np.int64, count).cumsum()
+    at = np.concatenate(([0], ends[:-1]))
+    if (ends - at).min() < 2 or (data[at] != flags[0]).any() or (data[at + 1] != flags[1]).any():
+        return -1
+    at += 2
+    mode = 0
+    for flag in (0x8000, 0x4000, _DELIVERY_MODE, 0x0400, 0x0200, 0x0080, 0x0020, 0x0008):
+        if not said & flag:
+            continue
+        if (at >= ends).any():
+            return -1
+        here = data[at]
+        if flag == _DELIVERY_MODE:
+            mode = int(here[0])
+            if (here != mode).any():
+                return -1
+        else:
+            at += here
+        at += 1
+    return mode if (at == ends).all() else -1
 
 
 def peek(data: bytes) -> Peek:

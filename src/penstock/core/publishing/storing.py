@@ -17,7 +17,7 @@ from penstock.core.publishing.arrivals import Arrivals
 from penstock.core.publishing.published import Published, joined
 from penstock.core.publishing.routed import RowRouter
 from penstock.core.publishing.terms import Terms
-from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
+from penstock.core.publishing.traits import PERSISTENT, TRANSIENT, Traits, TraitsMemo, fill_times
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router
@@ -25,6 +25,7 @@ from penstock.records.bodies import size_of
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
+from penstock.records.properties import PERSISTENT as PERSISTENT_MODE
 from penstock.records.schema import GROUP_BYTES_MAX
 
 Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], Terms], Published]
@@ -275,6 +276,8 @@ class Storing:
     def traits_of(self, batch: Publishes) -> list[Traits]:
         """Of each row."""
         memo, properties = self.traits, batch.properties
+        if batch.plain >= 0:
+            return [PERSISTENT if batch.plain == PERSISTENT_MODE else TRANSIENT] * len(batch.bodies)
         if isinstance(properties, bytes):
             return [memo[properties]] * len(batch.bodies)
         return [memo[data] for data in properties]

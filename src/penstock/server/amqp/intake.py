@@ -92,6 +92,8 @@ class Intake:
 
     def _forged(self, run: events.PublishRun) -> tuple[int, str] | None:
         """The first row that says it is of another user than the one who logged in, and which."""
+        if run.plain >= 0:
+            return None
         some = run.properties
         rows = [some] if isinstance(some, bytes) else some
         for row, data in enumerate(rows):
@@ -149,7 +151,7 @@ class Intake:
             return
         if refuse is not None and self.door.alarm.holds(self.session, channel, run):
             return
-        batch = Publishes(topics, run.properties, run.bodies, judged=judged)
+        batch = Publishes(topics, run.properties, run.bodies, plain=run.plain, judged=judged)
         if refuse is None and not self.session.engine.judges.ready([batch], partial(self._again, run, batch)):
             self.session.incoming.hold()
             return

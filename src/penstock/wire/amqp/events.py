@@ -63,7 +63,7 @@ class PublishRun:
     """Messages published on one channel, in order.
 
     `targets` and `properties` are one value where all rows agree and lists of len(bodies) otherwise; property bytes are
-    well formed.
+    well formed.  `plain` is the delivery mode of all rows if it is known that their headers ask for nothing else.
     """
 
     channel: int
@@ -71,6 +71,8 @@ class PublishRun:
     properties: bytes | list[bytes]
     bodies: list[bytes]
     early: bool = False  # the shell's: it came before its channel asked for confirms or transactions
+    plain: int = -1  # as `plain_mode` says it of every header
+    told: int = 0  # rows for which that holds, from the first on
 
     def target_of(self, row: int) -> Target:
         """The target of one row."""

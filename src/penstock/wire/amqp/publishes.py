@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from penstock.errors import ProtocolError
-from penstock.records.properties import peeked, plain_mode
+from penstock.records.properties import peeked, plain_mode, plain_mode_of_all
 from penstock.wire.amqp.events import Event, PublishRun, Target
 from penstock.wire.amqp.frames import FRAME_END, OVERHEAD, Limits
 from penstock.wire.amqp.methods import decode_method
@@ -120,6 +120,8 @@ class PublishReader:
         try:
             if new.count(new[0]) == len(new):
                 peeked(new[0])
+            elif (mode := plain_mode_of_all(new)) >= 0:
+                self._tell_mode(mode, first)
             else:
                 for header in new:
                     if plain_mode(header) < 0:
@@ -133,6 +135,12 @@ class PublishReader:
                     if not bodies:
                         self._drop_run()
                     raise
+
+    def _tell_mode(self, mode: int, first: int) -> None:
+        """The headers from this row on say nothing but this delivery mode."""
+        run = self._run
+        if run is not None and run.told == first and (not first or run.plain == mode):
+            run.plain, run.told = mode, len(run.bodies)
 
     def forget(self) -> None:
         """Empty the caches."""
@@ -152,6 +160,8 @@ def _malformed(whole: bytes) -> ProtocolError:
 def _collapse(run: PublishRun) -> None:
     """One value instead of a list where all rows agree."""
     count = len(run.bodies)
+    if run.told < count:
+        run.plain = -1
     if isinstance(run.targets, list) and run.targets.count(run.targets[0]) == count:
         run.targets = run.targets[0]
     if isinstance(run.properties, list) and run.properties.count(run.properties[0]) == count:
