@@ -84,10 +84,14 @@ class _Block:
 
 def _living(part: Chunk, gone: bytearray) -> Chunk:
     """What is outstanding of some deliveries."""
-    if isinstance(part, range) or len(part) < SMALL:
+    if len(part) < SMALL:
         return as_chunk(array("q", compress(part, gone.translate(_LIVING))))
     out = array("q")
-    out.frombytes(np.frombuffer(part, dtype=np.int64)[np.frombuffer(gone, dtype=np.uint8) == 0].tobytes())
+    left = np.frombuffer(gone, dtype=np.uint8) == 0
+    if isinstance(part, range):
+        out.frombytes((np.flatnonzero(left) + part.start).astype(np.int64).tobytes())
+    else:
+        out.frombytes(np.frombuffer(part, dtype=np.int64)[left].tobytes())
     return as_chunk(out)
 
 

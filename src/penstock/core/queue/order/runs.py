@@ -208,6 +208,9 @@ def _members(wanted: Chunk, lsn: int) -> Sequence[int]:
 
 def gaps(chunk: range, holes: Chunk) -> Iterator[Chunk]:
     """What remains of a range without some of its elements (ascending): long gaps as ranges, short ones gathered."""
+    if len(holes) >= SMALL:
+        yield from _many_gaps(chunk, view(holes))
+        return
     short = array("q")
     start = chunk.start
     for hole in [*holes, chunk.stop]:
@@ -221,3 +224,23 @@ def gaps(chunk: range, holes: Chunk) -> Iterator[Chunk]:
         start = hole + 1
     if short:
         yield short
+
+
+def _many_gaps(chunk: range, holes: npt.NDArray[np.int64]) -> Iterator[Chunk]:
+    """The same for many holes, without a step for each."""
+    starts, stops = np.append(chunk.start, holes + 1), np.append(holes, chunk.stop)
+    long = np.flatnonzero(stops - starts >= SMALL).tolist()
+    low, begin = chunk.start, 0
+    for gap in [*long, len(holes) + 1]:
+        high = chunk.stop if gap > len(holes) else int(starts[gap])
+        if low < high:
+            left = np.ones(high - low, dtype=np.bool_)
+            left[holes[begin:gap] - low] = False
+            rest = np.flatnonzero(left) + low
+            if len(rest):
+                short = array("q")
+                short.frombytes(rest.astype(np.int64).tobytes())
+                yield short
+        if gap <= len(holes):
+            yield range(int(starts[gap]), int(stops[gap]))
+            low, begin = int(stops[gap]), gap
