@@ -181,7 +181,9 @@ Effect: TypeAlias = "Key | Rate | Swept | Overdue | Deliver | Fetch | Scan | Jud
 class Sink(Protocol):
     """Where a queue puts its records and effects: the outbox of the turn."""
 
-    def record(self, kind: Kind, name: str, header: Mapping[str, object] | None = None, body: bytes = b"") -> int:
+    def record(
+        self, kind: Kind, name: str, header: Mapping[str, object] | bytes | None = None, body: bytes = b""
+    ) -> int:
         """Write a control record; returns its LSN."""
         ...
 

@@ -63,15 +63,16 @@ class Outbox(Generic[E]):
         self,
         kind: Kind,
         name: str = "",
-        header: Mapping[str, object] | None = None,
+        header: Mapping[str, object] | bytes | None = None,
         body: bytes = b"",
         *,
         via: int = NO_VIA,
         route: int = NO_ROUTE,
     ) -> int:
-        """Write one control record; returns its LSN."""
+        """Write one control record; returns its LSN.  header: bytes are what `dump` has made of one."""
         lsn = self._give(1)
-        entry = Control(kind, name, dump(header) if header is not None else b"", body, lsn, self.time, via, route)
+        told = header if isinstance(header, bytes) else dump(header) if header is not None else b""
+        entry = Control(kind, name, told, body, lsn, self.time, via, route)
         if self._group is not None:
             self._group.entries.append(entry)
         else:

@@ -94,6 +94,18 @@ class Arrivals:
                 yield piece
             start = stop
 
+    def whole(self, chunk: Chunk) -> Piece | None:
+        """The rows of a chunk that lies in one batch; counts them as delivered.  None: it does not, or is not here."""
+        index = bisect_right(self._firsts, chunk[0]) - 1
+        batch = self._batches[index] if index >= 0 else None
+        if batch is None or chunk[-1] >= (stop := batch.first + len(batch.bodies)):
+            return None
+        piece = self._rows(batch, chunk)
+        batch.wanted -= len(chunk)
+        if batch.wanted <= 0 and stop - 1 <= self.durable:
+            self._drop(index)
+        return piece
+
     def absent(self, chunk: Chunk) -> Chunk:
         """Those of a chunk that are not here, ascending."""
         if not self._firsts or chunk[-1] < self._firsts[0]:

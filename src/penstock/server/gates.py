@@ -103,6 +103,11 @@ class Gates:
 
     def _send(self, effect: Deliver, chunk: Chunk, receiver: Receiver) -> Chunk | None:
         """Send rows in their order as far as they are in memory and the connection takes them; the rest, or None."""
+        whole = self._engine.bodies.arrivals.whole(chunk)
+        if whole is not None:
+            self._engine.delivered += len(chunk)
+            receiver.deliver(effect, whole)
+            return None
         done, total = 0, len(chunk)
         key = effect.consumer.targets or effect.queue
         for piece in self._engine.bodies.pieces(chunk, key, effect.queue.id):

@@ -15,6 +15,7 @@ from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.settling.letters import portions, split
+from penstock.core.queue.settling.several import Acked
 from penstock.core.queue.view import Letter, Queue
 from penstock.errors import Draining
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
@@ -91,6 +92,16 @@ class DeliveryCommands(QueueCommands):
         if verb is Verb.CANCEL:
             self._cancelled[queue.id] = self._cancelled.get(queue.id, 0) + affected
         self._touch(queue, by.shared if by is not None else None)
+        return affected
+
+    def settle_several(self, now: Now, queue: Queue, settled: Sequence[Acked]) -> int:
+        """Deliveries of several consumers of a queue are done: what `settle` does for one after the other."""
+        if self._admin.by_id.get(queue.id) is not queue:
+            return 0
+        if queue.sharing:
+            return sum([self.settle(now, queue, chunks, Verb.ACK, by=consumer) for consumer, chunks in settled])
+        affected = queue.settle_several(self._at(now), settled, self._out)
+        self._touch(queue)
         return affected
 
     def set_aside(self, now: Now, consumer: Consumer, chunk: Chunk) -> int:

@@ -35,6 +35,7 @@ from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.priority.ranking import go_on, rated
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import settle
+from penstock.core.queue.settling.several import Acked, acknowledge, together
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.taking import arrive
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
@@ -103,6 +104,17 @@ class Queue(Contents):
         affected = settle(self, now, chunks, verb, sink, by, client, delay, reason, dying)
         replaced = self.last_values is not None and self.last_values.waiting  # what goes into back-off, too
         if self.ready or self.free_credit or self.targets.lists or self.barriers.held or self.tail.count or replaced:
+            self.carry_on(now, sink)
+        return affected
+
+    def settle_several(self, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
+        """Deliveries of several consumers are done, one after the other; returns how many messages that affected."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        if not together(self):
+            return sum([self.settle(now, chunks, Verb.ACK, sink, by=consumer) for consumer, chunks in settled])
+        affected = acknowledge(self, now, settled, sink)
+        if self.targets.lists:
             self.carry_on(now, sink)
         return affected
 

@@ -16,9 +16,11 @@ from penstock.core.effects import Verb
 from penstock.server.amqp.tags import Settled
 
 if TYPE_CHECKING:
+    from penstock.core.queue.settling.several import Acked
+    from penstock.core.queue.view import Queue
     from penstock.server.amqp.session import Session
 
-PORTION = 65_536
+PORTION = 32_768
 """Messages in a portion, about; a range counts as few, however long."""
 
 RANGE_WEIGHT = 64
@@ -35,7 +37,8 @@ class Settling:
 
     def settle(self, settled: Settled, verb: Verb) -> None:
         """Settle chunks, those of one consumer together; of very much only the first part at once."""
-        portions = [settled] if len(settled) == 1 else list(_portions(settled))
+        few = len(settled) == 1 or sum([len(chunk) for _, chunk in settled]) + RANGE_WEIGHT * len(settled) <= PORTION
+        portions = [settled] if few else list(_portions(settled))
         self._now(portions[0], verb)
         if len(portions) > 1:
             if not self._left:
@@ -62,8 +65,17 @@ class Settling:
             consumer, chunk = settled[0]
             session.core.settle(now, consumer.queue, [chunk], verb, by=consumer)
             return
-        for consumer, own in groupby(settled, key=itemgetter(0)):
-            session.core.settle(now, consumer.queue, [chunk for _, chunk in own], verb, by=consumer)
+        each = [(consumer, [chunk for _, chunk in own]) for consumer, own in groupby(settled, key=itemgetter(0))]
+        if verb is not Verb.ACK or len(each) == 1:
+            for consumer, chunks in each:
+                session.core.settle(now, consumer.queue, chunks, verb, by=consumer)
+            return
+        for queue, some in groupby(each, key=_queue_of):
+            session.core.settle_several(now, queue, list(some))
+
+
+def _queue_of(acked: Acked) -> Queue:
+    return acked[0].queue
 
 
 def _portions(settled: Settled) -> Iterator[Settled]:

@@ -68,9 +68,9 @@ class Consumer:
     """One subscription to one queue."""
 
     __slots__ = (
-        "_timeout", "client", "closed", "exclusive", "fenced", "filter", "holder", "leases", "leaving", "limit",
-        "max_backlog", "no_ack", "on_overdue", "passive", "paused", "priority", "queue", "read", "reported", "serial",
-        "shared", "standby", "tag", "targets", "timeout",
+        "_timeout", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "holder", "leases", "leaving",
+        "limit", "max_backlog", "no_ack", "on_overdue", "passive", "paused", "priority", "queue", "read", "reported",
+        "serial", "shared", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,7 @@ class Consumer:
         self.tag = tag
         self.holder = holder
         self.client = client
+        self.first_grant = b""  # header of the record of a first delivery to it, once there was one
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.filter = filter

@@ -22,6 +22,7 @@ from penstock.core.queue.heeding import exact_body, gone
 from penstock.core.queue.order.runs import Key, Run, packed, pairs_body, view
 from penstock.core.queue.settling.attempts import delivered
 from penstock.core.queue.settling.leases import SLOT
+from penstock.core.state.plain import dump
 from penstock.records.chunks import Now, as_chunk, pack_pairs
 from penstock.records.kinds import Kind
 
@@ -236,13 +237,13 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
             until = now.wall + settings.lease_period
             queue.leased_until(deadline)
         if len(runs) == 1:
-            _log_grant(queue, sink, consumer, runs[0].tally.deliveries + 1, runs[0].pairs())
+            _log_grant(queue, sink, consumer, runs[0].tally.deliveries + 1, pairs_body(queue.id, runs))
         else:
             attempts: dict[int, list[int]] = {}
             for run in runs:
                 attempts.setdefault(run.tally.deliveries + 1, []).extend(run.pairs())
             for attempt, pairs in attempts.items():
-                _log_grant(queue, sink, consumer, attempt, pairs)
+                _log_grant(queue, sink, consumer, attempt, pack_pairs(queue.id, pairs))
     early = settings.deliver == "early"
     figures = queue.figures
     if figures is None:
@@ -287,6 +288,10 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
             consumer.shared.served(consumer)
 
 
-def _log_grant(queue: Queue, sink: Sink, consumer: Consumer, attempt: int, pairs: list[int]) -> None:
-    header = {"consumer": consumer.tag, "client": consumer.client, "attempt": attempt}
-    sink.record(Kind.GRANT, queue.name, header, pack_pairs(queue.id, pairs))
+def _log_grant(queue: Queue, sink: Sink, consumer: Consumer, attempt: int, body: bytes) -> None:
+    header = consumer.first_grant if attempt == 1 else b""
+    if not header:
+        header = dump({"consumer": consumer.tag, "client": consumer.client, "attempt": attempt})
+        if attempt == 1:
+            consumer.first_grant = header
+    sink.record(Kind.GRANT, queue.name, header, body)

@@ -124,13 +124,13 @@ class Leases:
             if scattered and isinstance(front, Lease) and (front.gone is not None or n < m):
                 break
             if n < m:
-                if chunk != held[:n]:
+                if not _same(chunk, held[:n]):
                     break
                 front.chunk = held[n:]
                 out.append(front.part(chunk, True))
                 self.count -= n
                 return None
-            if chunk[:m] != held:
+            if not _same(chunk[:m], held):
                 break
             runs.popleft()
             self.count -= m
@@ -349,3 +349,10 @@ class Leases:
                 yield run if run.chunk is not self._gathering else run.part(run.chunk[:], False)
             elif run.left:
                 yield run.living()
+
+
+def _same(some: Chunk, others: Chunk) -> bool:
+    """Whether two chunks of one length have the same messages, be one of them a range and the other an array."""
+    if isinstance(some, range) is isinstance(others, range):
+        return some == others
+    return some[0] == others[0] and some[-1] == others[-1]

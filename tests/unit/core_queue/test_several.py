@@ -1,0 +1,145 @@
+"""Acks of several consumers at once: the same as one after the other, in one record where that shows nowhere."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.core.effects import Verb
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.order.runs import Run
+from penstock.core.queue.settling.leases import Leases
+from penstock.core.queue.view import Queue
+from penstock.expr import compile_filter
+from penstock.records.chunks import as_chunk
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
+from unit.core.world import World
+
+FILTERS = (None, "/g = 0", "/g = 0", "/g < 2")
+SETTINGS = (
+    {},
+    {"lease_period": 5_000_000},
+    {"lease_period": 5_000_000, "leasing": "strict", "fairness_model": "proportional"},
+    {"max_backlog": 5},
+    {"semantics": "at-most-once", "fairness_model": "round-robin"},
+    {"max_length": 6},
+)
+
+
+class Side:
+    """A world in which messages are known by their bodies, for LSNs differ."""
+
+    def __init__(self, settings: dict[str, object], *, several: bool) -> None:
+        self.world = World()
+        self.queue: Queue = self.world.declare("q", **settings)
+        self.consumers: list[Consumer] = []
+        self.lsns: dict[bytes, int] = {}
+        self.several = several
+
+    def publish(self, bodies: Sequence[bytes]) -> None:
+        first = self.world.publish("q", *bodies).first
+        self.lsns.update(zip(bodies, range(first, first + len(bodies)), strict=True))
+
+    def ack(self, wanted: Sequence[tuple[int, list[bytes]]]) -> int:
+        core, now = self.world.core, self.world.now
+        settled = [
+            (self.consumers[place], [as_chunk(sorted(self.lsns[body] for body in bodies))]) for place, bodies in wanted
+        ]
+        if self.several:
+            affected = core.settle_several(now, self.queue, settled)
+        else:
+            affected = sum(core.settle(now, self.queue, chunks, Verb.ACK, by=one) for one, chunks in settled)
+        self.world.turn()
+        return affected
+
+    def got(self, consumer: Consumer) -> list[bytes]:
+        rows = self.world.rows
+        return [rows[lsn][0].bodies[rows[lsn][1]] for lsn in self.world.inbox[consumer]]
+
+    def told(self) -> object:
+        queue = self.queue
+        counts = (queue.ready, queue.leased, queue.outstanding, queue.acked, queue.stale, queue.delivered)
+        held = [sorted(lsn for run in one.leases.held() for lsn in run.chunk) for one in self.consumers]
+        names = {lsn: body for body, lsn in self.lsns.items()}
+        return (
+            counts, [self.got(one) for one in self.consumers], self.world.contents(queue),
+            [[names[lsn] for lsn in lsns] for lsns in held],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_several_acks_are_the_same_as_one_after_the_other(seed: int) -> None:
+    chance = random.Random(seed)
+    settings = SETTINGS[seed % len(SETTINGS)]
+    sides = [Side(dict(settings), several=True), Side(dict(settings), several=False)]
+    client = chance.choice(["", "peer/1"])
+    number = 0
+    for _ in range(40):
+        step = chance.random()
+        if step < 0.15 or not sides[0].consumers:
+            text, backlog = chance.choice(FILTERS), chance.choice([None, 1, 3])
+            for side in sides:
+                filter = None if text is None else compile_filter(text)
+                tag = f"c{len(side.consumers)}"
+                side.consumers.append(
+                    side.world.subscribe(side.queue, tag, filter=filter, max_backlog=backlog, client=client)
+                )
+        elif step < 0.5:
+            count = chance.randrange(1, 7)
+            bodies = [b'{"n": %d, "g": %d}' % (n, chance.randrange(3)) for n in range(number, number + count)]
+            number += count
+            for side in sides:
+                side.publish(bodies)
+        elif step < 0.55:
+            for side in sides:
+                side.world.advance(6)
+        else:  # what they got, some of it settled before, or by now with another
+            got = [(place, sides[0].got(one)) for place, one in enumerate(sides[0].consumers)]
+            wanted = [
+                (place, chance.sample(bodies[-6:], chance.randrange(1, min(len(bodies), 6) + 1)))
+                for place, bodies in got
+                if bodies and chance.random() < 0.8
+            ]
+            affected = [side.ack([(place, sorted(set(bodies))) for place, bodies in wanted]) for side in sides]
+            assert affected[0] == affected[1]
+        assert sides[0].told() == sides[1].told()
+    for side in sides:
+        side.queue.check()
+        side.world.restart(clean=True)
+        side.queue = side.world.core.queue("/", "q")
+    assert sides[0].world.contents(sides[0].queue) == sides[1].world.contents(sides[1].queue)
+
+
+def test_acks_of_one_client_are_one_record() -> None:
+    side = Side({}, several=True)
+    side.consumers = [side.world.subscribe(side.queue, f"c{n}", client="peer/1") for n in range(5)]
+    bodies = [b"%d" % n for n in range(5)]
+    side.publish(bodies)
+    assert side.ack([(n, side.got(one)) for n, one in enumerate(side.consumers)]) == 5
+    settles = [one for one in side.world.entries if isinstance(one, Control) and one.kind is Kind.SETTLE]
+    first = side.lsns[bodies[0]]
+    assert [array("q", one.body).tolist() for one in settles] == [[side.queue.id, first, first + 5]]
+
+
+def test_leases_given_one_by_one_are_cut_in_order_however_their_acks_are_written() -> None:
+    leases = Leases()
+    for lsn in (3, 7, 8):
+        leases.add(Run(range(lsn, lsn + 1), True))
+    for chunk in (range(3, 4), array("q", [7, 8])):
+        taken, missing = leases.take(chunk)
+        assert not missing
+        assert [lsn for run in taken for lsn in run.chunk] == list(chunk)
+    assert not leases.count
+    assert not leases.runs
+
+
+def test_an_ack_in_order_leaves_the_runs_as_they_are() -> None:
+    leases = Leases()
+    for lsn in (3, 7, 9):
+        leases.add(Run(range(lsn, lsn + 1), True))
+    leases.take(range(3, 4))
+    assert [type(run) for run in leases.runs] == [Run]
