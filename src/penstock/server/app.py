@@ -261,7 +261,7 @@ class Server:
         self.serving = True
         self.progress.ready()
         starting.end()
-        self.engine.fill_heads()
+        self.engine.tending.fill_heads()
         loop.set_exception_handler(self._stop_for)
         self.alarm = Alarm(self.engine.next_deadline, self.engine.tick, self.clock, loop.call_later)
         self.engine.on_turn = self.alarm.look_soon
@@ -327,7 +327,7 @@ class Server:
     # -- timers
 
     def _beat(self) -> None:
-        self.engine.beat()
+        self.engine.tending.beat()
         self.amqp.beat()
         self.flight.beat()
         self.bulk.beat()

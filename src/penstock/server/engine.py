@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Act, Deliver, Effect, Fetch, Gone, Judge, Key, Overdue, Rate, Recover, Scan, Swept
-from penstock.core.queue.upcoming import Upcoming
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
 from penstock.memory import Caches, Loader, Piece
@@ -28,7 +26,7 @@ from penstock.memory.budget import GATHER_LEAST
 from penstock.memory.reads import ReadCold
 from penstock.memory.rows import merged
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
-from penstock.records.entries import Entry, Group, Publishes, Rows
+from penstock.records.entries import Group, Publishes, Rows
 from penstock.records.kinds import Kind
 from penstock.server.actions.acts import Acts
 from penstock.server.fetching import Fetches
@@ -44,21 +42,15 @@ from penstock.server.replaying.replays import Replays
 from penstock.server.rooms import Rooms
 from penstock.server.sow.present import Present
 from penstock.server.streams.walked import Walked
+from penstock.server.tending import Tending
 from penstock.server.views.views import Views
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.view import Queue
     from penstock.history.history import Past
     from penstock.log import Log
     from penstock.ports import Clock
     from penstock.server.upkeep.archive import Archiving
-
-FILLED_MOST = 256
-"""Queues whose heads are read after a start, the deepest."""
-
-REMEMBER = 1000
-"""Queues, gone ones among them, of which memory remembers something without being asked to forget."""
 
 LAZY_KINDS = frozenset({Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.DUE, Kind.MARK, Kind.RECOVERED, Kind.ACTED})
 """Records nobody waits for: they ride with the next commit, or go after `ack_sync`."""
@@ -117,11 +109,11 @@ class Engine:
         self._sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
         self._fences: list[Fence] = []  # of this turn
         self.gates = Gates(self)
-        self._remember_most = REMEMBER
+        self.tending = Tending(self)
         self.acts = Acts(self)
-        bodies.takers = self._takers
+        bodies.takers = self.tending.takers
         bodies.arrivals.lacking = log.durable
-        bodies.budget.watch("commits", self._committing)
+        bodies.budget.watch("commits", lambda: log.pending_bytes)  # beside the bodies that they were made from
         bodies.budget.watch("decoded", lambda: log.decoded_bytes)
 
     # -- time
@@ -203,7 +195,9 @@ class Engine:
         if urgent:
             self._urged = core.last_lsn
         if journal:
-            self._append(journal, urgent)
+            sync, self._sync_late = self._sync_late, False
+            if self.broken is None:
+                self.log.append(journal, urgent=urgent, sync=sync)
         elif urgent:
             self.log.hurry()
         if not self.loader.idle:
@@ -226,11 +220,6 @@ class Engine:
     def announce_guest(self) -> None:
         """A thread of another door has business and will need the interpreter.  Any thread."""
         self._nap.announce_guest()
-
-    def _append(self, journal: list[Entry], urgent: bool) -> None:
-        sync, self._sync_late = self._sync_late, False
-        if self.broken is None:
-            self.log.append(journal, urgent=urgent, sync=sync)
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -275,19 +264,6 @@ class Engine:
                 flush()
 
     # -- deliveries
-
-    def fill_heads(self) -> None:
-        """After a start nobody consumes yet: have the heads of the deepest queues in memory when somebody comes."""
-        deepest = nlargest(FILLED_MOST, (queue for queue in self.core.queues() if queue.ready), key=_ready_of)
-        self.loader.heads.fill(Upcoming(queue, None) for queue in deepest)
-        self.arm()
-
-    def _takers(self, route: int) -> list[tuple[Queue, Upcoming]]:
-        return [(queue, Upcoming(queue, None)) for queue in self.core.takers(route)]
-
-    def _committing(self) -> int:
-        """Bytes of the commit that is being written, beside the bodies that it was made from."""
-        return self.log.pending_bytes
 
     def after_deliveries(self, gate: object, callback: Callable[[], None]) -> None:
         """Run `callback` when all that was granted so far to the receivers of this gate has reached them."""
@@ -377,21 +353,6 @@ class Engine:
         """Whether publishers that wait may go on."""
         return self.has_room() and (self.broken is not None or self.bodies.budget.over <= GATHER_LEAST)
 
-    def beat(self) -> None:
-        """Once a second: caches let go what nobody wants, and keep to the budget; who waits for room looks again."""
-        bodies = self.bodies
-        bodies.sweep()
-        bodies.keep_to_budget()
-        if bodies.heads.remembered > self._remember_most:
-            there = {queue.id for queue in self.core.queues()}
-            bodies.heads.forget_all_but(there)
-            self._remember_most = 2 * len(there) + REMEMBER
-        if bodies.trimmed and self.loader.idle and -bodies.budget.over > bodies.budget.limit // 2:
-            lines, bodies.trimmed = bodies.trimmed, {}
-            self.loader.heads.fill(lines.values())
-        self.look_for_room()
-        self.arm()
-
     def look_for_room(self) -> None:
         """Let publishers go on that wait for room, if there is some."""
         if self.on_room and self._room_again():
@@ -437,7 +398,3 @@ class Engine:
 
 def _nobody(_: object) -> None:
     """Nobody is told any more."""
-
-
-def _ready_of(queue: Queue) -> int:
-    return queue.ready

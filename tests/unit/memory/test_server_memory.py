@@ -143,12 +143,12 @@ def test_a_body_that_does_not_fit_waits_until_others_have_come() -> None:
     assert first.reading
     announce(second, 900_000)
     assert not second.reading
-    life.engine.beat()
+    life.engine.tending.beat()
     assert not second.reading
     for _ in range(9):
         first.send(frame(3, 1, b"y" * 100_000))
     life.run()
-    life.engine.beat()
+    life.engine.tending.beat()
     life.run()
     assert second.reading
     for _ in range(9):
@@ -223,7 +223,7 @@ def test_the_heads_are_in_memory_after_a_start() -> None:
     life = filled(30, size=1000)
     life.stop()
     again = Life(life.disk, life.clock, budget=64 << 20)
-    again.engine.fill_heads()
+    again.engine.tending.fill_heads()
     again.run()
     assert again.engine.bodies.heads.account.bytes > 30 * 1000
     client = again.client()
@@ -240,7 +240,7 @@ def test_a_queue_that_is_deleted_leaves_nothing_in_memory() -> None:
     client = life.client()
     client.method(m.QueueDelete(queue="q"))
     life.run()
-    life.engine.beat()
+    life.engine.tending.beat()
     assert life.engine.bodies.heads.account.bytes == 0
     life.declare("r")
     publisher = life.client()
@@ -329,7 +329,7 @@ def test_heads_of_queues_that_one_read_does_not_reach_wait_for_the_next() -> Non
     life.run()
     life.stop()
     again = Life(life.disk, life.clock, budget=64 << 20)
-    again.engine.fill_heads()
+    again.engine.tending.fill_heads()
     again.turn()
     assert len(again.cold) == 1
     assert again.engine.held() == min(again.cold[0][0])
