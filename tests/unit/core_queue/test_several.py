@@ -20,7 +20,7 @@ from penstock.records.kinds import Kind
 from unit.core.world import World
 
 FILTERS = (None, "/g = 0", "/g = 0", "/g < 2")
-SETTINGS = (
+SETTINGS: tuple[dict[str, object], ...] = (
     {},
     {"lease_period": 5_000_000},
     {"lease_period": 5_000_000, "leasing": "strict", "fairness_model": "proportional"},
