@@ -353,17 +353,20 @@ def evaluate(
     the session, else the active one, else a local one that is started.
     """
     from pyspark.sql import SparkSession
+    from pyspark.sql.functions import col
 
     if spark is None:
         from penstock.spark.local import session
 
         spark = SparkSession.getActiveSession() or session()
-    given = {**COLUMNS, **(columns or {})}
+    # Each name becomes a column once: that is several questions to Java.
+    named: dict[str, Column] = {**COLUMNS, **(columns or {})}
+    given = {name: col(held) if isinstance(held, str) else held for name, held in named.items()}
     known: frozenset[Group] = frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
     wanted: list[Column] = []
     for place, expression in enumerate(expressions):
         if kind_of(parse(expression)) == "boolean":
-            made = column(expression, columns=columns, origin=origin)
+            made = column(expression, columns=given, origin=origin)
         else:
             checked = check(parse(expression), expression, known)
             made = _Builder(dict(given), origin, checked.metered).by_python(checked.tree, "tagged")
