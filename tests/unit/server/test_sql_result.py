@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -74,3 +75,24 @@ def test_a_statement_that_gets_no_process_leaves_no_folder(tmp_path: Path, monke
             queries.run(nothing, "/", "SELECT 1")
     assert list((tmp_path / "sql.tmp").iterdir()) == []
     assert queries.running == 0
+
+
+def test_the_loop_does_not_wait_for_the_end_of_an_idle_child() -> None:
+    class Lingering:
+        idle_since = 0.0
+        lives = True
+
+        def __init__(self) -> None:
+            self.asked, self.gone = threading.Event(), threading.Event()
+
+        def end(self) -> None:
+            self.asked.set()
+            assert self.gone.wait(20)
+
+    children, child = process.Children(), Lingering()
+    children.back(cast("Any", child))
+    child.idle_since = -1e9
+    children.beat()
+    assert child.asked.wait(20)
+    child.gone.set()
+    children.beat()  # there is none any more

@@ -98,13 +98,13 @@ class Children:
         child.end()
 
     def beat(self) -> None:
-        """Once a second: a child that nobody needed goes."""
+        """Once a second, on the loop: a child that nobody needed goes, and a thread waits until it has."""
         with self._lock:
             child = self._warm
             if child is None or time.monotonic() - child.idle_since < self._idle_s:
                 return
             self._warm = None
-        child.end()
+        threading.Thread(target=child.end, name="penstock-sql-end", daemon=True).start()
 
     def close(self) -> None:
         """No more children."""
