@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import cast
 
+from penstock.config.exclusions import refuse_impossible
 from penstock.config.hints import known_name
 from penstock.config.queue_values import BadValue, read_value
-from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS, refuse_impossible
+from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import InvalidArgument
 from penstock.records.patterns import PatternError, compile_pattern
 from penstock.records.policies import APPLY_TO, Origin, Policy
