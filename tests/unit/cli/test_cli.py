@@ -80,6 +80,8 @@ def test_the_tree_of_commands() -> None:
             "query",
             "worker",
             "version",
+            "drain",
+            "top",
         ),
         *("backup", "restore", "sow", "replay", "topic list", "topic show"),
         *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),
@@ -95,6 +97,7 @@ def test_the_tree_of_commands() -> None:
         *("vhost list-limits", "vhost set-limit", "vhost clear-limit", "user list", "user add", "user delete"),
         *("user change-password", "user clear-password", "user set-tags", "user list-permissions"),
         *("user set-permissions", "user clear-permissions", "user list-limits", "user set-limit", "user clear-limit"),
+        *("bench publish", "bench consume", "bench both", "bench ping"),
         *("log ls", "log show", "log verify", "log archive", "log compact", "log export"),
     }
 

@@ -125,3 +125,17 @@ def test_for_administrators(broker: Broker) -> None:
     plain = broker.flight_url.replace("guest:guest", "plain:p")
     with penstock.connect(plain) as client, pytest.raises(AccessRefused, match="drain"):
         client.drain()
+
+
+def test_a_queue_that_comes_meanwhile_is_joined_and_delivers_nothing(broker: Broker) -> None:
+    holder = broker.subscribe("^jobs.*")
+    with penstock.connect(broker.flight_url) as client:
+        client.declare("jobs.a")
+        client.drain()
+        client.declare("jobs.b")
+        assert client.explain("jobs.b")["reasons"][0]["code"] == "draining"
+        with pytest.raises(Draining, match=r"new consumers, of '\^jobs\.\*' neither"):
+            next(iter(client.consume("^jobs.*")))
+        client.drain(undo=True)
+        client.publish("jobs.b", b"1")
+    assert [one.body for one in holder.take()] == [b"1"]

@@ -32,8 +32,16 @@ class DeliveryCommands(QueueCommands):
 
         Errors: AccessRefused when somebody has the queue for himself, Draining while the server runs empty.
         """
+        self._refuse_consumers(queue.name)
+        return self._attend(now, queue, **terms)
+
+    def _refuse_consumers(self, name: str) -> None:
+        """Draining while the server runs empty."""
         if self.draining:
-            raise Draining(f"the server drains: it takes no new consumers, on queue '{queue.name}' neither")
+            raise Draining(f"the server drains: it takes no new consumers, of '{name}' neither")
+
+    def _attend(self, now: Now, queue: Queue, **terms: Unpack[Terms]) -> Consumer:
+        """The same for who was there before the server drained."""
         consumer = queue.subscribe(self._at(now), self._out, **terms)
         self._touch(queue, consumer.shared)
         return consumer

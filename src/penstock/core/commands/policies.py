@@ -184,11 +184,11 @@ class PolicyCommands(DeliveryCommands):
         wall, mono = super().next_deadline()
         return (0, mono) if self._unruled else (wall, mono)
 
-    def subscribe(self, now: Now, queue: Queue, **terms: Unpack[Terms]) -> Consumer:
-        """A new consumer, served at once.  Errors: AccessRefused when somebody has the queue for himself."""
+    def _attend(self, now: Now, queue: Queue, **terms: Unpack[Terms]) -> Consumer:
+        """As before; the queue has its policies first."""
         if queue.id in self._unruled:
             self._rule_some(self._at(now), [queue.id])
-        return super().subscribe(now, queue, **terms)
+        return super()._attend(now, queue, **terms)
 
     def _go_on_ruling(self, now: Now) -> None:
         """A crash may have come between the portions of a change."""

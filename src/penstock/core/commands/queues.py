@@ -17,7 +17,7 @@ from penstock.core.queue.dispatching.attendance import active_tag, note_use
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
 from penstock.core.queue.shares.told import figures
-from penstock.core.queue.timed.moving import paused_until
+from penstock.core.queue.timed.moving import drain, paused_until
 from penstock.core.queue.view import Queue
 from penstock.core.queue.weighing import weighed
 from penstock.errors import AccessRefused, PreconditionFailed
@@ -91,6 +91,7 @@ class QueueCommands(RecoveryCommands):
                 note_use(queue, now)
                 self._touch(queue)
             if fresh:
+                drain(queue, self.draining)
                 self._paging.wanted |= bool(queue.settings.file_backed_metadata)
                 self._begin_pass(queue)
         finally:

@@ -131,8 +131,9 @@ class SubscriptionCommands(AcknowledgeCommands):
 
         A queue of exactly that name is meant before a pattern is.
         Errors: NotFound for a name that is neither; AccessRefused when somebody has the queue for himself;
-        InvalidArgument for a pattern that cannot be used.
+        InvalidArgument for a pattern that cannot be used; Draining while the server runs empty.
         """
+        self._refuse_consumers(subscription.topic)
         self._name(subscription, subscription.topic)
         self._join_all(self._at(now), subscription)
 
@@ -268,7 +269,7 @@ class SubscriptionCommands(AcknowledgeCommands):
             self._touch(queue, back.shared)
             return
         try:
-            subscription.consumers[queue.id] = self.subscribe(
+            subscription.consumers[queue.id] = self._attend(
                 now, queue, tag=subscription.tag, holder=subscription.holder, client=subscription.client,
                 no_ack=subscription.no_ack, exclusive=subscription.exclusive, filter=filter,
                 max_backlog=None if subscription.credit is not None else subscription.max_backlog,
