@@ -141,3 +141,15 @@ def test_keys_of_large_bodies_and_of_many_are_worked_out_off_the_loop(
     assert told == 10_000 + (3 if "group_key" in settings else 2)
     most = 10_000 if "group_key" in settings else 5_000  # what is done with a key of a group is less
     assert all(max(sizes) <= LOOP_BODY and len(sizes) <= most for sizes in on_loop)
+
+
+def test_a_server_that_drains_takes_no_batch_of_a_sink_that_settles_nothing(house: FlightHouse) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("a", underlying_topic="out")
+        stage = client.stage("query", 0, 0, 0, [table(b"1")], topic="out")
+        assert stage is not None
+        house.run(lambda: house.engine.core.drain(house.engine.now()))
+        with pytest.raises(penstock.PenstockError, match="drains"):
+            client.action("sink_commit", query="query", batch=0, stages=[stage[0]])
+        house.run(lambda: house.engine.core.drain(house.engine.now(), False))
+        assert client.action("sink_commit", query="query", batch=0, stages=[stage[0]])["already"] is False

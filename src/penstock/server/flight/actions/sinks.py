@@ -218,7 +218,7 @@ class SinkActions(StreamActions):
         query, batch = asked.query, asked.batch
 
         def job(answer: Answer[Committed]) -> None:
-            why = refusal(self.engine, new=asked.settle is None)
+            why = refusal(self.engine, new=not asked.settle)
             if why is not None:
                 raise why
             core = self.engine.core
@@ -279,7 +279,7 @@ class SinkActions(StreamActions):
             later = partial(self._handover.again, partial(self._commit, asked, uploads, before), answer)
             engine.on_room.append(later)
             return
-        why = refusal(engine, new=asked.settle is None)
+        why = refusal(engine, new=not asked.settle)
         if why is not None:
             raise why
         publishes = stage_publishes(engine, uploads)
