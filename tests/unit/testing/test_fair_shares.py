@@ -223,3 +223,12 @@ def test_the_oldest_of_the_lowest_gives_way_whosever_it_is() -> None:
     with broker(fairness_key="/t", max_priority=2, max_length=4) as b:
         publish_urgent(b)
         assert sorted(numbers(b.subscribe("q", max_backlog=10).take())) == [1, 2, 3, 4]
+
+
+def test_who_may_have_no_more_is_not_asked_again_and_again() -> None:
+    """More wait than one step gives out, and their tenant has out all that it may: nothing is left to do at once."""
+    with broker(fairness_key="/t", max_leased={"key": 1}) as b:
+        b.command(lambda one: setattr(one.core.queue("/", "q"), "dispatch_most", 3))
+        publish(b, "aaaaaaaa")
+        assert tenants(b.subscribe("q", max_backlog=100).take()) == "a"
+        assert b.command(lambda one: one.core.queue("/", "q").next_deadline()[1]) != 0

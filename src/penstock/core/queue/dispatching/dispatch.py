@@ -88,6 +88,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         if queue.shares is not None:  # a tenant may not have more out
             count = sum([len(run.chunk) for run in runs])
             if not count:
+                queue.hungry = False  # what is left may not go now: there is nothing to come back for
                 return
         if len(free) == 1:
             grant(queue, now, sink, free[0], runs)
