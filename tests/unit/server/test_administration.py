@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from penstock.errors import AccessRefused, LogDamaged, Unavailable
+from penstock.server.accounts import Accounts
 from penstock.server.flight.actions.compact import CompactAction
 from penstock.server.flight.actions.upkeep import UpkeepActions
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
+from penstock.server.http.commands import Waits
+from penstock.server.http.people import People
 from penstock.wire.flight.fields import Fields
 
 
@@ -59,3 +63,27 @@ def test_who_asked_for_a_compaction_learns_how_it_ended(error: BaseException, to
     with pytest.raises(told) as raised:
         action.table["compact"][0](caller, Fields("compact", {}))
     assert raised.value is error or isinstance(raised.value, Unavailable)
+
+
+def test_changes_of_accounts_from_two_doors_come_one_after_another() -> None:
+    """One that cannot be kept takes back itself alone."""
+
+    class Kept(Accounts):
+        async def save(self) -> None:
+            await asyncio.sleep(0)  # the other door has its turn
+            if "bad" in self.vhosts:
+                raise OSError(28, "no room")
+
+    accounts = Kept()
+    server = SimpleNamespace(accounts=accounts)
+    facts = SimpleNamespace(refuse_early=lambda: None)
+    doors = [People(cast("Any", server), cast("Any", facts), Waits()) for _ in range(2)]
+
+    async def work() -> list[object]:
+        asked = [door.put_vhost("root", name, {}) for door, name in zip(doors, ("bad", "good"), strict=True)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    [bad, good] = asyncio.run(work())
+    assert isinstance(bad, Unavailable)
+    assert good is True
+    assert list(accounts.vhosts) == ["/", "good"]
