@@ -186,10 +186,10 @@ def test_who_leaves_ends_the_statement(broker: Broker) -> None:
     command = [sys.executable, "-m", "penstock", "query", endless, "--url", broker.flight_url]
     with penstock.connect(broker.flight_url) as other:
         held = other.query("SELECT * FROM range(1000000)")  # has the process that waits for statements
-        left = len(running())
+        before = running()
         for leaves in (kill_a_command, leave_http):
-            leaves(broker, command, endless, lambda: len(running()) > left)
-            until(lambda: len(running()) == left)
+            leaves(broker, command, endless, lambda: bool(running() - before))
+            until(lambda: not running() - before)
         assert held.to_arrow().num_rows == 1_000_000
 
 
@@ -211,13 +211,14 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def running() -> list[str]:
-    """Processes of statements."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def running() -> set[int]:
+    """Processes of statements that this process has started."""
+    found = set[int]()
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if b"penstock.server.sql.child" in path.read_bytes():
-                found.append(path.parent.name)
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"penstock.server.sql.child" in (path / "cmdline").read_bytes():
+                found.add(int(path.name))
         except OSError:
             continue
     return found

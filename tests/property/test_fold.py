@@ -311,17 +311,17 @@ class History:
         world = self.world
         topic = world.core.topic("/", "", NAMES[self.next(3)])
         stream = f"s{self.next(2)}"
-        settle = None
+        settle = []
         if stream in self.epochs and self.next(2):
-            settle = (stream, self.epochs[stream], world.core.streams.state(stream).planned)
+            settle = [(stream, self.epochs[stream], world.core.streams.state(stream).planned)]
         world.core.sink_commit(world.now, "query", self.next(20), [Publishes(topic, header(), [b"{}", b"1"])], settle)
 
     def decide(self) -> None:
         world = self.world
         stream = f"s{self.next(2)}"
-        settle = None
+        settle = []
         if stream in self.epochs and self.next(2):
-            settle = (stream, self.epochs[stream], world.core.streams.state(stream).planned)
+            settle = [(stream, self.epochs[stream], world.core.streams.state(stream).planned)]
         parts = [DecidedPart(f"{i}", self.next(3) + 1, 9, 7, NAMES[self.next(3)], "", "/") for i in range(2)]
         world.core.sink_decide(world.now, f"large{self.next(2)}", self.next(20), parts, settle)
 

@@ -52,7 +52,7 @@ class Driver:
             stages.drop_batch("query", 0)
             names = [self.stage(stages, part) for part in range(len(SIZES))]
             parts = parts_of(stages.find("query", 0, names[::-1]))
-            assert not core.sink_decide(now(), "query", 0, parts, ("s", opened.epoch, 1)).already
+            assert not core.sink_decide(now(), "query", 0, parts, [("s", opened.epoch, 1)]).already
             self.durable(life)
             for chunk in chunks_of(self.disk, "query", core.decided["query"], LIMITS):
                 core.sink_copy(now(), "query", chunk.rows, chunk_publishes(life.engine, chunk))

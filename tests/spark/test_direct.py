@@ -103,6 +103,13 @@ class Place:
         for start in range(0, len(ids), 250):
             self.client.publish_table(topic, table.slice(start, 250))
 
+    def wait_for_upkeep(self) -> None:
+        """Until some segments are rewritten and compressed: nobody reads yet, so nothing holds them."""
+        until = time.monotonic() + 60
+        while not any(one["generation"] and one["compressed"] for one in self.client.action("segments")["segments"]):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
     def drain(self, queue: str, count: int) -> None:
         with self.client.consume(queue, backlog=500) as consumer:
             for _, message in zip(range(count), consumer, strict=False):
@@ -126,6 +133,7 @@ def test_files_and_flight_give_the_same_rows(place: Place) -> None:
     place.publish("other", range(300))
     place.publish("orders", range(1500, 3000))
     assert len(place.client.action("segments")["segments"]) > 4
+    place.wait_for_upkeep()  # files as they were written, and such as were rewritten
     rows = place.both(topic="orders")
     assert [json.loads(row.body)["id"] for row in rows] == list(range(3000))
     assert (rows[7].headers, rows[7].topic) == ({"n": "7"}, "orders")
@@ -139,18 +147,14 @@ def test_files_and_flight_give_the_same_rows(place: Place) -> None:
     assert len(place.both(queue="orders", filter="/id < 10")) == 10
 
 
-def test_upkeep_goes_on_under_a_frame(place: Place) -> None:
+def test_what_a_frame_may_read_stays_where_it_is(place: Place) -> None:
     held = place.read("lsn bigint, body binary", topic="orders", direct="true", minPartitions=4)
     before = held.collect()
     place.drain("orders", 2000)
-    place.client.action("compact")
+    assert not place.client.action("compact")["planned"]  # the frame holds them
     place.publish("orders", range(3000, 3100))
-    assert held.collect() == before  # the same parts: what they need is kept, in whatever file
+    assert held.collect() == before  # the same parts
     assert len(place.both(topic="orders")) == 3100
-    until = time.monotonic() + 20
-    while not any(one["generation"] and one["compressed"] for one in place.client.action("segments")["segments"]):
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 def test_files_are_for_who_may_read_all_of_a_topic(place: Place) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -78,6 +79,12 @@ READ_AHEAD = 1 << 20
 Say = Callable[[str], None]
 
 
+def say_aloud(text: str) -> None:
+    """A line to standard output, at once: whoever waits for it may read from a pipe."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """What a started server tells: its pid, addresses, and what recovery found."""
@@ -108,7 +115,7 @@ class Server:
     def __init__(
         self,
         settings: Settings,
-        say: Say = print,
+        say: Say = say_aloud,
         pulse: Pulse | None = None,
         show: Show | None = None,
         pools: Pools | None = None,
@@ -395,7 +402,7 @@ def settle_garbage() -> None:
     gc.set_threshold(10_000, 5, 10_000)
 
 
-def serve(settings: Settings, *, ready_file: str | None = None, say: Say = print, show: Show | None = None) -> None:
+def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_aloud, show: Show | None = None) -> None:
     """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open.
 
     show: who looks on while it recovers; `say` gets a line a second without.

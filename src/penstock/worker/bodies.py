@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 
 from penstock.client.messages import Values
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument
 
 JSON = "application/json"
 
@@ -19,10 +19,8 @@ Reader = Callable[[Values], object]
 """What becomes of a message; InvalidBody when it cannot."""
 
 
-class InvalidBody(PenstockError):
-    """A body is not what the function takes, and never will be."""
-
-    to_do = "Publish what the function's annotation says, or annotate what is published."
+class InvalidBody(ValueError):
+    """A body is not what the function takes, and never will be.  Only a worker sees it, and rejects the message."""
 
 
 def reader_of(annotation: object, who: str) -> Reader:
