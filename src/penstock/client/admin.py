@@ -40,7 +40,9 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
             fields["vhost"] = self._vhost
         return self._link.act(name, fields)
 
-    def _vhost_here(self) -> str:
+    @property
+    def vhost(self) -> str | None:
+        """The vhost of this connection; None: the default one."""
         return self._vhost
 
     def declare(

@@ -279,11 +279,6 @@ class Client(Querying):
         """Writer and reader of a commit.  (Transactions call this.)"""
         return self._link.put(asked, schema)
 
-    @property
-    def vhost(self) -> str | None:
-        """The vhost of this connection; None: the default one."""
-        return self._vhost
-
     # -- consuming
 
     def consume(

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from penstock.client.acting import Acting
 
-class PeopleCalls:
+
+class PeopleCalls(Acting):
     """Who may come in, and what they may do.
 
     Users and vhosts of the settings file are listed too; changing them is InvalidArgument: that is done in the file.
     """
-
-    def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
-        """The answer of a server action by its name."""
-        raise NotImplementedError
 
     # -- users
 
@@ -71,15 +69,12 @@ class PeopleCalls:
 
     def set_permissions(self, user: str, configure: str, write: str, read: str, *, vhost: str | None = None) -> None:
         """What a user may do in a vhost (that of the connection by default): three RE2, found anywhere in a name."""
-        where = vhost or self._vhost_here()
+        where = vhost or self.vhost
         self.action("permission_set", user=user, vhost=where, configure=configure, write=write, read=read)
 
     def clear_permissions(self, user: str, *, vhost: str | None = None) -> None:
         """The user may not open the vhost any more.  NotFound when there is no permission."""
-        self.action("permission_delete", user=user, vhost=vhost or self._vhost_here())
-
-    def _vhost_here(self) -> str:
-        raise NotImplementedError
+        self.action("permission_delete", user=user, vhost=vhost or self.vhost)
 
     # -- vhosts
 

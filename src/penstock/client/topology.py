@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from penstock.client.acting import Acting
+
 Arguments = Mapping[str, object]
 
 
-class TopologyCalls:
+class TopologyCalls(Acting):
     """What routes messages, and who is connected."""
-
-    def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
-        """The answer of a server action by its name."""
-        raise NotImplementedError
 
     def exchanges(self) -> list[dict[str, Any]]:
         """Every exchange of the vhost, those that are always there first; the default one has no name."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, cast
 
+from penstock.client.acting import Acting
 from penstock.client.durations import Duration, moment
 from penstock.errors import InvalidArgument
 
@@ -15,12 +15,8 @@ STEP = 1000
 """Messages of one call that moves."""
 
 
-class WaitingCalls(ABC):
+class WaitingCalls(Acting):
     """Queues that are halted, messages that are withdrawn, moved or explained."""
-
-    @abstractmethod
-    def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
-        """The answer of a server action by its name."""
 
     def pause(self, queue: str, until: datetime | Duration | None = None) -> dict[str, Any]:
         """Deliver nothing from a queue, to nobody, until then: a time, or a duration from now; None: until `resume`.
