@@ -18,7 +18,6 @@ from pyarrow import parquet
 
 from penstock import __version__
 from penstock.cli import checkup, messages, output, queues
-from penstock.cli.main import main
 from penstock.cli.tree import SERVER
 from penstock.cli.tree import command as built
 from penstock.errors import InvalidArgument
@@ -27,20 +26,6 @@ from penstock.records.entries import Control, Publishes, Topic
 from penstock.records.kinds import Kind
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command line; gives exit status, output and errors."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        out, err = capsys.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return run
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

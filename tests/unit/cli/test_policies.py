@@ -7,23 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.cli.main import main
 from penstock.testing import Broker
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        out, err = capsys.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return run
 
 
 def test_policies_are_set_listed_shown_and_deleted(run: Run) -> None:
