@@ -102,7 +102,8 @@ class Look:
                 if message is None:
                     if empty and (wanted is None or wanted <= set(out)):
                         break
-                    empty = not self.client.queue(queue)["ready"]  # what is granted by now comes first
+                    stats = self.client.queue(queue)  # what is granted by now comes first
+                    empty = not stats["ready"] and not stats["barriers_waiting"]  # these wait for acks on their way
                     continue
                 number = message.json()["id"]
                 out.append(number)
