@@ -94,7 +94,7 @@ def test_several_processes_share_the_queue_and_stop_together(shop: Path, broker:
 def test_an_app_that_is_not_there_is_told_with_what_is(shop: Path, broker: Broker) -> None:
     for target, said in (
         ("shop:ap", "shop has no 'ap'; it has app"),
-        ("shop:ship", "shop is a function, not a penstock.App: 'ship'; it has app"),
+        ("shop:ship", "shop:ship is a function, not a penstock.App; it has app"),
         ("shopp:app", "no module 'shopp'"),
         ("shop.py:app", "is a file: name the module, 'shop'"),
         ("shop", "is no MODULE:APP"),

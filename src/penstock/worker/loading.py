@@ -37,5 +37,6 @@ def load(target: str, folder: Path) -> App:
         return found
     apps = sorted(key for key, value in vars(module).items() if isinstance(value, App))
     there = f"; it has {', '.join(apps)}" if apps else ""
-    what = "has no" if found is None else f"is a {type(found).__name__}, not a penstock.App:"
-    raise InvalidArgument(f"{module_name} {what} {name!r}{there}")
+    if found is None:
+        raise InvalidArgument(f"{module_name} has no {name!r}{there}")
+    raise InvalidArgument(f"{target} is a {type(found).__name__}, not a penstock.App{there}")
