@@ -396,10 +396,10 @@ def settle_garbage() -> None:
     A full collection walks everything that was imported and every cached batch: 33 ms at first, 100 ms after 200,000
     messages.  Of what was imported 700 objects are garbage, and looking for them would take 30 ms of the start: all is
     set aside, and full collections become rare.  A collection of the young ones takes 0.15 ms for each thousand of
-    them: 70,000 at most, where half a million after ten thousand declares took 77 ms.
+    them: 20,000 at most, where half a million after ten thousand declares took 77 ms.
     """
     gc.freeze()
-    gc.set_threshold(10_000, 5, 10_000)
+    gc.set_threshold(5_000, 3, 40_000)
 
 
 def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_aloud, show: Show | None = None) -> None:
