@@ -17,6 +17,8 @@ class Topic:
 
     `via` is the logged id of (vhost, exchange), `NO_VIA` for the default vhost and exchange.
     `plan` belongs to the core: None until the topic has been routed under the present topology.
+    `blind`: routing keys of its messages that nobody is shown (BCC), which their dead letters have, too; the `via` of
+    such a topic is its own.
     """
 
     vhost: str
@@ -24,6 +26,11 @@ class Topic:
     name: str
     via: int = NO_VIA
     plan: object = None
+    blind: tuple[str, ...] = ()
+
+    def with_blind(self, keys: tuple[str, ...]) -> Topic:
+        """The same topic for messages with these keys."""
+        return Topic(self.vhost, self.exchange, self.name, blind=keys) if keys else self
 
 
 @dataclass(slots=True, eq=False)

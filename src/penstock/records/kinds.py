@@ -29,7 +29,7 @@ class Kind(IntEnum):
     PUBLISHERS = 6  # header {publisher: highest sequence} of one commit
 
     # interned tables
-    VIA = 7  # via: the id; header {"vhost", "exchange"}
+    VIA = 7  # via: the id; header {"vhost", "exchange", "bcc"?}; bcc: further keys of the messages that name this id
     ROUTE = 8  # route: the id; body: packed ids of the queues that took the message
     TOOK = 9  # queue id + pairs: the queue took these rows (past 65,536 routes in a segment)
 

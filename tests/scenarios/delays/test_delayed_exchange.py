@@ -221,6 +221,24 @@ def test_copies_to_other_keys_are_made_when_due_and_bcc_is_not_shown() -> None:
             assert (body, properties.headers) == (b"x", {"x-delay": -1000, "CC": ["cc"]})
 
 
+def test_bcc_of_what_waits_is_in_no_header_and_outlives_a_crash() -> None:
+    with house() as (broker, channel):
+        channel.queue_bind("q", "d", "k")
+        channel.queue_bind("r", "d", "bcc")
+        send(channel, "x", 1000, headers={"BCC": ["bcc"]})
+        rows = broker.command(lambda instance: list(instance.log.read(range(instance.core.last_lsn + 1)).properties))
+        assert rows
+        assert not any(b"bcc" in data for data in rows)
+        channel.connection.close()
+        broker.crash()
+        broker.restart()
+        broker.advance(1)
+        with amqp(broker) as channel:
+            for queue in "qr":
+                _, properties, body = channel.basic_get(queue, auto_ack=True)
+                assert (body, properties.headers) == (b"x", {"x-delay": -1000})
+
+
 def test_a_batch_of_both_kinds_is_parted_and_confirmed_whole() -> None:
     with house() as (broker, channel), penstock.connect(broker.flight_url) as client:
         channel.queue_bind("q", "d", "k")

@@ -10,6 +10,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
+from penstock.errors import QueueFull
 from penstock.records.tables import FieldValue
 from penstock.testing import Broker
 from penstock.testing.message import Message
@@ -153,7 +154,7 @@ def test_its_own_key_and_those_in_cc_unless_another_is_configured(
     assert message.headers["CC"] == ["copy"]  # it stays, and does not count
 
 
-def test_bcc_goes_at_the_first_publish(broker: Broker, declare: Declare) -> None:
+def test_bcc_is_shown_to_nobody_and_a_configured_key_takes_its_place(broker: Broker, declare: Declare) -> None:
     declare("q", dead_letter_exchange="", dead_letter_routing_key="dead")
     declare("hidden")
     broker.publish("q", b"1", headers={"BCC": ["hidden"], "mine": 1})
@@ -163,6 +164,78 @@ def test_bcc_goes_at_the_first_publish(broker: Broker, declare: Declare) -> None
     assert "BCC" not in message.headers
     assert story(message)[0]["routing-keys"] == ["q"]
     assert ready(broker, "hidden") == [1]
+
+
+@pytest.mark.parametrize("start", ["none", "restart", "crash", "crash without checkpoint"])
+def test_dead_letters_go_to_the_keys_of_bcc_too_over_any_start(
+    broker: Broker, declare: Declare, channel: BlockingChannel, start: str
+) -> None:
+    declare("q", dead_letter_exchange="amq.direct")
+    declare("blind", dead_letter_exchange="amq.topic")
+    declare("shown")
+    declare("again")
+    for name, exchange, key in (
+        ("shown", "amq.direct", "q"), ("shown", "amq.direct", "copy"), ("blind", "amq.direct", "secret"),
+        ("again", "amq.topic", "secret"),
+    ):  # fmt: skip
+        channel.queue_bind(name, exchange, key)
+    broker.publish("q", b"1", headers={"CC": ["copy"], "BCC": ["secret", "nowhere"], "mine": 1})
+    broker.publish("q", b"2")
+    channel.connection.close()
+    if start == "crash without checkpoint":
+        broker.crash()
+        broker.restart()
+        broker.crash()
+    elif start == "crash":
+        broker.crash()
+    if start != "none":
+        broker.restart()
+    reject(broker, "q", 2)
+    assert [one.body for one in dead(broker, "shown")] == [b"1", b"2"]
+    [hidden] = dead(broker, "blind")
+    assert hidden.body == b"1"
+    assert set(hidden.headers) == {
+        "CC", "mine", "x-death", *(f"x-{which}-death-{what}" for which in ("first", "last") for what in
+        ("reason", "queue", "exchange")),
+    }  # fmt: skip
+    assert hidden.topic == "amq.direct/q"
+    assert story(hidden)[0]["routing-keys"] == ["q", "copy"]
+    reject(broker, "blind")  # and again, with the same keys
+    [again] = dead(broker, "again")
+    assert [death["routing-keys"] for death in story(again)] == [["q", "copy"], ["q", "copy"]]
+
+
+def test_a_refused_newcomer_goes_to_its_bcc_keys_and_does_not_show_them(
+    broker: Broker, declare: Declare, channel: BlockingChannel
+) -> None:
+    declare("q", dead_letter_exchange="amq.direct", max_length=0, overflow="reject-publish-dlx")
+    declare("shown")
+    declare("blind")
+    channel.queue_bind("shown", "amq.direct", "q")
+    channel.queue_bind("blind", "amq.direct", "secret")
+    with pytest.raises(QueueFull):
+        broker.publish("q", b"1", headers={"BCC": ["secret"]})
+    for name in ("shown", "blind"):
+        [message] = dead(broker, name)
+        assert story(message)[0]["routing-keys"] == ["q"]
+        assert "BCC" not in message.headers
+
+
+def test_beyond_a_bound_bcc_keys_are_not_remembered(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.core.topology.interning.BLIND_BYTES", 600)
+    broker.crash()
+    broker.restart()
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True, arguments={"x-dead-letter-exchange": "amq.topic"})
+        channel.queue_declare("blind", durable=True)
+        channel.queue_bind("blind", "amq.topic", "k.#")
+        for number in range(6):
+            properties = pika.BasicProperties(headers={"BCC": [f"k.{number % 3}"]}, delivery_mode=2)
+            channel.basic_publish("", "q", str(number).encode(), properties)
+        channel.queue_declare("q", passive=True)
+    reject(broker, "q", 6)
+    assert [one.body for one in dead(broker, "blind")] == [b"0", b"1", b"3", b"4"]
 
 
 def test_a_dead_letter_that_nobody_wants_is_gone(broker: Broker, declare: Declare) -> None:

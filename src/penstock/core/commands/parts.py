@@ -96,7 +96,7 @@ class Parts:
             refuse,
         )
         self._letters = DeadLetters(
-            self._out, self._publisher, self.rules, self.hops, self._letter_topic, origin, instance
+            self._out, self._publisher, self.rules, self.hops, self._letter_topic, self._interning, origin, instance
         )
         self.transactions: int = 0  # committed by this process
         self._buried: dict[Token, list[Buried]] = {}  # dead letters whose rows are being judged

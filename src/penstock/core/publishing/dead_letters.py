@@ -24,6 +24,7 @@ from penstock.core.publishing.traits import read_traits
 from penstock.core.publishing.waiting import DUE, due_rows
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.view import Letter, Queue
+from penstock.core.topology.interning import Interning
 from penstock.records import properties as header_codec
 from penstock.records.bodies import listed
 from penstock.records.chunks import Now, pack_pairs
@@ -60,7 +61,7 @@ class Prepared:
     batch: Publishes
     causes: list[int]  # by row
     banned: dict[int, frozenset[str]]
-    carbon: bool  # CC and BCC count
+    carbon: bool  # CC counts; BCC is in the topics
     acts: list[Act] = field(default_factory=list[Act])  # what actions do beyond publishing
     hops: bool = False  # the rows are those of actions
     onward: bool = False  # no dead letters: they waited at an exchange, which routes them now
@@ -88,6 +89,7 @@ class DeadLetters:
         rules: Rules,
         hops: Hops,
         find_topic: Find,
+        interning: Interning,
         origin: int,
         instance: str,
     ) -> None:
@@ -96,6 +98,7 @@ class DeadLetters:
         self._rules = rules
         self._hops = hops
         self._find_topic = find_topic
+        self._interning = interning
         self._origin = origin
         self._instance = instance
         publisher.bury = self.refused
@@ -178,11 +181,12 @@ class DeadLetters:
             if topic is None:
                 continue
             traits = self._publisher.traits[data]
-            death = Death(queue.name, "maxlen", came_by.exchange, (came_by.name, *traits.keys), self._outbox.time)
+            death = Death(queue.name, "maxlen", came_by.exchange, (came_by.name, *traits.shown), self._outbox.time)
             header, history = after_death(traits.cleaned or data, death, own=own)
             letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
             letters.causes.append(0)
-            letters.topics.append(topic)
+            blind = traits.blind or self._interning.blind_of(came_by)
+            letters.topics.append(topic if key is not None else topic.with_blind(blind))
             letters.properties.append(header)
             letters.bodies.append(bodies[row])
         new = [lsn for _, lsn in self._publish(now, letters.prepared(carbon=key is None), admitted=False)]
@@ -205,7 +209,12 @@ class DeadLetters:
         if why != DUE:
             return []
         causes, batch = due_rows(
-            rows, order, lambda key: self._find_topic(queue.vhost, exchange, key), exchange, self._outbox.time
+            rows,
+            order,
+            lambda key: self._find_topic(queue.vhost, exchange, key),
+            exchange,
+            self._outbox.time,
+            self._interning.blind_of,
         )
         return [] if batch is None else [Prepared(batch, causes, {}, carbon=True, onward=True)]
 
@@ -226,7 +235,8 @@ class DeadLetters:
             if amqp_reason(reason) != REJECTED:
                 letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
             letters.causes.append(lsn)
-            letters.topics.append(topic)
+            blind = self._interning.blind_of(came_by)
+            letters.topics.append(topic if key is not None else topic.with_blind(blind))
             letters.properties.append(header)
             letters.bodies.append(rows.bodies[i])
         return letters.prepared(carbon=key is None)

@@ -281,6 +281,8 @@ class Publisher:
             return True  # dead letters have these keys, too
         here = {queue for queue, _ in self._takers(batch, skip, trusted, carbon, banned, _any)}
         topics = batch.topics if isinstance(batch.topics, list) else [batch.topics]
+        if any(topic.blind for topic in topics):
+            return True
         assert self.letters_to is not None
         left, seen = list(dying), set(dying)
         while left:
@@ -322,7 +324,9 @@ class Publisher:
         lsns = list[int]()
         for (vhost, exchange), rows in by_exchange(batch, wait).items():
             first = self._storing.put_into(
-                now, self._router.queues[vhost, PREFIX + exchange], waiting_rows(batch, rows, self.traits, persistent)
+                now,
+                self._router.queues[vhost, PREFIX + exchange],
+                waiting_rows(batch, rows, self.traits, persistent, self._interning.hiding),
             )
             lsns += range(first, first + len(rows))
         others = [row for row in range(skip, len(batch.bodies)) if row not in wait]

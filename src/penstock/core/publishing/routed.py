@@ -78,7 +78,7 @@ class RowRouter:
         plan = topic.plan
         if isinstance(plan, Plan) and plan.version == self._router.version:
             return plan
-        plan = topic.plan = self._router.plan(topic.vhost, topic.exchange, (topic.name,), None)
+        plan = topic.plan = self._router.plan(topic.vhost, topic.exchange, (topic.name, *topic.blind), None)
         return plan
 
     def route_of(self, plan: Plan) -> int:
@@ -244,7 +244,7 @@ class RowRouter:
         plan = self._plans.get((topic, data, carbon))
         if plan is None:
             traits = self._traits[data]
-            keys = (topic.name, *traits.keys) if carbon else (topic.name,)
+            keys = (topic.name, *topic.blind, *(traits.keys if carbon else ()))
             plan = self._router.plan(topic.vhost, topic.exchange, keys, traits.headers)
             if len(data) <= HEADER_KEPT:
                 self._plans[topic, data, carbon] = plan

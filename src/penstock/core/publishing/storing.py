@@ -203,7 +203,10 @@ class Storing:
             fill_times(batch, traits, self._outbox.time)
         mode = [one.transient for one in traits] if persistent is None else [not persistent]
         batch.transient = mode[0] if mode.count(mode[0]) == len(mode) else mode
+        blind = not trusted and any(one.blind for one in set(traits))
         cleaned = not trusted and any(one.cleaned is not None for one in set(traits))
+        if cleaned and blind:  # whoever refused a row asks its header again
+            batch = batch.select(range(size))
         if cleaned:
             batch.properties = [
                 batch.properties_of(row) if one.cleaned is None else one.cleaned for row, one in enumerate(traits)
@@ -214,6 +217,8 @@ class Storing:
         if not rows:
             return Published(0, self._outbox.last_lsn, *outcome)
         stored, place = (batch, None) if len(rows) == size else (batch.select(rows), {r: i for i, r in enumerate(rows)})
+        if blind:
+            stored.topics = self._hidden(batch, rows, traits)
         takers = list[tuple[Queue, "list[int]"]]()
         for queue, taken in routed.takers.items():
             taken.sort()
@@ -249,6 +254,18 @@ class Storing:
         if grouped:
             self._outbox.end()
         return Published(first, first + len(rows) - 1, *outcome, stored=len(rows))
+
+    def _hidden(self, batch: Publishes, rows: Sequence[int], traits: list[Traits]) -> list[Topic]:
+        """Topics of the rows, which hold what BCC says; the header that is stored says it no longer."""
+        out = list[Topic]()
+        made: dict[tuple[Topic, tuple[str, ...]], Topic] = {}
+        for row in rows:
+            topic, keys = batch.topic_of(row), traits[row].blind
+            if keys and (topic, keys) not in made:
+                made[topic, keys] = self._interning.hiding(topic, keys) or topic
+                self._interning.place(made[topic, keys])
+            out.append(made[topic, keys] if keys else topic)
+        return out
 
     def _makes_room(self, batch: Publishes, takers: Sequence[tuple[Queue, int]]) -> bool:
         """Whether something may give way to these newcomers in some queue: then it does so in one group with them."""

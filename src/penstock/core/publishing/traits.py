@@ -49,6 +49,7 @@ class Traits:
     delay: int | None = None  # from the publish on; 0 or less is at once
     deliver_at: int | None = None  # since the epoch
     keys: tuple[str, ...] = ()  # extra routing keys: CC, then BCC
+    blind: tuple[str, ...] = ()  # of these BCC
     publisher: str | None = None  # whose number `sequence` is
     sequence: int | None = None
     dedup: int = 0  # its key for queues that want no duplicates, hashed; 0: none
@@ -56,6 +57,11 @@ class Traits:
     headers: Mapping[str, FieldValue] | None = None
     refusal: Refusal | None = None
     plain: bool = True  # nothing but the delivery mode matters
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Extra routing keys without those that nobody is shown."""
+        return self.keys[: len(self.keys) - len(self.blind)]
 
     def not_before(self, time: int) -> int:
         """When a message that is published at `time` is due; 0: at once."""
@@ -130,7 +136,8 @@ def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]
         value = headers[DEDUP_KEY]
         if isinstance(value, bool) or not isinstance(value, str | bytes | int | float) or not (dedup := key_of(value)):
             raise PreconditionFailed(f"invalid header '{DEDUP_KEY}': text or a number is needed, not {value!r}")
-    keys = (*_keys(headers, "CC"), *_keys(headers, "BCC"))
+    blind = _keys(headers, "BCC")
+    keys = (*_keys(headers, "CC"), *blind)
     cleaned = None
     if not PRIVATE.isdisjoint(headers):
         properties = header_codec.decode(data)
@@ -142,6 +149,7 @@ def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]
         delay=None if delay is None else delay * 1000,
         deliver_at=None if deliver_at is None else deliver_at * 1000,
         keys=keys,
+        blind=blind,
         publisher=publisher,
         sequence=sequence,
         dedup=dedup,

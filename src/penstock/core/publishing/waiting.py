@@ -9,6 +9,7 @@ count, and a crash leaves it in one place.  It knows no queue's rules and routes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Traits, TraitsMemo
@@ -56,23 +57,34 @@ def later(
     return out
 
 
-def waiting_rows(batch: Publishes, rows: dict[int, int], memo: TraitsMemo, persistent: bool | None) -> Publishes:
+Hiding: TypeAlias = "Callable[[Topic, tuple[str, ...]], Topic | None]"
+"""A topic for messages with BCC keys; None where they cannot be remembered."""
+
+
+def waiting_rows(
+    batch: Publishes, rows: dict[int, int], memo: TraitsMemo, persistent: bool | None, hiding: Hiding
+) -> Publishes:
     """These rows as they wait: under the exchange's own name for what waits, so that no reader of a topic sees them.
 
-    Their own life begins when they are due, unless the edge said when it ends; headers stay as they came, BCC as well.
+    Their own life begins when they are due, unless the edge said when it ends.  Their headers say BCC only where it
+    cannot be remembered otherwise.
     """
     chosen = list(rows)
     out = batch.select(chosen)
-    names = dict[Topic, Topic]()
-    topics = list[Topic]()
-    for row in chosen:
-        topic = batch.topic_of(row)
-        if topic not in names:
-            names[topic] = Topic(topic.vhost, PREFIX + topic.exchange, topic.name)
-        topics.append(names[topic])
-    out.topics = topics[0] if len(names) == 1 else topics
-    out.not_before = list(rows.values())
     traits = [memo[batch.properties_of(row)] for row in chosen]
+    names: dict[tuple[Topic, tuple[str, ...]], Topic] = {}
+    topics, headers = list[Topic](), list[bytes]()
+    for row, one in zip(chosen, traits, strict=True):
+        topic, header = batch.topic_of(row), batch.properties_of(row)
+        if (topic, one.blind) not in names:
+            plain = Topic(topic.vhost, PREFIX + topic.exchange, topic.name)
+            names[topic, one.blind] = (hiding(plain, one.blind) or plain) if one.blind else plain
+        topics.append(names[topic, one.blind])
+        headers.append(one.cleaned if topics[-1].blind and one.cleaned is not None else header)
+    out.topics = topics[0] if len(names) == 1 else topics
+    if any(one.blind for one in traits):
+        out.properties = headers
+    out.not_before = list(rows.values())
     if out.priority is None and any(one.priority for one in traits):
         out.priority = [one.priority or 0 for one in traits]
     out.transient = [one.transient if persistent is None else not persistent for one in traits]
@@ -107,11 +119,17 @@ def joined(waiting: Sequence[int], rest: Published | None, others: Sequence[int]
 
 
 def due_rows(
-    rows: Rows, order: Sequence[int], find_topic: Callable[[str], Topic | None], name: str, time: int
+    rows: Rows,
+    order: Sequence[int],
+    find_topic: Callable[[str], Topic | None],
+    name: str,
+    time: int,
+    blind_of: Callable[[Topic], tuple[str, ...]],
 ) -> tuple[list[int], Publishes | None]:
     """What those that are due become, in order: (their LSNs, a batch), None when there is nothing to publish.
 
     find_topic    of a key at the exchange `name`; None: it is gone
+    blind_of      BCC keys of a stored topic
     """
     causes = list[int]()
     topics = list[Topic]()
@@ -124,7 +142,7 @@ def due_rows(
         if topic is None:
             continue
         causes.append(rows.lsns[i])
-        topics.append(topic)
+        topics.append(topic.with_blind(blind_of(came_by)))
         headers.append(negated(rows.properties[i]))
         bodies.append(rows.bodies[i])
         ends.append(rows.expires_at[i])

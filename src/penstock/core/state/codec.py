@@ -79,7 +79,8 @@ def canonical(state: DurableState) -> DurableState:
     """The same state with each queue in the one form that equal histories share.  The queues are copies."""
     queues = {number: canonical_queue(queue) for number, queue in sorted(state.queues.items())}
     return DurableState(
-        state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.routes,
+        state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.blind,
+        state.routes,
         state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
         state.deferred, state.acted, state.policies, state.addresses, state.exchange_rules,
         state.sizes.only(living_pairs(queues.values())), state.sink_marks, state.measured,
@@ -155,7 +156,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         ),
         topics=[[*key, wrap(value)] for key, value in sorted(state.topics.items())],
         queues=queues,
-        vias=[[number, *pair] for number, pair in sorted(state.vias.items())],
+        vias=[[number, *pair, *state.blind.get(number, ())] for number, pair in sorted(state.vias.items())],
         routes=[[number, *queues_of] for number, queues_of in sorted(state.routes.items())],
         next_route=state.next_route,
         publishers=dict(sorted(state.publishers.items())),
@@ -207,7 +208,11 @@ def _decode(data: bytes) -> DurableState:
         )
     state.bindings = {Binding(*map(str, row)) for row in head.get("bindings", ())}
     state.topics = {(str(v), str(x), str(k)): as_table(value) for v, x, k, value in head.get("topics", ())}
-    state.vias = {cast(int, number): (str(vhost), str(exchange)) for number, vhost, exchange in head.get("vias", ())}
+    for number, *told in cast("list[list[object]]", head.get("vias", ())):
+        vhost, exchange, *keys = map(str, told)
+        state.vias[cast(int, number)] = (vhost, exchange)
+        if keys:
+            state.blind[cast(int, number)] = tuple(keys)
     state.routes = {cast(int, row[0]): tuple(cast("list[int]", row[1:])) for row in head.get("routes", ())}
     state.next_route = cast(int, head.get("next_route", 0))
     state.publishers = dict(cast("dict[str, int]", head.get("publishers", nothing)))

@@ -215,6 +215,7 @@ class DurableState:
     )  # (vhost, exchange, key) -> settings
     queues: dict[int, QueueState] = field(default_factory=dict[int, QueueState])
     vias: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    blind: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])  # BCC keys of some of them
     routes: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])  # of live queues only
     next_route: int = 0  # numbers of routes are never used again
     publishers: dict[str, int] = field(default_factory=dict[str, int])  # highest sequence each

@@ -52,7 +52,7 @@ class Objects:
         self._ids: dict[tuple[str, str], int] = {}
         for queue in start.queues.values():
             self._add_queue(queue)
-        self._vias = dict(start.vias)
+        self._vias, self._blind = dict(start.vias), dict(start.blind)
         self._next_route = start.next_route
         self._publishers = dict(start.publishers)
         self._streams = _copies(start.streams)
@@ -70,7 +70,7 @@ class Objects:
         self._topology.save(state)
         for number, queue in sorted(self.queues.items()):
             state.queues[number] = queue.finished(state.last_lsn)
-        state.vias = dict(self._vias)
+        state.vias, state.blind = dict(self._vias), dict(self._blind)
         state.routes = {
             number: queues for number, queues in self.routes.items() if all(queue in self.queues for queue in queues)
         }
@@ -95,6 +95,8 @@ class Objects:
             case Kind.VIA:
                 table = load(header)
                 self._vias[via] = (str(table["vhost"]), str(table["exchange"]))
+                if blind := cast("list[str] | None", table.get("bcc")):
+                    self._blind[via] = tuple(blind)
             case Kind.TOOK:
                 values = np.frombuffer(body, dtype="<i8")
                 number = int(values[0])
