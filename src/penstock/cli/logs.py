@@ -118,12 +118,15 @@ def show(
                 body = cast("bytes | None", row["body"]) or b""
                 cut = body[:60].decode("utf-8", "replace") + ("..." if len(body) > 60 else "")
                 time = cast(datetime, row["time"]).isoformat(" ", "milliseconds").removesuffix("+00:00")
-                table.append((row["lsn"], row["kind"], row["name"], row["route"], time, len(body), cut))
+                table.append((row["lsn"], row["kind"], row["name"], time, len(body), cut))
         if shown >= limit:
             break
     if not json:
         write_table(
-            ("lsn", "kind", "name", "route", "time (UTC)", "bytes", "body"), table, whole=("kind", "time (UTC)")
+            ("lsn", "kind", "name", "time (UTC)", "bytes", "body"),
+            table,
+            whole=("lsn", "kind", "time (UTC)", "bytes"),
+            cut_last=True,
         )
 
 

@@ -5,6 +5,7 @@ Results go to standard output, everything else to standard error.  Rich is loade
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, TypeAlias, cast
@@ -21,6 +22,15 @@ Url: TypeAlias = Annotated[
 ]
 
 DEFAULT_URL = "penstock://localhost:8815"
+
+UNFOLDED = 10_000
+"""Columns of what is no terminal."""
+
+GAP = 3
+"""Columns between two of a table."""
+
+CUT_LEAST = 8
+"""Columns that a shortened column keeps."""
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS
 
@@ -61,20 +71,40 @@ def write_table(
     title: str | None = None,
     to_stderr: bool = False,
     whole: Sequence[str] = (),
+    cut_last: bool = False,
 ) -> None:
-    """A table for a person.  Cells are text, never markup.  whole: columns that are not folded."""
+    """A table for a person.  Cells are text, never markup.
+
+    A terminal's width folds what is wider; into a file or a pipe a row is one line, however long.  whole: columns that
+    are not folded.  cut_last: the last column is shortened to what a terminal leaves for it.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False, stderr=to_stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNFOLDED
+    texts = [[shown(cell) for cell in row] for row in rows]
+    if cut_last:
+        _shorten(columns, texts, console.width)
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for at, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[at], (int, float)) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=column in whole)
-    for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
-    Console(highlight=False, stderr=to_stderr).print(table)
+    for row in texts:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _shorten(columns: Sequence[str], texts: Sequence[list[str]], width: int) -> None:
+    """Have the last column end where the terminal does: what is longer loses its end to three dots."""
+    widest = [max(map(len, (column, *(row[at] for row in texts)))) for at, column in enumerate(columns[:-1])]
+    left = max(width - sum(widest) - GAP * len(columns), CUT_LEAST)
+    for row in texts:
+        if len(row[-1]) > left:
+            row[-1] = row[-1][: left - 3] + "..."
 
 
 def write_facts(facts: Mapping[str, object]) -> None:

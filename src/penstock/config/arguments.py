@@ -8,15 +8,14 @@ known is never taken without effect: a wrong type or range, and a setting of a l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from penstock.config.hints import known_name
 from penstock.config.message_types import MESSAGE_TYPE, NATIVE_TYPE, wrong_type
-from penstock.config.queue_values import BadValue, Kind, argument_name
+from penstock.config.queue_values import BadValue, argument_name
+from penstock.config.queue_words import written
 from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.records.settings import QueueSettings, Retry
-from penstock.units import format_duration
+from penstock.records.settings import QueueSettings
 
 _BY_ARGUMENT = {
     **{key.argument: name for name, key in QUEUE_KEYS.items()},
@@ -100,22 +99,8 @@ def arguments_of(settings: QueueSettings, given: frozenset[str], arguments: Mapp
     for name in sorted(told - there):
         value = getattr(settings, name)
         if name in QUEUE_KEYS and value is not None:
-            out[argument_name(name)] = _argument(name, value)
+            out[argument_name(name)] = written(QUEUE_KEYS[name], value, "amqp")
     return out
-
-
-def _argument(name: str, value: object) -> object:
-    """A setting as an argument: milliseconds, or text where a duration has more than those and text is taken."""
-    if isinstance(value, Retry):
-        return {
-            key: _argument("lease_period", one) if key in ("initial", "max") else one
-            for key, one in asdict(value).items()
-        }
-    if isinstance(value, int) and not isinstance(value, bool) and QUEUE_KEYS[name].kind is Kind.DURATION:
-        if value % 1000 and not QUEUE_KEYS[name].rabbitmq:
-            return format_duration(value)
-        return -(-value // 1000)
-    return value
 
 
 def queue_settings_from_mapping(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from penstock.config.queue_values import Kind
+from penstock.config.queue_words import in_line, written
 from penstock.config.queues import QUEUE_KEYS
 from penstock.records.settings import QueueSettings
 from penstock.units import format_duration, format_size
@@ -49,8 +49,7 @@ def _queue_lines(settings: Settings) -> Iterator[tuple[str, str, str]]:
             origin = settings.origin(f"queue.{index}.{name}")
             if origin == "default":
                 origin = settings.origin(f"queue.{index}")  # what the reader of a foreign file put in
-            unit = "duration" if QUEUE_KEYS[name].kind is Kind.DURATION else None
-            yield f'queue "{queue.name}" {name}', told(value, unit), origin
+            yield f'queue "{queue.name}" {name}', in_line(written(QUEUE_KEYS[name], value, "file")), origin
 
 
 def _lines(settings: Settings, place: str, table: BaseModel) -> Iterator[tuple[str, str, str]]:
@@ -77,12 +76,8 @@ def _unit(field: FieldInfo) -> object:
 
 def told(value: object, unit: object) -> str:
     """A value as the settings file writes it."""
-    if value is None:
-        return "none"
     if unit == "duration" and isinstance(value, int):
         return format_duration(value)
     if unit == "size" and isinstance(value, int):
         return format_size(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return in_line(value)

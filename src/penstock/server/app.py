@@ -396,7 +396,7 @@ def settle_garbage() -> None:
     A full collection walks everything that was imported and every cached batch: 33 ms at first, 100 ms after 200,000
     messages.  Of what was imported 700 objects are garbage, and looking for them would take 30 ms of the start: all is
     set aside, and full collections become rare.  A collection of the young ones takes 0.15 ms for each thousand of
-    them: 20,000 at most, where half a million after ten thousand declares took 77 ms.
+    them: 25,000 at most, where half a million after ten thousand declares took 77 ms.
     """
     gc.freeze()
     gc.set_threshold(5_000, 3, 40_000)

@@ -7,22 +7,21 @@ answered when it is durable.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from penstock.config.arguments import given_names, queue_settings_from_mapping
-from penstock.config.queue_values import Kind
+from penstock.config.queue_words import in_line, written
 from penstock.config.queues import QUEUE_KEYS
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.history.history import History
 from penstock.records.policies import ruling_of
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.settings import QueueSettings
 from penstock.server.flight.actions.sinks import SinkActions
 from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.publish import refusal
-from penstock.units import format_duration
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
 from penstock.wire.flight.fields import Fields, nearest, read_json
 from penstock.wire.flight.tickets import TEXT_LIMIT
@@ -62,30 +61,8 @@ def refuse_different(queue: Queue, settings: QueueSettings, durable: bool, auto_
 
 def _told(key: str, value: object) -> str:
     """A setting as people write it: durations with their unit."""
-    if value is None:
-        return "none"
     known = QUEUE_KEYS.get(key)
-    if isinstance(value, int) and known is not None and known.kind is Kind.DURATION:
-        return format_duration(value)
-    if isinstance(value, Retry):
-        table = asdict(value)
-        return ", ".join(f"{name} {_shown_part(name, one)}" for name, one in table.items())
-    return repr(value)
-
-
-def _shown_part(name: str, value: object) -> object:
-    """A part of a `retry`, durations with their unit."""
-    return _shown("lease_period" if name in ("initial", "max") else name, value)
-
-
-def _shown(key: str, value: object) -> object:
-    """A setting as JSON has it: durations as text with their unit."""
-    known = QUEUE_KEYS.get(key)
-    if isinstance(value, Retry):
-        return {name: _shown_part(name, one) for name, one in asdict(value).items()}
-    if isinstance(value, int) and not isinstance(value, bool) and known is not None and known.kind is Kind.DURATION:
-        return format_duration(value)
-    return value
+    return in_line(value if known is None else written(known, value, "file"))
 
 
 def status(engine: Engine) -> str:
@@ -256,7 +233,7 @@ class Actions(SinkActions):
             queue = core.queue(vhost, name)
             sources = core.sources(queue)
             settings = {
-                key: {"value": _shown(key, getattr(queue.settings, key)), "from": source}
+                key: {"value": written(QUEUE_KEYS[key], getattr(queue.settings, key), "python"), "from": source}
                 for key, source in sources.items()
                 if source != "default"
             }
