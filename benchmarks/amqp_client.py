@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from harness import Wrong
@@ -249,12 +249,29 @@ def _ack_cycle(every: int, count: int = 4096) -> Cycle:
 # -- a connection
 
 
+class Socket(Protocol):
+    """What is used of a socket."""
+
+    def fileno(self) -> int: ...
+    def send(self, data: memoryview, /) -> int: ...
+    def sendall(self, data: bytes | memoryview, /) -> None: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def setblocking(self, blocking: bool, /) -> None: ...
+    def settimeout(self, seconds: float, /) -> None: ...
+    def close(self) -> None: ...
+
+
 class Link:
     """A connection with one open channel; calls block.  `rest` is what was read beyond the last answer."""
 
+    over: ClassVar[Callable[[socket.socket], Socket] | None] = None
+    """What every new connection is wrapped into: TLS."""
+
     def __init__(self, address: tuple[str, int], user: str = "guest", password: str = "guest") -> None:
-        self.sock = socket.create_connection(address, timeout=SILENCE_S)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain = socket.create_connection(address, timeout=SILENCE_S)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        wrap = type(self).over
+        self.sock: Socket = plain if wrap is None else wrap(plain)
         self.rest = b""
         self.sock.sendall(b"AMQP\0\0\x09\x01")
         self._answer((10, 10))
@@ -372,7 +389,7 @@ class Actor(Protocol):
     """Something with a socket that `drive` wakes."""
 
     @property
-    def sock(self) -> socket.socket: ...
+    def sock(self) -> Socket: ...
     @property
     def done(self) -> bool: ...
     @property
@@ -384,7 +401,7 @@ class Actor(Protocol):
     def write(self) -> None: ...
 
 
-def _send(sock: socket.socket, cycle: Cycle, start: int, stop: int) -> int:
+def _send(sock: Socket, cycle: Cycle, start: int, stop: int) -> int:
     """Send a stretch of a cycle as far as the socket takes it; how far it came."""
     while start < stop:
         try:

@@ -26,6 +26,7 @@ DOCUMENTS = (
     "docs/replay.md",
     "docs/settling.md",
     "docs/sow.md",
+    "docs/tls.md",
     "docs/spark.md",
     "docs/pipelines.md",
     "docs/views.md",

@@ -35,11 +35,12 @@ asyncio.run(run())
 """
 
 NOT_IN_AN_EMPTY_SERVER = (
-    "duckdb", "lark", "pandas", "prometheus_client", "pyarrow.compute", "pyspark", "rich", "starlette", "uvicorn",
+    "cryptography", "duckdb", "lark", "pandas", "prometheus_client", "pyarrow.compute", "pyspark", "rich", "starlette",
+    "uvicorn",
     "penstock.client", "penstock.config.ampsconfig", "penstock.config.foreign.artemis",
     "penstock.config.foreign.rabbitmq", "penstock.core.audit", "penstock.expr.scan", "penstock.log.simdisk",
     "penstock.log.verify", "penstock.server.bulk.backup", "penstock.server.bulk.child", "penstock.server.http",
-    "penstock.spark", "penstock.testing", "penstock.wire.http",
+    "penstock.server.tls", "penstock.spark", "penstock.testing", "penstock.wire.http",
 )  # fmt: skip
 
 CHILD = """

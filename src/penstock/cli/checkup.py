@@ -17,14 +17,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from penstock.errors import SettingsError
 from penstock.log.disk import LOCK_NAME
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.config.settings import Address, Settings
+    from penstock.config.listening import Address
+    from penstock.config.settings import Settings
 
 SYNCS = 21
 SLOW_SYNC_MS = 20.0
@@ -45,11 +48,13 @@ def examine(settings: Settings) -> list[Finding]:
     """Everything, in the order of a person's questions."""
     folder = nearest_folder(Path(settings.server.data))
     findings = [python(), *disk(folder)]
-    doors = (("amqp", settings.listen.amqp), ("http", settings.listen.http), ("flight", settings.listen.flight))
+    doors = settings.listen.doors()
     server = serving_process(Path(settings.server.data))
     if server is not None:
         findings.append(Finding("data folder", "good", f"{folder}, which process {server} serves at present"))
-    findings += [port(name, address, server) for name, address in doors if address is not None]
+    findings += [port(name, address, server) for name, address in doors.items()]
+    if settings.tls.certificate is not None:
+        findings.append(certificate(settings))
     findings += [files(), memory(settings.server.memory)]
     findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
     if settings.server.sync != "commit":
@@ -148,6 +153,25 @@ def port(name: str, address: Address, server: int | None = None) -> Finding:
             advice = f"stop what listens there (Penstock, perhaps), or set listen.{name}"
             return Finding(what, "bad", f"{address}: {error.strerror or error}", advice)
     return Finding(what, "good", f"{address} is free")
+
+
+def certificate(settings: Settings) -> Finding:
+    """The files of `[tls]`: whether they can be used, and how long."""
+    from penstock.server.tls.files import load
+
+    name = str(settings.tls.certificate)
+    try:
+        found = load(settings.tls).certificate
+    except SettingsError as error:
+        return Finding("TLS certificate", "bad", name, str(error))
+    now = datetime.now(UTC)
+    told = f"{name}: {found.subject}, for {', '.join(found.names) or 'no host'}, {found.days_left(now):g} days left"
+    why = found.complaint(now)
+    if why is None and not found.names:
+        why = "names no host or address of the server (subjectAltName): clients that verify it refuse it"
+    if why is None:
+        return Finding("TLS certificate", "good", told)
+    return Finding("TLS certificate", "poor", told, f"{name} {why}")
 
 
 def files() -> Finding:

@@ -195,6 +195,10 @@ def check(
         for place, fault in unreadable(settings):
             where = settings.origin(f"{place}.select")
             problems.append(f"{config if where == 'default' else where}: [[view]] {place}: {fault.pointed()}")
+    if settings.tls.certificate is not None:
+        from penstock.server.tls.files import load
+
+        load(settings.tls)
     if not problems:
         from penstock.server.opening.house import try_settings
 

@@ -301,7 +301,7 @@ class Supervisor:
         """A server that is started again listens where the first one did, also where it had a port picked for it."""
         listen = self.settings.listen
         kept: dict[str, object] = {}
-        for name in ("amqp", "http", "flight"):
+        for name in listen.doors():
             present, bound = getattr(listen, name), ready.get(name)
             if present is not None and bound is not None and not present.port:
                 kept[name] = present._replace(port=int(str(bound).rpartition(":")[2]))

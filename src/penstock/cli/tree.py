@@ -29,6 +29,7 @@ def whole() -> typer.Typer:
         backfilling,
         backups,
         benching,
+        certificates,
         connections,
         converting,
         draining,
@@ -80,6 +81,7 @@ def whole() -> typer.Typer:
     app.add_typer(connections.app, name="connection")
     app.add_typer(exchanges.exchange, name="exchange")
     app.add_typer(exchanges.binding, name="binding")
+    app.add_typer(certificates.app, name="tls")
     app.add_typer(users.app, name="user")
     app.add_typer(vhosts.app, name="vhost")
     backfilling.add_to(pipelines.app)

@@ -28,6 +28,7 @@ from penstock.client.messages import Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import batches_of, body_of, headers_of, one_row, when
 from penstock.client.querying import Querying
 from penstock.client.transactions import Transaction
+from penstock.client.trust import reason_of
 from penstock.client.uploads import Upload
 from penstock.client.urls import parse_url
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
@@ -46,20 +47,28 @@ def connect(
     user: str | None = None,
     password: str | None = None,
     timeout: Duration | None = CONNECT_TIMEOUT,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    verify: bool | None = None,
 ) -> Client:
     """Connect to a server; `guest`/`guest` unless the address or the arguments say otherwise.
 
+    ca         with `penstocks://`: file of the CA certificates by which the server's is checked; the system's if absent
+    cert, key  files of this client's certificate and its key, where the server asks for one
+    verify     False: whoever answers is believed to be the server, after a warning
     timeout    how long connecting and each single command may take; None waits for ever
     Errors: Unavailable when no server answers, AccessRefused for a wrong user, InvalidArgument for the address.
     """
     seconds = None if timeout is None else span(timeout, "timeout") / 1e6
-    address = parse_url(url, user, password)
+    address = parse_url(url, user, password, ca=ca, cert=cert, key=key, verify=verify)
     client = Client(Link(address, seconds))
     try:
         client.health()
     except Unavailable as error:
         client.close()
-        raise Unavailable(f"no Penstock server answers at {address}: {_reason(str(error))}") from None
+        why = (reason_of(str(error), address.host) if address.tls else None) or _reason(str(error))
+        raise Unavailable(f"no Penstock server answers at {address}: {why}") from None
     except BaseException:
         client.close()
         raise

@@ -60,9 +60,10 @@ class Link:
         headers: Any = [(b"authorization", b"Basic " + secret)]  # the stubs want text, gRPC takes bytes
         self.options = flight.FlightCallOptions(headers=headers)
         self._timed = flight.FlightCallOptions(headers=headers, timeout=timeout)
+        tls = address.trust.options(str(address)) if address.tls else {}
         with translated():
             self.client: Any = flight.FlightClient(
-                address.location, generic_options=[("grpc.keepalive_time_ms", KEEPALIVE_MS)]
+                address.location, generic_options=[("grpc.keepalive_time_ms", KEEPALIVE_MS)], **tls
             )
 
     def act(self, name: str, fields: Mapping[str, object]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from penstock.config.pipelines import ONLY
 from penstock.config.places import Path_
 from penstock.config.settings import Settings
 from penstock.config.telling import Problem
+from penstock.config.tls import DOORS
 from penstock.config.views import wrong_views
 
 
@@ -86,7 +87,19 @@ def impossible(settings: Settings) -> list[Problem]:
         if one.engine == "spark" and (one.vhost, one.source) in keyed
     ]
     problems += _views_of_pipelines(settings)
+    problems += _doors_without_certificate(settings)
     return problems
+
+
+def _doors_without_certificate(settings: Settings) -> Iterator[Problem]:
+    """Doors with TLS that have none, and what such a door cannot do."""
+    listen, tls = settings.listen, settings.tls
+    for name in DOORS:
+        if getattr(listen, name) is not None and tls.certificate is None:
+            yield Problem(("listen", name), "needs the certificate and key of [tls]")
+    if listen.flight_tls is not None and tls.min_version != "1.2":
+        why = f"{tls.min_version!r} does not go with listen.flight_tls: gRPC's TLS begins with 1.2 and cannot be told"
+        yield Problem(("tls", "min_version"), why)
 
 
 def _places_of_pipelines(settings: Settings) -> Iterator[tuple[Path_, str]]:

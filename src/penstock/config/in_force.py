@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
 
 
-NAMES = ("server", "listen", "amqp", "log", "spark")
+NAMES = ("server", "listen", "tls", "amqp", "log", "spark")
 
 
 def in_force(settings: Settings) -> list[tuple[str, str, str]]:
     """Name, value as text and origin of every single setting, of users, and of what queues have beside the defaults."""
-    sections = (settings.server, settings.listen, settings.amqp, settings.log, settings.spark)
+    sections = (settings.server, settings.listen, settings.tls, settings.amqp, settings.log, settings.spark)
     lines = [line for name, table in zip(NAMES, sections, strict=True) for line in _lines(settings, name, table)]
     for index, user in enumerate(settings.user):
         told_of = _lines(settings, f"user.{index}", user)

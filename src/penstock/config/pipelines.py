@@ -7,6 +7,7 @@ a list of rules with names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StringConstr
 
 from penstock.config.sections import MIB, Duration, Name, Section, Size
 
+_TLS_QUERY = re.compile(r"(?:ca|cert|key|verify)=[^&]*(?:&(?:ca|cert|key|verify)=[^&]*)*")
 ONLY = "input"
 """The name of the input of a pipeline that has one and does not name it."""
 
@@ -338,8 +340,10 @@ class Spark(Section):
             known = parts.scheme in ("penstock", "penstocks") and bool(parts.hostname) and parts.port is not None
         except ValueError:
             known = False
-        if not known or parts.username or parts.path.strip("/") or parts.query or parts.fragment:
+        if not known or parts.username or parts.path.strip("/") or parts.fragment:
             raise ValueError(f"{value!r} is not the address of a server: write penstock://host:port and nothing more")
+        if parts.query and (parts.scheme != "penstocks" or not _TLS_QUERY.fullmatch(parts.query)):
+            raise ValueError(f"{value!r}: behind the question mark of a penstocks:// address are ca, cert, key, verify")
         return value
 
     @field_validator("openlineage")

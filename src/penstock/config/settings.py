@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from pydantic import (
-    BeforeValidator,
     Field,
     InstanceOf,
     JsonValue,
@@ -27,42 +26,17 @@ from pydantic import (
 
 from penstock.config.actions import ActionSection
 from penstock.config.entitlements import EntitlementSection, PermissionSection
+from penstock.config.listening import Listeners
 from penstock.config.message_types import NATIVE_TYPE, wrong_type
 from penstock.config.pipelines import Pipeline, Spark
 from penstock.config.ruling_sections import AddressSection, OperatorPolicySection, PolicySection
 from penstock.config.sections import MIB, Duration, Name, Section, Size
+from penstock.config.tls import TlsSection
 from penstock.config.views import ConflatedSection, ViewSection
 from penstock.records.actions import Action
 from penstock.records.settings import QueueSettings
 from penstock.records.sow import wrong
 
-
-class Address(NamedTuple):
-    """Where a listener binds.  Port 0 picks a free one."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def _address(value: object) -> object:
-    """An address from `host:port`, `[ipv6]:port`; None from `off`."""
-    if not isinstance(value, str):
-        return value
-    if value == "off":
-        return None
-    host, colon, port = value.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"{value!r} is not an address: write host:port, as in 127.0.0.1:5672, or off")
-    if ":" in bare and bare == host:
-        raise ValueError(f"{value!r} is not an address: write an IPv6 host in brackets, as in [::1]:5672")
-    return Address(bare, int(port))
-
-
-Listen: TypeAlias = Annotated[Address | None, BeforeValidator(_address)]
 Number: TypeAlias = StrictInt | StrictFloat
 
 
@@ -82,27 +56,6 @@ class Server(Section):
         default=512 * MIB, ge=8 * MIB, description="Budget for bodies and buffers; positions and indexes come on top."
     )
     allow_execute: StrictBool = Field(default=False, description="Whether actions may run programs of the machine.")
-
-
-class Listeners(Section):
-    """`[listen]`"""
-
-    amqp: Listen = Field(
-        default=Address("127.0.0.1", 5672), description="AMQP 0-9-1; `off` for none, port 0 for a free one."
-    )
-    http: Listen = Field(default=Address("127.0.0.1", 15672), description="Management, metrics and health; or `off`.")
-    flight: Listen = Field(default=Address("127.0.0.1", 8815), description="Arrow Flight; or `off`.")
-
-    @model_validator(mode="after")
-    def _apart(self) -> Listeners:
-        taken: dict[Address, str] = {}
-        for name, address in (("amqp", self.amqp), ("http", self.http), ("flight", self.flight)):
-            if address is None or address.port == 0:
-                continue
-            if address in taken:
-                raise ValueError(f"{taken[address]} and {name} cannot both listen on {address}")
-            taken[address] = name
-        return self
 
 
 class Amqp(Section):
@@ -344,6 +297,7 @@ class Settings(Section):
 
     server: Server = Field(default_factory=Server, description="The instance.")
     listen: Listeners = Field(default_factory=Listeners, description="Its addresses.")
+    tls: TlsSection = Field(default_factory=TlsSection, description="The certificate of the doors with TLS.")
     amqp: Amqp = Field(default_factory=Amqp, description="Limits of the AMQP door.")
     log: LogSection = Field(default_factory=LogSection, description="The log.")
     sql: SqlSection = Field(default_factory=SqlSection, description="What statements of `penstock query` may take.")

@@ -24,13 +24,11 @@ LATER_SECTIONS = frozenset(
         "otel",
         "replication",
         "schedule",
-        "tls",
     }
 )
 """Sections that are taken and refused for now."""
 
 LATER_KEYS: Mapping[str, frozenset[str]] = {
-    "listen": frozenset({"amqps", "https", "flight_tls"}),
     "topic": frozenset({"schema", "retention"}),
     "queue": LATER_QUEUE_KEYS,
 }

@@ -13,7 +13,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.server.filters.evaluating import Ask
     from penstock.server.flight.door import FlightDoor, FlightLimits
     from penstock.server.http.door import HttpDoor
+    from penstock.server.tls.keeping import Keeper as TlsKeeper
     from penstock.server.upkeep.pacing import Pace
 
 TIDY_S = 0.25
@@ -90,9 +91,7 @@ class Ready:
     """What a started server tells: its pid, addresses, and what recovery found."""
 
     pid: int
-    amqp: str | None
-    http: str | None
-    flight: str | None
+    addresses: Mapping[str, str]  # of the open doors, by name
     recovered_records: int
     recovered_seconds: float
 
@@ -101,9 +100,8 @@ class Ready:
         return orjson.dumps(
             {
                 "pid": self.pid,
-                "amqp": self.amqp,
-                "http": self.http,
-                "flight": self.flight,
+                **dict.fromkeys(("amqp", "http", "flight")),
+                **self.addresses,
                 "recovered": {"records": self.recovered_records, "seconds": round(self.recovered_seconds, 6)},
             }
         )
@@ -139,6 +137,7 @@ class Server:
         self.recovered_records = 0
         self.recovered_seconds = 0.0
         self.http: HttpDoor | None = None
+        self.tls: TlsKeeper | None = None  # where a door has TLS
         self.addresses = dict[str, str]()  # of the open doors, by name
         self.progress = Progress(self.clock.mono)
         self._show = show or Lines(say)
@@ -235,7 +234,7 @@ class Server:
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
             self.amqp = AmqpDoor(
                 self.engine, self.users.check, self.accounts.vhosts, self.counters, limits, self.users.rights,
-                Admission(self.users),
+                Admission(self.users), self.users.admits if settings.tls.cert_login_from is not None else None,
             )  # fmt: skip
             self.flight = FlightDoor(
                 self.engine,
@@ -255,7 +254,7 @@ class Server:
             self.scratch = Scratch(data)
             self.scratch.clear()
             self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
-            amqp, flight = await starting.open(self.amqp, self.flight)
+            await starting.open(self.amqp, self.flight)
         except BaseException:
             await starting.undo()
             if self._opened is not None:
@@ -263,9 +262,11 @@ class Server:
             self.pools.abandon()
             raise
         self.http = starting.http
-        doors = {"amqp": amqp, "http": starting.http_address, "flight": flight}
-        self.addresses = {name: address for name, address in doors.items() if address is not None}
+        self.addresses = {name: starting.addresses[name] for name in settings.listen.doors()}
         self.serving = True
+        self.tls = starting.tls
+        if self.tls is not None:
+            self.tls.start(loop, pools.reading)
         self.progress.ready()
         starting.end()
         self.engine.tending.fill_heads()
@@ -276,7 +277,7 @@ class Server:
         self._tidy()
         self.alarm.look_soon()
         self._warm_timer = loop.call_later(WARM_UP_S, pools.scanning.submit, warm_up)
-        return Ready(os.getpid(), amqp, starting.http_address, flight, recovered.records, recovered.seconds)
+        return Ready(os.getpid(), self.addresses, recovered.records, recovered.seconds)
 
     def _recover(self, disk: OsDisk) -> tuple[Log, Recovered]:
         """In a thread: the loop answers HTTP meanwhile."""
@@ -433,11 +434,7 @@ async def _serve(server: Server, ready_file: str | None) -> None:
     settle_garbage()
     if ready_file is not None:
         write_whole(ready_file, ready.as_json())
-    doors = ", ".join(
-        f"{name} {address}"
-        for name, address in (("amqp", ready.amqp), ("http", ready.http), ("flight", ready.flight))
-        if address
-    )
+    doors = ", ".join(f"{name} {address}" for name, address in ready.addresses.items())
     some = chosen(settings)
     for setting, value, origin in some[:SETTINGS_SHOWN]:
         say(f"setting {setting} = {value} ({origin})")
@@ -445,6 +442,10 @@ async def _serve(server: Server, ready_file: str | None) -> None:
         say(f"{len(some) - SETTINGS_SHOWN} more settings are not the default; /api/overview has all")
     if settings.server.sync != "commit":
         say(f"warning: sync = {settings.server.sync!r}: a confirm does not mean that the message is on disk")
+    if server.tls is not None:
+        if (why := server.tls.complaint()) is not None:
+            say(f"warning: {why}")
+        loop.add_signal_handler(signal.SIGHUP, server.tls.look)
     say(
         f"penstock {settings.server.name} is ready: {doors}; "
         f"{ready.recovered_records} records in {ready.recovered_seconds:.2f} s"

@@ -47,6 +47,8 @@ class Stopping:
         server.amqp.close_all(REASON)
         server.flight.stop()
         server.keeper.stop()
+        if server.tls is not None:
+            server.tls.stop()
         if server.engine.archive is not None:
             server.engine.archive.stop()
         server.end_timers()

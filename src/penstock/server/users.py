@@ -81,7 +81,14 @@ class Users:
             how, salt, known = hashed
             given = hashlib.new(how, salt + given, usedforsecurity=False).digest()
         right = hmac.compare_digest(known if known is not None else b"\0absent", given)
-        return known is not None and right and (user not in self._loopback_only or is_loopback(host))
+        return known is not None and right and self._may_come_from(user, host)
+
+    def admits(self, user: str, host: str) -> bool:
+        """Whether somebody whose certificate says that it is this user may log in from this host."""
+        return self.known(user) and (self._account(user) is not None or self._may_come_from(user, host))
+
+    def _may_come_from(self, user: str, host: str) -> bool:
+        return user not in self._loopback_only or is_loopback(host)
 
     def rights(self, user: str) -> Rights | None:
         """What a user may read and write; None where nothing is limited."""

@@ -9,11 +9,14 @@ import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+from penstock.client.urls import with_trust
 from penstock.errors import InvalidArgument
 from penstock.spark.remote import Where
 from penstock.units import parse_duration, parse_size
 
-COMMON = ("url", "user", "password", "vhost", "topic", "exchange", "queue", "path", "patience")
+COMMON = (
+    "url", "user", "password", "ca", "cert", "key", "verify", "vhost", "topic", "exchange", "queue", "path", "patience",
+)  # fmt: skip
 FROM_SPARK = ("checkpointLocation", "queryName", "serialization.format", "__partition_columns", "outputMode")
 """What Spark puts among the options by itself."""
 
@@ -80,4 +83,7 @@ class Taker:
             seconds = patience_s if patience is None else parse_duration(patience) / 1e6
         except ValueError as error:
             raise InvalidArgument(f"option patience: {error}") from None
+        files = {name: self.text(name) for name in ("ca", "cert", "key")}
+        verify = None if self.text("verify") is None else "on" if self.flag("verify") else "off"
+        url = with_trust(url, **files, verify=verify)
         return Where(url, self.text("user"), self.text("password"), seconds)

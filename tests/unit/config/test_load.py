@@ -8,8 +8,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from penstock.config.in_force import chosen, in_force
+from penstock.config.listening import Address
 from penstock.config.load import load_file, load_mapping, load_text
-from penstock.config.settings import Address, Settings
+from penstock.config.settings import Settings
 from penstock.config.wording import LATER_SECTIONS
 from penstock.errors import SettingsError
 from penstock.records.actions import Action, OnExpire, PublishStep
@@ -128,7 +129,17 @@ def test_settings_are_frozen() -> None:
         ("[queue]\nname = 'q'", "settings:1: [queue]: is a list of tables: write [[queue]]"),
         ('[listen]\namqp = "5672"', "settings:2: [listen] amqp: '5672' is not an address"),
         ('[listen]\namqp = "::1:5672"', "write an IPv6 host in brackets"),
-        ('[listen]\namqps = "127.0.0.1:5671"', "settings:2: [listen] amqps: is not supported in this version"),
+        ('[listen]\namqps = "127.0.0.1:5671"', "settings:2: [listen] amqps: needs the certificate and key of [tls]"),
+        ('[tls]\nkey = "k"', "[tls]: key is there and certificate is missing"),
+        ('[tls]\nverify = "peer"', '[tls]: verify = "peer" needs ca'),
+        ("[tls]\nfail_if_no_peer_cert = true", '[tls]: fail_if_no_peer_cert needs verify = "peer"'),
+        ('[tls]\ncert_login_from = "common_name"', '[tls]: cert_login_from needs verify = "peer"'),
+        ('[tls]\nmin_version = "1.1"', "[tls] min_version: '1.1' is not one of '1.2' or '1.3'"),
+        ('[tls]\ncertficate = "c"', "[tls] certficate: unknown key; did you mean certificate?"),
+        (
+            '[listen]\nflight_tls = "a:1"\n[tls]\nmin_version = "1.3"\ncertificate = "c"\nkey = "k"',
+            "[tls] min_version: '1.3' does not go with listen.flight_tls",
+        ),
         ('[listen]\namqp = "a:1"\nhttp = "a:1"', "amqp and http cannot both listen on a:1"),
         ('[log]\nretention = { age = "7 days" }', "settings:2: [log] retention.age: duration '7 days'"),
         ("[log]\n[log.retention]\nbytes = 1", "settings:3: [log] retention.bytes: 1 needs a unit"),

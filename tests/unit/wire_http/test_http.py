@@ -37,6 +37,8 @@ class Facts:
             {"name": "jobs", "vhost": "shop", "settings": {"lease_period": "30s"}},
         ]
 
+    left: float | None = None  # seconds of the certificate
+
     def health(self) -> Mapping[str, object]:
         return {"status": self.status, "name": "one", "sync": "commit"}
 
@@ -95,6 +97,9 @@ class Facts:
 
     def listeners(self) -> Sequence[Mapping[str, object]]:
         return []
+
+    def certificate_left(self) -> float | None:
+        return self.left
 
     def exchange_types(self) -> Sequence[str]:
         return ["direct"]

@@ -225,6 +225,14 @@ def connect(
     user: str | None = None,
     password: str | None = None,
     timeout: Duration | None = CONNECT_TIMEOUT,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    verify: bool | None = None,
 ) -> Client:
     """A client that connects when it is entered, awaited or first used; arguments and errors as `penstock.connect`."""
-    return Client(lambda: blocking.connect(url, user=user, password=password, timeout=timeout))
+    return Client(
+        lambda: blocking.connect(
+            url, user=user, password=password, timeout=timeout, ca=ca, cert=cert, key=key, verify=verify
+        )
+    )

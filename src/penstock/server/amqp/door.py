@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import Callable, Container, Sequence
@@ -18,6 +19,7 @@ from penstock.server.opening.listening import BACKLOG, bind
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import Phase
 from penstock.wire.amqp.frames import Limits
+from penstock.wire.amqp.handshake import EXTERNAL, SPEAKS_TLS
 from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
+    from penstock.server.tls.handshakes import Handshakes
+    from penstock.server.tls.keeping import Keeper
+    from penstock.server.tls.peer import Peer
+
+logger = logging.getLogger("penstock.server.amqp")
 
 HEADER_TIMEOUT_US = 10_000_000
 LOGIN_TIMEOUT_US = 30_000_000
@@ -36,6 +43,9 @@ REFUSED_LOGIN_DELAY_S = 1.0
 
 CheckLogin = Callable[[str, str, str], bool]
 """(user, password, peer host) -> may log in."""
+
+Admits = Callable[[str, str], bool]
+"""(user, peer host) -> may log in, its certificate having said who it is."""
 
 
 def unlimited(user: str) -> None:
@@ -54,9 +64,15 @@ class AmqpDoor:
         limits: Limits | None = None,
         rights: Callable[[str], Rights | None] = unlimited,
         admission: Admission | None = None,
+        admits: Admits | None = None,
     ) -> None:
-        """`rights`: what a user may read and write; None where nothing is limited.  `vhosts` may change."""
+        """`rights`: what a user may read and write; None where nothing is limited.  `vhosts` may change.
+
+        admits: whom certificates log in (SASL EXTERNAL); without it that is not offered.
+        """
         self.admission = admission
+        self._admits = admits
+        self._handshakes: Handshakes | None = None
         self.rights = rights
         self.engine = engine
         self.check_login = check_login
@@ -85,8 +101,18 @@ class AmqpDoor:
         bound = sockets[0].getsockname()
         return bound[0], bound[1]
 
+    def open_tls(self, sockets: Sequence[socket.socket], keeper: Keeper) -> tuple[str, int]:
+        """The same for clients with TLS."""
+        from penstock.server.amqp.tls_link import TlsLink
+        from penstock.server.tls.handshakes import Handshakes
+
+        self._handshakes = Handshakes("amqps", keeper.current, lambda: TlsLink(self))
+        return self._handshakes.open(sockets)
+
     def stop_listening(self) -> None:
         """Accept nobody any more."""
+        if self._handshakes is not None:
+            self._handshakes.close()
         for server in self._servers:
             server.close()
 
@@ -95,9 +121,10 @@ class AmqpDoor:
         for session in list(self.sessions):
             session.close_by_server(320, text)
 
-    def open_session(self, link: AmqpLink, peer: str, local: str = "") -> Session:
-        """A connection came from one address to another."""
-        session = Session(self, ServerConnection(self.limits), link, peer, local)
+    def open_session(self, link: AmqpLink, peer: str, local: str = "", tls: Peer | None = None) -> Session:
+        """A connection came from one address to another.  tls: what its handshake has shown, where there was one."""
+        external = self._admits is not None and tls is not None and tls.der is not None
+        session = Session(self, ServerConnection(self.limits, external=external), link, peer, local, tls)
         self.sessions.add(session)
         self.counters.connections_opened += 1
         return session
@@ -115,9 +142,15 @@ class AmqpDoor:
     def login(self, session: Session, event: events.LoginAsked) -> None:
         """Accept, or refuse late."""
         host = session.peer.rsplit(":", 1)[0]
-        if self.check_login(event.user, event.password, host):
-            session.user = event.user
-            session.rights = self.rights(event.user)
+        user = event.user
+        if event.mechanism == EXTERNAL:
+            user = (session.tls.user() if session.tls is not None else None) or ""
+            good = bool(user) and self._admits is not None and self._admits(user, host)
+        else:
+            good = self.check_login(user, event.password, host)
+        if good:
+            session.user = user
+            session.rights = self.rights(user)
             session.machine.accept_login()
             session.outgoing.mark_dirty()
             return
@@ -141,6 +174,11 @@ class AmqpDoor:
             session.opened = True
             session.machine.accept_open()
         session.outgoing.mark_dirty()
+
+    def tell_stranger(self, session: Session, event: events.ConnectionFailed) -> None:
+        """Somebody who does not speak AMQP came: a client with TLS is told of, for its settings are wrong."""
+        if event.text == SPEAKS_TLS:
+            logger.warning("amqp: %s was sent away: %s", session.peer, event.text)
 
     def generated_name(self, prefix: str) -> str:
         """A name nobody else has."""
@@ -215,6 +253,7 @@ class AmqpLink(asyncio.Protocol):
         self.door = door
         self.transport: asyncio.Transport
         self.session: Session
+        self._tls: Peer | None = None
         self._appetite = Appetite()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -224,7 +263,7 @@ class AmqpLink(asyncio.Protocol):
         self._read_at_most(self._appetite.size)
         host, port = self.transport.get_extra_info("peername")[:2]
         here = self.transport.get_extra_info("sockname")[:2]
-        self.session = self.door.open_session(self, f"{host}:{port}", f"{here[0]}:{here[1]}")
+        self.session = self.door.open_session(self, f"{host}:{port}", f"{here[0]}:{here[1]}", self._tls)
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes came."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.amqp.link import Link
     from penstock.server.entitlements import Rights
+    from penstock.server.tls.peer import Peer
 
 LONE_READ = 2048
 """After a shorter read the turn ends at once: somebody waits for one message, and a round of the loop costs 20 us."""
@@ -36,7 +37,15 @@ LONE_READ = 2048
 class Session:
     """A connection that has a link.  `receive` for bytes in; `outgoing` has the bytes out until the end of the turn."""
 
-    def __init__(self, door: AmqpDoor, machine: ServerConnection, link: Link, peer: str, local: str = "") -> None:
+    def __init__(
+        self,
+        door: AmqpDoor,
+        machine: ServerConnection,
+        link: Link,
+        peer: str,
+        local: str = "",
+        tls: Peer | None = None,
+    ) -> None:
         self.door = door
         self.engine = door.engine
         self.core = door.engine.core
@@ -45,6 +54,7 @@ class Session:
         self.link = link
         self.peer = peer
         self.local = local
+        self.tls = tls  # what the client showed in its handshake; None without TLS
         self.user = ""
         self.rights: Rights | None = None  # None: nothing is limited
         self.vhost = "/"
@@ -286,6 +296,8 @@ class Session:
                 self._channel_over(event.channel)
                 self.send(event.channel, methods.ChannelCloseOk())
             case events.ConnectionFailed():
+                if event.drop:
+                    self.door.tell_stranger(self, event)
                 self._close_all(lost=False)
             case events.ConnectionClosed():
                 self._close_all(lost=False)

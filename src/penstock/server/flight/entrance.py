@@ -9,6 +9,7 @@ each; beyond that the answer is Unavailable, which says that a retry helps and h
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +24,17 @@ from penstock.server.flight.handover import Abandoned
 
 if TYPE_CHECKING:
     from penstock.server.flight.door import FlightDoor
+    from penstock.server.tls.files import Identity
 
 WAITING = 64
 PATIENCE_S = 60.0
 LOOK_S = 0.2
+
+REBIND_S = 5.0
+REBIND_PAUSE_S = 0.002
+"""How long the port of a server that makes room for another may be taken before it is told, and between tries."""
+
+logger = logging.getLogger("penstock.flight")
 
 
 def _starting() -> str:
@@ -44,15 +52,58 @@ class Entrance:
         self._changed = threading.Event()
         self._room = threading.Semaphore(WAITING)
         self._server: _Server | None = None
+        self._tls: _Server | None = None
+        self._tls_at = ("", 0)
+        self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
+        self._closed = threading.Event()
+        self._renewing = threading.Lock()
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Start to accept; returns the address that was bound.  Raises OSError."""
+        self._server = self._made("grpc", host, port, {})
+        return host, self._server.port
+
+    def listen_tls(self, host: str, port: int, identity: Identity) -> tuple[str, int]:
+        """The same over TLS, beside the other or alone."""
+        self._tls = self._made("grpc+tls", host, port, _shown(identity))
+        self._tls_at = host, self._tls.port
+        return self._tls_at
+
+    def _made(self, scheme: str, host: str, port: int, tls: dict[str, Any]) -> _Server:
         bracketed = f"[{host}]" if ":" in host else host
         try:
-            self._server = _Server(self, f"grpc://{bracketed}:{port}")
+            return _Server(self, f"{scheme}://{bracketed}:{port}", tls)
         except (flight.FlightError, pa.ArrowException) as error:
             raise OSError(0, f"Flight cannot listen there: {str(error)[:200]}") from error
-        return host, self._server.port
+
+    def renew(self, identity: Identity) -> None:
+        """Show another certificate from now on.  In a thread of its own: it may wait for the port.
+
+        gRPC's server keeps the certificate it began with, so another one takes its place at the same port: calls under
+        way go on with the old one until they end, clients that stay connected come to the new one with their next call.
+        Between the two the port is closed for about a millisecond.
+        """
+        with self._renewing:
+            before = self._tls
+            if before is None or self._closed.is_set():
+                return
+            self._end(before)
+            until, told = time.monotonic() + REBIND_S, False
+            while not self._closed.is_set():
+                try:
+                    self._tls = self._made("grpc+tls", *self._tls_at, _shown(identity))
+                    return
+                except OSError as error:
+                    if time.monotonic() > until and not told:
+                        told = True
+                        logger.error("flight_tls: the port was lost while the certificate was renewed: %s", error)
+                    self._closed.wait(REBIND_PAUSE_S if not told else REBIND_S)
+
+    def _end(self, server: _Server) -> None:
+        self._ending = [one for one in self._ending if one.is_alive()]
+        thread = threading.Thread(target=server.shutdown, name="penstock-flight-stop", daemon=True)
+        thread.start()
+        self._ending.append(thread)
 
     def open(self, door: FlightDoor) -> None:
         """From now on calls go there; those that wait go first."""
@@ -65,12 +116,15 @@ class Entrance:
         pyarrow waits for every call, and a call whose client stands still does not end: then a thread stays behind.
         """
         self._changed.set()
-        if self._server is None:
-            return True
-        thread = threading.Thread(target=self._server.shutdown, name="penstock-flight-stop", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        return not thread.is_alive()
+        self._closed.set()
+        until = time.monotonic() + timeout
+        with self._renewing:
+            for server in (self._server, self._tls):
+                if server is not None:
+                    self._end(server)
+        for thread in self._ending:
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._ending)
 
     # -- Flight's threads
 
@@ -98,12 +152,18 @@ class Entrance:
         return Unavailable(f"the server is {self._how_far()}: try again in a moment")
 
 
+def _shown(identity: Identity) -> dict[str, Any]:
+    """The identity as pyarrow takes it.  It asks for a client's certificate only to insist on one."""
+    asked = {"verify_client": True, "root_certificates": identity.ca_pem} if identity.insists else {}
+    return {"tls_certificates": [(identity.chain_pem, identity.key_pem)], **asked}
+
+
 class _Server(flight.FlightServerBase):
     """pyarrow's server: each method runs in a thread of its own.  (The stubs have some results wrong: hence Any.)"""
 
-    def __init__(self, entrance: Entrance, location: str) -> None:
+    def __init__(self, entrance: Entrance, location: str, tls: dict[str, Any]) -> None:
         self._entrance = entrance
-        super().__init__(location, auth_handler=AnyHandshake(), middleware={"login": entrance.logins})
+        super().__init__(location, auth_handler=AnyHandshake(), middleware={"login": entrance.logins}, **tls)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Flight's."""

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from penstock.server.opening.progress import Progress
 
 
+PROTOCOLS = {"amqps": "amqp/ssl"}
+"""Doors that RabbitMQ calls by another name than our settings."""
+
 DAMAGE_SHOWN = 10
 """Sentences about damage in one answer."""
 
@@ -97,9 +100,10 @@ class Facts:
     def overview(self) -> Mapping[str, object]:
         """The settings in force, with where they came from."""
         self.refuse_early()
-        settings = self._server.settings
+        settings, tls = self._server.settings, self._server.tls
         return {
             "origin": str(self._server.log.origin),
+            **({} if tls is None else {"tls": tls.facts()}),
             "memory": self._server.engine.bodies.budget.by_name(),
             "settings": {name: {"value": value, "from": origin} for name, value, origin in in_force(settings)},
         }
@@ -226,6 +230,7 @@ class Facts:
             resident_bytes=resident_bytes(),
             disk_free_bytes=log.disk.free(),
             disk_alarm=log.full,
+            certificate_seconds_left=self.certificate_left(),
             broken=engine.broken is not None,
             pause_longest=pauses.longest,
             pause_longest_cpu=pauses.longest_cpu,
@@ -256,8 +261,13 @@ class Facts:
         found = list[Mapping[str, object]]()
         for name, address in self._server.addresses.items():
             host, _, port = address.rpartition(":")
-            found.append({"node": node, "protocol": name, "ip_address": host, "port": int(port)})
+            found.append({"node": node, "protocol": PROTOCOLS.get(name, name), "ip_address": host, "port": int(port)})
         return found
+
+    def certificate_left(self) -> float | None:
+        """Seconds until the certificate ends; None where no door has TLS."""
+        tls = self._server.tls
+        return None if tls is None else tls.seconds_left()
 
     def exchange_types(self) -> Sequence[str]:
         """Types that an exchange may have."""

@@ -13,23 +13,28 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.config.tls import DOORS
 from penstock.errors import SettingsError
 from penstock.server.opening.listening import bind
 from penstock.version import __version__
 
 if TYPE_CHECKING:
-    from penstock.config.settings import Address
+    from penstock.config.listening import Address
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.app import Server
     from penstock.server.flight.door import FlightDoor
     from penstock.server.flight.entrance import Entrance
     from penstock.server.http.door import HttpDoor
     from penstock.server.opening.progress import Show
+    from penstock.server.tls.files import Identity
+    from penstock.server.tls.keeping import Keeper
 
 SHOW_S = 0.1
 _NEEDED_LATER = ("penstock.server.amqp.door", "penstock.server.flight.door")
@@ -44,11 +49,12 @@ class Starting:
     def __init__(self, server: Server, show: Show) -> None:
         self.entrance: Entrance | None = None  # of Flight
         self.http: HttpDoor | None = None
-        self.http_address: str | None = None
         self._server = server
         self._show = show
+        self.tls: Keeper | None = None
+        self.addresses = dict[str, str]()  # of the doors that listen, by name
         self._amqp = list[socket.socket]()
-        self._flight_address: str | None = None
+        self._amqps = list[socket.socket]()
         self._work: asyncio.Future[object] | None = None
         self._shown: asyncio.TimerHandle | None = None
 
@@ -58,35 +64,65 @@ class Starting:
         Raises what it raises; SettingsError for an address that is taken.
         """
         listen, loop = self._server.settings.listen, asyncio.get_running_loop()
+        if any(getattr(listen, name) is not None for name in DOORS):
+            from penstock.server.tls.keeping import Keeper
+
+            self.tls = Keeper(self._server.settings.tls)
         if listen.amqp is not None:
             self._amqp = _bound(listen.amqp, "amqp", bind)
+        if listen.amqps is not None:
+            self._amqps = _bound(listen.amqps, "amqps", bind)
         future = loop.run_in_executor(pool, work)
         self._work = future  # type: ignore[assignment]  # of whatever it gives
         self._look(loop)
-        if listen.http is not None:
-            from penstock.server.http.door import HttpDoor
-
-            self.http = HttpDoor(self._server, __version__, self._server.progress)
-            try:
-                self.http_address = _text(await self.http.listen(listen.http.host, listen.http.port))
-            except OSError as error:
-                raise _taken(listen.http, "http", error) from error
-        if listen.flight is not None:
-            from penstock.server.flight.entrance import Entrance
-
-            self.entrance = Entrance(self._server.users, self._server.progress.line)
-            self._flight_address = _text(_bound(listen.flight, "flight", self.entrance.listen))
+        await self._open_http()
+        self._listen_flight()
         for name in _NEEDED_LATER:
             import_module(name)
         return await asyncio.shield(future)
 
-    async def open(self, amqp: AmqpDoor, flight: FlightDoor) -> tuple[str | None, str | None]:
-        """Let everybody in; the addresses of AMQP and Flight."""
-        address = _text(await amqp.open(self._amqp)) if self._amqp else None
+    async def _open_http(self) -> None:
+        listen = self._server.settings.listen
+        if listen.http is None and listen.https is None:
+            return
+        from penstock.server.http.door import HttpDoor
+
+        self.http = HttpDoor(self._server, __version__, self._server.progress)
+        if listen.http is not None:
+            try:
+                self.addresses["http"] = _text(await self.http.listen(*listen.http))
+            except OSError as error:
+                raise _taken(listen.http, "http", error) from error
+        if listen.https is not None and self.tls is not None:
+            try:
+                self.addresses["https"] = _text(await self.http.listen_tls(*listen.https, self.tls))
+            except OSError as error:
+                raise _taken(listen.https, "https", error) from error
+
+    def _listen_flight(self) -> None:
+        listen = self._server.settings.listen
+        if listen.flight is None and listen.flight_tls is None:
+            return
+        from penstock.server.flight.entrance import Entrance
+
+        self.entrance = Entrance(self._server.users, self._server.progress.line)
+        if listen.flight is not None:
+            self.addresses["flight"] = _text(_bound(listen.flight, "flight", self.entrance.listen))
+        if listen.flight_tls is not None and self.tls is not None:
+            with_tls = partial(self.entrance.listen_tls, identity=self.tls.identity)
+            self.addresses["flight_tls"] = _text(_bound(listen.flight_tls, "flight_tls", with_tls))
+            self.tls.renewed.append(partial(_renew, self.entrance))
+
+    async def open(self, amqp: AmqpDoor, flight: FlightDoor) -> None:
+        """Let everybody in."""
+        if self._amqp:
+            self.addresses["amqp"] = _text(await amqp.open(self._amqp))
         self._amqp = []  # they are the door's
+        if self._amqps and self.tls is not None:
+            self.addresses["amqps"] = _text(amqp.open_tls(self._amqps, self.tls))
+        self._amqps = []
         if self.entrance is not None:
             flight.open()
-        return address, self._flight_address
 
     def end(self) -> None:
         """The start is over, well or not: who looks on is told a last time."""
@@ -99,7 +135,7 @@ class Starting:
         """Close what is open, and wait until the thread has ended."""
         self._server.progress.stop()
         self.end()
-        for sock in self._amqp:
+        for sock in (*self._amqp, *self._amqps):
             sock.close()
         loop = asyncio.get_running_loop()
         if self.entrance is not None:
@@ -113,6 +149,10 @@ class Starting:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._shown = loop.call_later(SHOW_S, self._look, loop)
         self._show(self._server.progress)
+
+
+def _renew(entrance: Entrance, identity: Identity) -> None:
+    threading.Thread(target=entrance.renew, args=(identity,), name="penstock-flight-renew", daemon=True).start()
 
 
 def _bound(address: Address, name: str, listen: Callable[[str, int], T]) -> T:

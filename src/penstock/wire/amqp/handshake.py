@@ -15,6 +15,14 @@ from penstock.wire.amqp.replies import COMMAND_INVALID, NOT_ALLOWED, SYNTAX_ERRO
 
 MECHANISMS = b"PLAIN AMQPLAIN"
 
+EXTERNAL = "EXTERNAL"
+"""The user is who the client's certificate says it is (RFC 4422, appendix A); for clients that showed one."""
+
+TLS_BEGINS = b"\x16\x03"
+"""The first bytes of a client that begins a TLS handshake: a record of that type, version 3.x (RFC 8446, 5.1)."""
+
+SPEAKS_TLS = "it speaks TLS, and this port does not"
+
 CAPABILITIES = (
     "publisher_confirms",
     "exchange_exchange_bindings",
@@ -41,8 +49,14 @@ def server_properties(version: str) -> dict[str, FieldValue]:
     }
 
 
-def credentials(start: ConnectionStartOk) -> tuple[str, str]:
-    """User and password of start-ok.  ProtocolError 503 for an unknown mechanism, 502 for a response without form."""
+def credentials(start: ConnectionStartOk, *, external: bool = False) -> tuple[str, str]:
+    """User and password of start-ok, both empty for EXTERNAL, which must be offered.
+
+    ProtocolError 503 for an unknown mechanism, 502 for a response without form.  What an EXTERNAL response says is not
+    looked at, as by RabbitMQ: some clients send the user's name there, others nothing.
+    """
+    if external and start.mechanism == EXTERNAL:
+        return "", ""
     if start.mechanism == "PLAIN":
         parts = start.response.split(b"\x00")  # RFC 4616: an identity to act as (not offered), user, password
         if len(parts) != 3 or parts[0]:

@@ -48,7 +48,10 @@ from penstock.wire.amqp.frames import (
     read_border,
 )
 from penstock.wire.amqp.handshake import (
+    EXTERNAL,
     MECHANISMS,
+    SPEAKS_TLS,
+    TLS_BEGINS,
     check_tune,
     client_capabilities,
     credentials,
@@ -77,8 +80,10 @@ _ACK_ID = m.BasicAck.ID
 class ServerConnection(Conversation):
     """One connection: `receive` bytes, act on the events, write `take_output()`; close the socket when `finished`."""
 
-    def __init__(self, limits: Limits | None = None, *, version: str = "") -> None:
+    def __init__(self, limits: Limits | None = None, *, version: str = "", external: bool = False) -> None:
+        """external: the client has shown a certificate, which may be its login."""
         super().__init__(limits, version=version)
+        self._external = external
         self._handshake_left = self.limits.handshake_bytes
         self._events: list[Event] = []
         self._publishes = PublishReader(self.limits)
@@ -160,9 +165,11 @@ class ServerConnection(Conversation):
         if header not in (PROTOCOL_HEADER, OLD_PROTOCOL_HEADER):
             self._out.append(PROTOCOL_HEADER)
             self._finish()
-            self._events.append(ConnectionFailed(FRAME_ERROR, f"protocol header {header!r}", drop=True))
+            text = SPEAKS_TLS if header.startswith(TLS_BEGINS) else f"protocol header {header!r}"
+            self._events.append(ConnectionFailed(FRAME_ERROR, text, drop=True))
             return
-        self._answer(0, m.ConnectionStart(0, 9, server_properties(self._version), MECHANISMS))
+        mechanisms = MECHANISMS + b" " + EXTERNAL.encode() if self._external else MECHANISMS
+        self._answer(0, m.ConnectionStart(0, 9, server_properties(self._version), mechanisms))
         self.phase = Phase.STARTING
 
     def _fast(self, data: bytes, pos: int, channel: int, method: int) -> int:
@@ -233,7 +240,7 @@ class ServerConnection(Conversation):
             self.client_properties = method.client_properties
             self.client_capabilities = client_capabilities(method.client_properties)
             self.mechanism = method.mechanism
-            user, password = credentials(method)
+            user, password = credentials(method, external=self._external)
             self.phase = Phase.LOGIN
             self._events.append(LoginAsked(method.mechanism, user, password))
         elif isinstance(method, m.ConnectionTuneOk) and self.phase is Phase.TUNING:

@@ -191,6 +191,7 @@ class Metrics:
     resident_bytes: int = 0
     disk_free_bytes: int = 0  # of the data folder's disk
     disk_alarm: bool = False
+    certificate_seconds_left: float | None = None  # None: no door has TLS
     broken: bool = False  # a sync failed: nothing is confirmed any more
     pause_longest: float = 0.0  # seconds; the longest turn of the loop since the last scrape
     pause_longest_cpu: float = 0.0  # seconds of CPU, of the turn that took most of it since then
@@ -263,6 +264,10 @@ class ServerFacts(Protocol):
 
     def listeners(self) -> Sequence[Mapping[str, object]]:
         """Open doors: `node protocol ip_address port`."""
+        ...
+
+    def certificate_left(self) -> float | None:
+        """Seconds until the certificate of the doors with TLS ends; None where there are none."""
         ...
 
     def exchange_types(self) -> Sequence[str]:

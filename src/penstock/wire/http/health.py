@@ -17,6 +17,9 @@ from penstock.wire.http.routes import MANAGEMENT, Ask, Row
 
 TEST_QUEUE = "aliveness-test"
 
+UNITS_S = {"days": 86_400, "weeks": 7 * 86_400, "months": 30 * 86_400, "years": 365 * 86_400}
+"""Seconds of the units in which RabbitMQ's tool asks."""
+
 
 class Alive(Protocol):
     """What the test of a vhost asks of the server."""
@@ -54,7 +57,12 @@ def rows(facts: ServerFacts, alive: Alive, talk: Talk) -> Sequence[Row]:
         Row("GET", f"{checks}/node-is-quorum-critical", doors.fine, "There is one node"),
         Row("GET", f"{checks}/node-is-mirror-sync-critical", doors.fine, "There is one node"),
         Row("GET", f"{checks}/quorum-queues-without-elected-leaders/all-vhosts", doors.fine, "Each has its leader"),
-        Row("GET", f"{checks}/certificate-expiration/{{within}}/{{unit}}", doors.fine, "No certificate expires"),
+        Row(
+            "GET",
+            f"{checks}/certificate-expiration/{{within}}/{{unit}}",
+            doors.certificate,
+            "No certificate ends so soon",
+        ),
         Row("GET", f"{checks}/port-listener/{{port}}", doors.port, "Somebody listens on a port"),
         Row("GET", f"{checks}/protocol-listener/{{protocol}}", doors.protocol, "A door is open for a protocol"),
         Row("GET", "/api/aliveness-test/{vhost}", doors.alive, "Declare, publish and consume", MANAGEMENT),
@@ -98,9 +106,23 @@ class _Checks:
             return json_response({"status": "ok", "port": int(text)})
         return _failed(f"no active listener on port {text}", missing=int(text), ports=ports)
 
+    async def certificate(self, ask: Ask) -> Response:
+        """None of the server's ends within so long; there may be none."""
+        within, unit = ask.names["within"], ask.names["unit"].lower()
+        unit = unit if unit.endswith("s") else f"{unit}s"
+        if unit not in UNITS_S:
+            raise InvalidArgument(f"unit is {unit[:60]!r}, not one of {', '.join(UNITS_S)}")
+        if not (within.isascii() and within.isdecimal() and 0 < len(within) < 6):
+            raise InvalidArgument(f"within is {within[:60]!r}, not a number from 0 to 99999")
+        left = self._facts.certificate_left()
+        if left is None or left > int(within) * UNITS_S[unit]:
+            return json_response({"status": "ok"})
+        what = "has ended" if left <= 0 else f"ends in {left / 86400:.1f} days"
+        return _failed(f"the server's certificate {what}", seconds_left=round(left))
+
     async def protocol(self, ask: Ask) -> Response:
         """By name; `amqp091` and `http/prometheus` too."""
-        known = {"amqp091": "amqp", "amqp0.9.1": "amqp", "http/prometheus": "http", "https": "https"}
+        known = {"amqp091": "amqp", "amqp0.9.1": "amqp", "http/prometheus": "http", "amqps": "amqp/ssl"}
         name = ask.names["protocol"].lower()
         name = known.get(name, name)
         protocols = [listener["protocol"] for listener in self._facts.listeners()]

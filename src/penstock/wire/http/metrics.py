@@ -137,6 +137,9 @@ def exposition(metrics: Metrics, *, per_object: bool = False) -> bytes:
 def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
     for name, (attribute, text) in _GAUGES.items():
         yield GaugeMetricFamily(name, text, value=float(getattr(metrics, attribute)))
+    if metrics.certificate_seconds_left is not None:
+        text = "Time until the certificate of the doors with TLS ends; negative when it has"
+        yield GaugeMetricFamily("penstock_tls_certificate_seconds_left", text, value=metrics.certificate_seconds_left)
     yield GaugeMetricFamily("rabbitmq_queues", "Queues", value=len(metrics.queues))
     for name, (attribute, text) in _COUNTERS.items():
         yield CounterMetricFamily(name, text, value=float(getattr(metrics, attribute)))

@@ -1,0 +1,120 @@
+"""`penstock tls make`, and what check and doctor say of the files; the page about TLS."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.client.trust import Trust, reason_of
+from penstock.client.urls import parse_url, with_trust
+from penstock.config.load import load_text
+from penstock.errors import InvalidArgument
+from penstock.server.tls.files import load
+
+Run = Callable[..., tuple[int, str, str]]
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tls.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_what_the_page_shows_works(run: Run) -> None:
+    [command] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    status, out, _ = run(*shlex.split(command)[1:])
+    assert status == 0
+    said = load(load_text(out).tls)
+    assert said.certificate.names == ("localhost", "127.0.0.1")
+    for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL):
+        settings = load_text(block)
+        identity = load(settings.tls)
+        assert identity.insists == settings.tls.fail_if_no_peer_cert
+    assert Path("certificates/server.key").stat().st_mode & 0o077 == 0
+
+
+def test_nothing_is_overwritten(run: Run) -> None:
+    assert run("tls", "make", "c", "--client", "shop", "--json")[0] == 0
+    before = Path("c/ca.pem").read_bytes()
+    status, _, err = run("tls", "make", "c")
+    assert status == 2
+    assert "c has files of ca, server already" in err
+    assert Path("c/ca.pem").read_bytes() == before
+    for bad in ("../x", "ca", ""):
+        assert run("tls", "make", "d", "--client", bad)[0] == 2
+    assert run("tls", "make", "d", "--host", "bücher.example")[0] == 2
+    assert not Path("d").exists()
+
+
+def test_check_and_doctor_look_at_the_files(run: Run) -> None:
+    run("tls", "make", "c", "--days", "3")
+    doors = '[listen]\namqp = "127.0.0.1:0"\nhttp = "off"\nflight = "off"\namqps = "127.0.0.1:0"\n'
+    Path("p.toml").write_text(f'{doors}[tls]\ncertificate = "c/server.pem"\nkey = "c/server.key"\n')
+    assert run("check", "p.toml")[0] == 0
+    found = {one["name"]: one for one in json.loads(run("doctor", "p.toml", "--json")[1])["findings"]}
+    assert found["amqps door"]["verdict"] == "good"
+    assert found["TLS certificate"]["verdict"] == "poor"  # three days
+    assert "c/server.pem: CN=localhost, for localhost, 127.0.0.1, ::1, 3 days left" in found["TLS certificate"]["found"]
+    Path("c/server.key").unlink()
+    for command in (["check", "p.toml"], ["serve", "p.toml", "--data", "data"]):
+        status, _, err = run(*command)
+        assert status == 2
+        assert err.strip() == "penstock: tls.key: c/server.key cannot be read: No such file or directory"
+    status, out, _ = run("doctor", "p.toml", "--json")
+    assert status == 1
+    assert [one["verdict"] for one in json.loads(out)["findings"] if one["name"] == "TLS certificate"] == ["bad"]
+
+
+# -- addresses
+
+
+def test_an_address_says_whom_it_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CA", "CERT", "KEY"):
+        monkeypatch.delenv(f"PENSTOCK_TLS_{name}", raising=False)
+    found = parse_url("penstocks://h/v?ca=/a%20b&cert=c&key=k")
+    assert (found.vhost, found.trust) == ("v", Trust("/a b", "c", "k"))
+    assert parse_url("penstocks://h?verify=off").trust == Trust(verify=False)
+    assert parse_url("penstocks://h?verify=off", verify=True).trust == Trust()
+    assert parse_url("penstocks://h?ca=x", ca="y").trust == Trust("y")
+    monkeypatch.setenv("PENSTOCK_TLS_CA", "of-environment")
+    assert parse_url("penstocks://h").trust == Trust("of-environment")
+    assert parse_url("penstocks://h?ca=x").trust == Trust("x")
+    assert parse_url("penstock://h").trust == Trust()
+    assert "secret" not in str(parse_url("penstocks://u:secret@h?ca=x"))
+    told = with_trust("penstocks://h/v?ca=x", ca="/a b", cert=None, verify="off")
+    assert parse_url(told).trust == Trust("/a b", verify=False)
+    assert with_trust("penstock://h", ca=None) == "penstock://h"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("penstock://h?ca=x", "ca is for TLS"),
+        ("penstocks://h?cert=x", "cert is given and key is not"),
+        ("penstocks://h?verify=no", "verify is 'no', not on or off"),
+        ("penstocks://h?cacert=x", "'cacert' in the address means nothing"),
+        ("penstocks://h?ca=x#y", "fragment"),
+    ],
+)
+def test_what_an_address_cannot_say(url: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(why)):
+        parse_url(url)
+
+
+def test_files_that_are_not_there_are_told() -> None:
+    with pytest.raises(InvalidArgument, match="ca: absent cannot be read: No such file"):
+        Trust("absent").options("h")
+    Path("junk").write_bytes(b"junk")
+    with pytest.raises(InvalidArgument, match="cert: junk holds nothing in PEM"):
+        Trust(None, "junk", "junk").options("h")
+
+
+def test_reasons_are_told_in_words() -> None:
+    assert reason_of("x Peer name h is not in peer certificate", "h") == "its certificate is not for 'h'"
+    assert reason_of("Socket closed", "h") is None

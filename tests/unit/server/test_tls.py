@@ -1,0 +1,259 @@
+"""Files of `[tls]`, who looks after them, and handshakes, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from penstock.config.tls import TlsSection
+from penstock.errors import SettingsError
+from penstock.server.amqp.appetite import FIRST
+from penstock.server.opening.listening import bind
+from penstock.server.tls import handshakes, keeping
+from penstock.server.tls.files import load
+from penstock.server.tls.handshakes import Handshakes
+from penstock.server.tls.keeping import Keeper
+from penstock.server.tls.peer import peer_of
+from tls_lab import Files
+
+
+def section(files: Files, **more: object) -> TlsSection:
+    return TlsSection.model_validate({"certificate": files.certificate, "key": files.key, **more})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path / "files")
+
+
+# -- files
+
+
+def test_what_cannot_be_used_is_told_in_one_sentence(files: Files, tmp_path: Path) -> None:
+    junk, empty = tmp_path / "junk", tmp_path / "empty"
+    junk.write_bytes(os.urandom(2000))
+    empty.write_bytes(b"")
+    encrypted = tmp_path / "encrypted"
+    encrypted.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGjMF8=\n-----END ENCRYPTED PRIVATE KEY-----\n")
+    other = Files(tmp_path / "other")
+    wrong: list[tuple[dict[str, object], str]] = [
+        ({"certificate": str(tmp_path / "absent")}, "tls.certificate: .*absent cannot be read: No such file"),
+        ({"certificate": str(tmp_path)}, "tls.certificate: .* cannot be read: Is a directory"),
+        ({"certificate": str(junk)}, "tls.certificate: .*junk holds no certificate in PEM"),
+        ({"certificate": files.key}, "tls.certificate: .*server.key holds no certificate in PEM"),
+        ({"key": str(empty)}, "tls.key: .*empty holds no private key in PEM"),
+        ({"key": files.certificate}, "tls.key: .*server.pem holds no private key in PEM"),
+        ({"key": other.key}, "tls.key: .* is not the key of the certificate in .*server.pem"),
+        ({"key": str(encrypted)}, "tls.(key|certificate): "),
+        ({"ca": str(junk), "verify": "peer"}, "tls.ca: .*junk holds no CA certificates in PEM"),
+        ({"ca": str(tmp_path / "no-ca"), "verify": "peer"}, "tls.ca: .*no-ca cannot be read: No such file"),
+    ]
+    for changed, why in wrong:
+        with pytest.raises(SettingsError, match=why) as caught:
+            load(section(files, **changed))
+        assert "\n" not in str(caught.value)
+
+
+def test_what_a_certificate_says(files: Files) -> None:
+    found = load(section(files)).certificate
+    assert (found.subject, found.issuer) == ("CN=localhost", "CN=Penstock development CA")
+    assert found.names == ("localhost", "127.0.0.1")
+    assert found.complaint(found.begins) is not None  # a day is near
+    assert "is not good before" in str(found.complaint(found.begins.replace(year=2000)))
+    assert "ended on" in str(found.complaint(found.ends))
+    files.sign_server(days=60)
+    long = load(section(files)).certificate
+    assert long.complaint(long.begins) is None
+
+
+# -- who looks after them
+
+
+class Eyes:
+    """A keeper whose looks are taken one by one."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+        self.taken = list[str]()
+        keeper.renewed.append(lambda fresh: self.taken.append(fresh.certificate.subject))
+
+    async def look(self) -> None:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as pool:
+            self.keeper.start(loop, pool)
+            self.keeper.look()
+            await loop.run_in_executor(pool, lambda: None)  # behind the look
+        await asyncio.sleep(0)
+        self.keeper.stop()
+
+
+async def test_changed_files_are_taken_up_and_halves_are_not(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    eyes = Eyes(Keeper(section(files)))
+    await eyes.look()
+    assert eyes.taken == []
+    certificate, key = files.authority.server(("next",))
+    files.put(files.key, key)
+    await eyes.look()
+    assert not caplog.records  # perhaps the other file is being written
+    await eyes.look()
+    await eyes.look()
+    assert [record.message.endswith("loaded before goes on") for record in caplog.records] == [True]  # once
+    assert eyes.keeper.current().certificate.names[0] == "localhost"
+    files.put(files.certificate, certificate)
+    await eyes.look()
+    assert eyes.taken == ["CN=next"]
+    assert eyes.keeper.current().certificate.names == ("next",)
+    assert eyes.keeper.facts()["renewals"] == 1
+    files.put(files.certificate, b"")
+    await eyes.look()
+    await eyes.look()
+    assert eyes.keeper.current().certificate.names == ("next",)
+
+
+async def test_it_looks_by_itself(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "LOOK_S", 0.01)
+    keeper = Keeper(section(files))
+    seen = asyncio.Event()
+    keeper.renewed.append(lambda _: seen.set())
+    with ThreadPoolExecutor(1) as pool:
+        keeper.start(asyncio.get_running_loop(), pool)
+        files.sign_server(("next",))
+        await asyncio.wait_for(seen.wait(), 20)
+        keeper.stop()
+
+
+# -- handshakes
+
+
+class Echo(asyncio.Protocol):
+    """Says back what it hears."""
+
+    met: ClassVar = list[asyncio.BaseTransport]()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.met.append(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+@contextlib.asynccontextmanager
+async def door(one: TlsSection) -> AsyncIterator[tuple[Handshakes, int]]:
+    found = Handshakes("echo", Keeper(one).current, Echo)
+    try:
+        yield found, found.open(bind("127.0.0.1", 0))[1]
+    finally:
+        found.close()
+
+
+async def says(port: int, context: ssl.SSLContext) -> bytes:
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+    try:
+        writer.write(b"hello")
+        return await asyncio.wait_for(reader.readexactly(5), 20)
+    finally:
+        writer.close()
+
+
+def client(files: Files, cert: tuple[str, str] | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.ca)
+    if cert is not None:
+        context.load_cert_chain(*cert)
+    return context
+
+
+async def told(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    async with asyncio.timeout(20):
+        while text not in caplog.text:  # noqa: ASYNC110 - the log has no event
+            await asyncio.sleep(0.005)
+
+
+async def test_slow_ones_end_and_others_do_not_wait(
+    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.3)
+    async with door(section(files)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01")
+        assert await says(port, client(files)) == b"hello"
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        await told(caplog, "was sent away: its handshake took longer than 0.3 s")
+        writer.close()
+
+
+async def test_only_so_many_are_under_way(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further ones wait, and come in when there is room."""
+    monkeypatch.setattr(handshakes, "MOST", 2)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.3)
+    async with door(section(files)) as (_, port):
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        assert await says(port, client(files)) == b"hello"
+        for _, writer in slow:
+            writer.close()
+
+
+async def test_who_has_no_certificate_comes_in_where_none_is_insisted_on(
+    files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with door(section(files, ca=files.ca, verify="peer")) as (handshake, port):
+        Echo.met.clear()
+        assert await says(port, client(files)) == b"hello"
+        assert await says(port, client(files, files.client("shop"))) == b"hello"
+        shown = [peer_of(transport) for transport in Echo.met]
+        assert [peer and peer.user() for peer in shown] == [None, "shop"]
+        stranger = Files(tmp_path / "strangers").client("shop")
+        with pytest.raises((OSError, EOFError)):
+            await says(port, client(files, stranger))
+        await told(caplog, "its certificate is not accepted: unable to get local issuer certificate")
+        assert handshake.refused == 1
+
+
+async def test_an_old_version_is_sent_away(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    async with door(section(files, min_version="1.3")) as (_, port):
+        old = client(files)
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises((OSError, EOFError)):
+            await says(port, old)
+        await told(caplog, "its TLS is older than tls.min_version")
+        assert await says(port, client(files)) == b"hello"
+
+
+async def test_the_same_complaint_is_written_once(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    async with door(section(files)) as (handshake, port):
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"AMQP\x00\x00\x09\x01")
+            await reader.read()
+            writer.close()
+        async with asyncio.timeout(20):
+            while handshake.refused < 5:  # noqa: ASYNC110 - it has no event for it
+                await asyncio.sleep(0.005)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+async def test_a_probe_of_the_port_is_not_told(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    async with door(section(files)) as (handshake, port):
+        socket.create_connection(("127.0.0.1", port)).close()
+        async with asyncio.timeout(20):
+            while not handshake.refused:  # noqa: ASYNC110 - it has no event for it
+                await asyncio.sleep(0.005)
+    assert not caplog.records
+
+
+def test_a_read_of_tls_is_larger_than_the_first_of_a_door() -> None:
+    """Why `amqp.tls_link` cuts: asyncio hands over as much as its buffer holds."""
+    from asyncio.sslproto import SSLProtocol
+
+    assert SSLProtocol.max_size > FIRST

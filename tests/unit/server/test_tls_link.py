@@ -1,0 +1,117 @@
+"""The link over TLS: what a read brings goes in piece by piece, held back when the session says so."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.server.amqp.appetite import FIRST
+from penstock.server.amqp.tls_link import TlsLink
+
+
+class Transport(asyncio.Transport):
+    """Says whether it is read."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.reading = True
+        self._ssl_protocol = SimpleNamespace(_transport=SimpleNamespace(get_write_buffer_size=lambda: 40))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 2
+
+
+class Session:
+    """What a session hears."""
+
+    def __init__(self) -> None:
+        self.heard = list[bytes]()
+        self.pause_after: int | None = None
+        self.link: TlsLink
+        self.lost = False
+
+    def receive(self, data: bytes) -> None:
+        self.heard.append(data)
+        if len(self.heard) == self.pause_after:
+            self.link.pause_reading()
+
+    def connection_lost(self) -> None:
+        self.lost = True
+
+
+def linked() -> tuple[TlsLink, Transport, Session]:
+    session, transport = Session(), Transport()
+    door: Any = SimpleNamespace(
+        engine=SimpleNamespace(clock=SimpleNamespace(mono=lambda: 0)), open_session=lambda *_: session
+    )
+    link = session.link = TlsLink(door)
+    link.connection_made(transport)
+    return link, transport, session
+
+
+async def turns(count: int = 30) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_small_read_goes_straight_in() -> None:
+    link, transport, session = linked()
+    link.data_received(b"abc")
+    assert (session.heard, transport.reading) == ([b"abc"], True)
+
+
+async def test_a_large_read_takes_several_turns_and_nothing_more_is_read_meanwhile() -> None:
+    link, transport, session = linked()
+    data = bytes(range(256)) * 1000
+    link.data_received(data)
+    assert len(session.heard[0]) == FIRST
+    assert not transport.reading
+    link.data_received(b"behind")  # was on its way
+    await turns()
+    assert b"".join(session.heard) == data + b"behind"
+    assert len(session.heard) > 2
+    assert transport.reading
+
+
+async def test_a_session_that_pauses_gets_no_more_until_it_goes_on() -> None:
+    link, transport, session = linked()
+    session.pause_after = 2
+    data = bytes(range(256)) * 1000
+    link.data_received(data)
+    await turns()
+    assert len(session.heard) == 2
+    link.resume_reading()
+    link.resume_reading()  # twice does no harm
+    await turns()
+    assert b"".join(session.heard) == data
+    assert transport.reading
+    link.pause_reading()
+    assert not transport.reading
+    link.data_received(b"late")
+    assert session.heard[-1] != b"late"
+    link.resume_reading()
+    await turns()
+    assert session.heard[-1] == b"late"
+
+
+async def test_what_was_read_before_the_end_counts() -> None:
+    link, _, session = linked()
+    data = bytes(range(256)) * 1000
+    link.data_received(data)
+    link.connection_lost(None)
+    assert b"".join(session.heard) == data
+    assert session.lost
+
+
+async def test_what_waits_below_tls_counts() -> None:
+    assert linked()[0].buffered() == 42
