@@ -1,8 +1,8 @@
-# make install | demo | test | test-cluster | bench | bench-spark | soak | conformance
+# make install | demo | test | test-cluster | bench | bench-spark | bench-peers | soak | conformance
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-cluster check bench bench-spark soak soak-load soak-random soak-spark soak-interleavings soak-queues conformance clean
+.PHONY: help install demo test test-cluster check bench bench-spark bench-peers soak soak-load soak-random soak-spark soak-interleavings soak-queues conformance clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -15,6 +15,7 @@ help:
 	@echo "make test-cluster the Spark side on a cluster of two workers, one of which dies; a year of flights, row by row"
 	@echo "make bench        the table of speed and memory, each figure beside its budget"
 	@echo "make bench-spark  the same of the Spark side"
+	@echo "make bench-peers  the same AMQP work on Penstock and on the AMQP servers that run on this machine"
 	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
 	@echo "make conformance  unmodified clients of others against a real server"
 
@@ -46,6 +47,9 @@ bench: $(STAMP)
 
 bench-spark: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run_spark.py $(BENCH_ARGS)
+
+bench-peers: $(STAMP)
+	@$(PYTHON_IN) benchmarks/run_peers.py $(BENCH_ARGS)
 
 # Parts by name: make soak-load, soak-random, soak-spark (cases, rivals and kills of Spark queries;
 # PENSTOCK_SEED chooses which, and a failure names it), soak-interleavings.

@@ -267,7 +267,11 @@ class Link:
     over: ClassVar[Callable[[socket.socket], Socket] | None] = None
     """What every new connection is wrapped into: TLS."""
 
-    def __init__(self, address: tuple[str, int], user: str = "guest", password: str = "guest") -> None:
+    login: ClassVar[tuple[str, str]] = ("guest", "guest")
+    """As whom every new connection logs in."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        user, password = self.login
         plain = socket.create_connection(address, timeout=SILENCE_S)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wrap = type(self).over

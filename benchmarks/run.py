@@ -34,6 +34,7 @@ QUICK = {"expr": ["--fast"], "log": ["--fast"], "fold": ["--records", "100000"]}
 
 SHORT = {
     "views": ["--messages", "100000", "--repeat", "1"],
+    "tls": ["--messages", "100000", "--repeat", "1"],
     "amqp": ["--messages", "100000", "--repeat", "1"],
     "flight": ["--repeat", "1"],
     "memory": ["--messages", "1000000"],

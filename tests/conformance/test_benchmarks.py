@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+
+from live_server import LiveServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -33,6 +36,44 @@ def test_every_amqp_mode_runs_on_a_real_server(tmp_path: Path) -> None:
     always = {"value", "unit", "budget", "ratio", "runs", "machine", "commit", "settings"}
     assert all(always <= figure.keys() for figure in figures)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tls_is_measured_beside_what_goes_without(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "bench_tls.py"), "--quick", "--mode", "both", "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told = {json.loads(line)["what"] for line in done.stdout.splitlines()}
+    for over in ("plain", "TLS"):
+        assert {
+            f"AMQP publish and consume, ack every 100, {over}: rate",
+            f"AMQP connection, {over}: server CPU",
+        } <= told
+
+
+class Shown(LiveServer):
+    """With its HTTP door."""
+
+    http = "127.0.0.1:0"
+
+
+def test_peers_are_measured_beside_ours(tmp_path: Path) -> None:
+    """Another server stands for a peer: it is told by the name it gives itself, and nothing stays behind on it."""
+    with Shown(tmp_path / "peer") as peer:
+        command = [sys.executable, str(FOLDER / "run_peers.py"), "--quick", "--mode", "both", "--mode", "consume"]
+        command += ["--amqp", f"amqp://guest:guest@127.0.0.1:{peer.port}", "--folder", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        figures = [json.loads(line) for line in done.stdout.splitlines()]
+        assert {figure["settings"]["port"] for figure in figures} >= {peer.port}
+        assert len(figures) % 4 == 0  # rate and CPU of two modes, for each server
+        assert "measured: Penstock, Penstock" in done.stderr
+        assert "Redis (" in done.stderr
+        address = f"http://{peer.ready['http']}/api"
+        assert httpx.get(f"{address}/queues", auth=("guest", "guest"), timeout=20).json() == []
+    command[command.index("--amqp") + 1] = "amqp://127.0.0.1:1"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "no AMQP server answers at 127.0.0.1:1" in done.stderr
 
 
 def test_fairness_among_a_thousand_runs() -> None:

@@ -107,7 +107,7 @@ def _asked(query: str) -> dict[str, str]:
 
 def _none(query: str, told: Mapping[str, str | None]) -> Trust:
     """Of an address without TLS."""
-    names = [name for name, value in {**_asked(query), **told}.items() if value is not None]
+    names = [*_asked(query), *(name for name, value in told.items() if value is not None)]
     if names:
         raise InvalidArgument(f"{names[0]} is for TLS: write the address with penstocks://")
     return Trust()

@@ -67,6 +67,7 @@ def test_the_tree_of_commands() -> None:
             "version",
             "drain",
             "top",
+            "tls make",
         ),
         *("backup", "restore", "sow", "replay", "topic list", "topic show"),
         *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),

@@ -135,7 +135,7 @@ def test_settings_are_frozen() -> None:
         ("[tls]\nfail_if_no_peer_cert = true", '[tls]: fail_if_no_peer_cert needs verify = "peer"'),
         ('[tls]\ncert_login_from = "common_name"', '[tls]: cert_login_from needs verify = "peer"'),
         ('[tls]\nmin_version = "1.1"', "[tls] min_version: '1.1' is not one of '1.2' or '1.3'"),
-        ('[tls]\ncertficate = "c"', "[tls] certficate: unknown key; did you mean certificate?"),
+        ('[tls]\ncertficate = "c"', "[tls] certficate: unknown key; did you mean 'certificate'?"),
         (
             '[listen]\nflight_tls = "a:1"\n[tls]\nmin_version = "1.3"\ncertificate = "c"\nkey = "k"',
             "[tls] min_version: '1.3' does not go with listen.flight_tls",
