@@ -110,6 +110,9 @@ class Publishing(Running):
     ) -> Callable[[Instance], Publishes]:
         """One message, to be made when it is published, for its times count from then."""
         data = body.encode() if isinstance(body, str) else body
+        most = self._settings.amqp.message_max
+        if len(data) > most:
+            raise InvalidArgument(f"publish: the body has {len(data)} bytes; at most {most} are taken")
         life = _micros("expiration", expiration)
         wait = _micros("delay", delay)
         header = header_codec.encode(
