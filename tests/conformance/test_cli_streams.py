@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -49,12 +51,18 @@ def test_streams_from_the_command_line(server: ServerProcess) -> None:
         listed = {one["stream"]: one for one in json.loads(stream(server, "list", "--json")[1])}
         assert listed["eu"]["lag"] > 4
         assert (listed["shared"]["lag"], listed["shared"]["held"], listed["shared"]["reader"]) == (10, 4, "driver 1")
+        event, deadline = threading.Event(), time.monotonic() + 30
+        while next(one["lag_messages"] for one in client.streams() if one["stream"] == "eu") != 5:  # n of 5 to 9
+            assert time.monotonic() < deadline
+            event.wait(0.05)
         shown = stream(server, "show", "eu")[1]
+        assert "behind                  5 messages" in shown
         assert "/n > 2" in shown
         assert f"begins at LSN           {start}" in shown
         with urllib.request.urlopen(f"{server.http_url}/metrics") as answer:
             metrics = answer.read().decode()
         assert 'penstock_stream_lag_messages{mode="queue",stream="shared"} 10.0' in metrics
+        assert 'penstock_stream_lag_messages{mode="log",stream="eu"} 5.0' in metrics
         assert 'penstock_stream_lag_lsns{mode="log",stream="eu"}' in metrics
         assert 'penstock_stream_held_bytes{mode="log",stream="eu"}' in metrics
         # Nobody is there to ask: nothing happens without --yes.
@@ -70,3 +78,26 @@ def test_streams_from_the_command_line(server: ServerProcess) -> None:
             "released": "eu", "messages": 0, "dropped": True
         }  # fmt: skip
         assert [one["stream"] for one in client.streams()] == ["shared"]
+
+
+def test_a_stream_of_a_pipeline_that_is_gone_is_told(server: ServerProcess) -> None:
+    with penstock.connect(server.flight_url) as client:
+        client.declare("left")
+        client.publish("left", b"1")
+        client.action("stream_open", stream="old.a", queue="left", pipeline="old")
+        client.action("plan", stream="old.a", epoch=1, start=0, max_rows=4)
+        hint = "for pipeline old, which the settings do not have: penstock stream release old.a --drop"
+        listed = " ".join(stream(server, "list")[1].split())
+        assert "no pipeline" in listed
+        assert "stream old.a holds 1 message" in listed
+        assert hint in listed
+        assert "pipeline                old, which the settings do not have" in stream(server, "show", "old.a")[1]
+        command = [sys.executable, "-m", "penstock", "pipeline", "status", "--url", server.flight_url]
+        assert hint in " ".join(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.split())
+        told = {"driver": "d", "host": "h", "pid": 1, "state": "running", "pipelines": {"old": {"state": "running"}}}
+        client.action("pipeline_report", with_vhost=False, **told)
+        assert hint not in stream(server, "list")[1]
+        client.action("pipeline_leave", with_vhost=False, pipelines=["old"])
+        assert hint in stream(server, "list")[1]
+        stream(server, "release", "old.a", "--drop", "--yes")
+        assert hint not in stream(server, "list")[1]

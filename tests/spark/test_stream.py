@@ -159,6 +159,7 @@ def test_every_state_of_a_checkpoint(lab: Lab, tmp_path: Path) -> None:
         ({"queue": "source"}, "option stream is missing"),
         ({"queue": "source", "stream": "x", "filter": "/id = 1"}, "the queue's own filter decides"),
         ({"queue": "source", "stream": "x", "mode": "log"}, "mode log reads a topic"),
+        ({"queue": "source", "stream": "x", "direct": "true"}, "mode queue reads through Flight alone"),
         ({"queue": "source", "stream": "log-1"}, "stream 'log-1' reads the log"),
     ],
 )

@@ -39,5 +39,12 @@ def test_the_examples_run(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixt
 def test_every_option_of_a_log_stream_is_named() -> None:
     other = {"user", "password", "vhost", "path", "patience", "states", "log", "startingLsn", "endingLsn", "view"}
     other |= {"mode", "queue", "endingOffsets", "orderBy", "onLostCheckpoint", "poisonAfter"}  # of mode queue
-    other |= {"backfillUntil", "backfillOnly", "backfillMaxRows"}  # of pipelines alone
+    other |= {
+        "backfillUntil",
+        "backfillOnly",
+        "backfillMaxRows",
+        "beside",
+        "pipeline",
+        "poisonBlame",
+    }  # of pipelines alone
     assert {name for name in READ if f"`{name}" not in LOG and f'"{name}"' not in LOG} - other <= {"url"}

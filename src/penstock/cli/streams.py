@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.orphans import holds, orphans
 from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_facts, write_json, write_table
 from penstock.cli.queues import confirmed
 from penstock.cli.remote import Remote, connect
 from penstock.errors import NotFound
-from penstock.units import format_duration, format_size
+from penstock.units import format_duration
 
 app = typer.Typer(
     help="Durable readers of queues and of the log: what they hold.", no_args_is_help=True, rich_markup_mode=None
@@ -35,6 +36,8 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
         return
     columns = ("stream", "reads", "state", "behind", "holds", "read")
     write_table(columns, [_row(one) for one in streams])
+    for line in orphans(streams):
+        write(line)
 
 
 @app.command()
@@ -48,11 +51,12 @@ def show(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
     if json:
         write_json(stream)
         return
-    _, reads, state, behind, holds, read = _row(stream)
+    _, reads, state, behind, held, read = _row(stream)
     abandon = stream["abandon_after_seconds"]
     facts = {
         "stream": name,
         "reads": reads,
+        "pipeline": _pipeline(stream),
         "filter": stream["filter"],
         "mode": stream["mode"],
         "state": state,
@@ -60,7 +64,7 @@ def show(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
         "read": read,
         "abandon after": "never" if abandon is None else format_duration(round(abandon * 1e6)),
         "behind": behind,
-        "holds": holds,
+        "holds": held,
         "batches planned": stream["planned"],
     }
     if stream["mode"] == "log":
@@ -87,8 +91,8 @@ def release(
     """
     with connect(url) as client:
         stream = _found(client, name)
-        holds, what = _holds(stream), "forget the stream and release what it holds?" if drop else "release it?"
-        if not confirmed(f"stream {name} reads {_reads(stream)} and holds {holds}: {what}", yes):
+        held, what = holds(stream), "forget the stream and release what it holds?" if drop else "release it?"
+        if not confirmed(f"stream {name} reads {_reads(stream)} and holds {held}: {what}", yes):
             return
         released = client.release_stream(name, drop=drop)
     if json:
@@ -108,16 +112,22 @@ def _found(client: Remote, name: str) -> dict[str, Any]:
 
 
 def _row(stream: dict[str, Any]) -> list[object]:
-    unit = "message" if stream["mode"] == "queue" else "LSN"
+    known = stream["lag_messages"]
+    lag = counted(stream["lag"], "LSN") if known is None else counted(known, "message")
     age, read = stream["age_seconds"], stream["read_seconds"]
     return [
         stream["stream"],
         _reads(stream),
-        stream["state"],
-        counted(stream["lag"], unit) + (f", {_ago(age)}" if age else ""),
-        _holds(stream),
+        "no pipeline" if stream["orphaned"] and stream["state"] == "held" else stream["state"],
+        lag + (f", {_ago(age)}" if age else ""),
+        holds(stream),
         "" if read is None else f"{_ago(read)} ago",
     ]
+
+
+def _pipeline(stream: dict[str, Any]) -> str | None:
+    name: str | None = stream["pipeline"]
+    return f"{name}, which the settings do not have" if stream["orphaned"] else name
 
 
 def _reads(stream: dict[str, Any]) -> str:
@@ -126,13 +136,6 @@ def _reads(stream: dict[str, Any]) -> str:
             where = f" of exchange {stream['exchange']}" if stream["exchange"] else ""
             return f"{key} {stream[key]}{where}"
     return "the log" if stream["mode"] == "log" else "a queue that is gone"
-
-
-def _holds(stream: dict[str, Any]) -> str:
-    held = f"{format_size(stream['held_bytes'])} of the log" if stream["held_bytes"] else ""
-    if stream["mode"] == "queue":
-        held = counted(stream["held"], "message") + (f", {held}" if held else "")
-    return held or "nothing"
 
 
 def _ago(seconds: float) -> str:

@@ -128,7 +128,8 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
     def streams(self) -> list[dict[str, Any]]:
         """Every durable stream: what it reads, what it holds, and what it has not read yet.
 
-        `lag` is in messages for a stream of a queue and in LSNs for one of the log; `held_bytes` are of the log.
+        `lag_messages` is what it has not read, None while that is not counted yet; `lag` is the same for a queue and
+        LSNs for a stream of the log.  `held_bytes` are of the log.
         """
         return cast("list[dict[str, Any]]", self.action("streams")["streams"])
 

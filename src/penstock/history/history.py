@@ -24,6 +24,7 @@ from penstock.expr.context import RECORDS, Context
 from penstock.expr.patterns import PatternError, searcher
 from penstock.history.entitled_rows import TopicRights
 from penstock.history.places import Kept, Missing, check_missing, resolve
+from penstock.log.spans import Span as Rows
 from penstock.log.upkeep.names import Wanted
 from penstock.records.compute import compute
 from penstock.records.entries import Topic
@@ -77,6 +78,14 @@ class Past(Kept, Protocol):
 
     def batches(self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None) -> Batches:
         """Durable rows of all kinds with LSNs in [a, b); batches without a message of such a name may be left out."""
+        ...
+
+
+class Spread(Past, Protocol):
+    """One that knows where rows lie without reading them."""
+
+    def spans(self, a: int, b: int, names: Wanted | None = None) -> Iterator[Rows]:
+        """Where `batches` would find rows, and about how many."""
         ...
 
 
@@ -138,7 +147,7 @@ class History:
 
     def chosen(self, command: Replay, start: int, end: int) -> Batches:
         """The messages of a replay with LSNs in [start, end), in the log's own columns."""
-        rows = self.messages(start, end, self.topics(command), _wanted(command))
+        rows = self.messages(start, end, self.topics(command), names_wanted(command))
         if command.rights is not None:
             rows = TopicRights(command.rights, command.vhost, self._log.origin).rows(rows)
         if command.filter is not None:
@@ -147,7 +156,7 @@ class History:
 
     def everything(self, command: Replay, start: int, end: int) -> Batches:
         """Batches as they were written with everything that such a replay could mean, and more."""
-        for batch in self._log.batches(start, end, None, _wanted(command)):
+        for batch in self._log.batches(start, end, None, names_wanted(command)):
             if self.gone():
                 return
             yield batch
@@ -261,7 +270,7 @@ class History:
             at = max(stop, at + 1)
 
 
-def _wanted(command: Replay) -> Wanted:
+def names_wanted(command: Replay) -> Wanted:
     """What the names of a replay's topics are."""
     if command.topic is not None:
         return command.topic

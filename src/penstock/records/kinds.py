@@ -62,8 +62,9 @@ class Kind(IntEnum):
     UNDEFER = 37  # queue id + exact pairs at `origin`; header {"origin"}: those are remembered no longer
 
     # streams and sinks
-    STREAM = 30  # name: stream; header {"queue", "epoch", "mode", "floor", "time"?, "asked"?, "abandon_after"?}:
-    #   opened, or fenced anew; asked: what log mode reads, from the next batch on; times in microseconds
+    STREAM = 30  # name: stream; header {"queue", "epoch", "mode", "floor", "time"?, "asked"?, "abandon_after"?,
+    #   "pipeline"?}: opened, or fenced anew; asked: what log mode reads, from the next batch on; times in microseconds;
+    #   pipeline: whose it is
     PLAN = 31  # name: stream; header {"batch", "epoch", "queue"}; body: queue id + pairs granted as that batch
     PLAN_SETTLE = 32  # name: stream; header {"batch", "query"?, "query_batch"?}: batches <= batch are settled (their
     #   pairs leave the queue); it was that batch of that query

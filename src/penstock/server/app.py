@@ -183,6 +183,7 @@ class Server:
             self.engine.scans.off = pools.off(pools.scanning)
             self.engine.rates.off = self.engine.keyings.off = self.engine.recoveries.off = self.engine.scans.off
             self.engine.views.run_off(self.engine.scans.off)
+            self.engine.walked.ahead.off = pools.off(pools.reading)
             self.engine.judges.off = pools.off(pools.judging)
             self.engine.replays.off = pools.off(pools.replaying)
             self.engine.acts.steps.off = pools.off(pools.judging)
@@ -195,7 +196,8 @@ class Server:
             apply_settings(recovered.core, settings, self.engine.now)
             self.accounts.bound(recovered.core.queue_limits)
             declare_views(self.engine.views, settings)
-            self.engine.pipelines.declared = tuple(one.name for one in settings.pipeline)
+            on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]
+            self.engine.pipelines.declared = (*(one.name for one in settings.pipeline), *on_spark)
             self.engine.acts.resuming.start()
             self.engine.finish_turn()
             self.progress.watch("finishing", 0, 1)

@@ -47,7 +47,7 @@ from penstock.server.views.views import Views
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.history.history import Past
+    from penstock.history.history import Spread
     from penstock.log import Log
     from penstock.ports import Clock
     from penstock.server.upkeep.archive import Archiving
@@ -79,9 +79,9 @@ class Engine:
         self.on_broken: list[Callable[[str], None]] = []
         self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
-        self.past: Past = log  # what can be read back: the log, and its archive where there is one
+        self.past: Spread = log  # what can be read back: the log, and its archive where there is one
         self.archive: Archiving | None = None
-        self.walked = Walked()
+        self.walked = Walked(self)
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
         self.rooms = Rooms(self)
         self.judges = Judges(self)

@@ -72,7 +72,7 @@ def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
 def stream_numbers(engine: Engine) -> list[StreamMetrics]:
     """Every durable stream."""
     return [
-        StreamMetrics(one.name, one.mode, one.lag, one.age, one.held_bytes, max(one.idle, 0.0))
+        StreamMetrics(one.name, one.mode, one.lag, one.messages, one.age, one.held_bytes, max(one.idle, 0.0))
         for one in standings(engine)
     ]
 

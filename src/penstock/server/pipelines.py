@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import InvalidArgument
@@ -53,6 +53,7 @@ class PipelineReports:
         self._clock = clock
         self._lock = threading.Lock()
         self._told: dict[str, Told] = {}
+        self._gone: dict[str, int] = {}  # taken out of the settings then, and their drivers may not have heard
         self.declared: tuple[str, ...] = ()  # by the settings; they are listed without a word too
 
     def tell(self, driver: str, host: str, pid: int, state: str, pipelines: Mapping[str, object]) -> None:
@@ -67,9 +68,25 @@ class PipelineReports:
             fresh[name] = Told(now, driver, host, pid, known(cast("dict[str, object]", status)))
         with self._lock:
             self._told = {name: one for name, one in self._told.items() if now - one.at < FORGOTTEN_US}
+            fresh = {name: one for name, one in fresh.items() if now - self._gone.get(name, -SILENT_US) >= SILENT_US}
             if len(self._told.keys() | fresh.keys()) > PIPELINES_MOST:
                 raise InvalidArgument(f"there are more than {PIPELINES_MOST} pipelines")
             self._told |= fresh
+
+    def leave(self, names: Sequence[str]) -> None:
+        """These have left the settings.  Their drivers may not have heard yet, and are not listened to for a while."""
+        with self._lock:
+            now = self._clock.mono()
+            self._gone = {name: at for name, at in self._gone.items() if now - at < SILENT_US} | dict.fromkeys(
+                names, now
+            )
+            self.declared = tuple(name for name in self.declared if name not in names)
+            self._told = {name: one for name, one in self._told.items() if name not in names}
+
+    def knows(self, name: str) -> bool:
+        """Whether the settings have this pipeline, or a driver has told of it within the hour."""
+        with self._lock:
+            return name in self.declared or name in self._told
 
     def all(self) -> list[dict[str, object]]:
         """Every pipeline that the settings name or a driver has told about, by name."""

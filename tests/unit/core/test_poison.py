@@ -221,3 +221,16 @@ def test_a_query_that_counts_anew_gets_no_rows_that_its_sink_would_drop(world: W
         streams.poison.read("s", 2, 0, Link(2, "query", 0))
     streams.poison.read("s", 2, 0, Link(2, "query", 1))
     streams.poison.read("s", 2, 0, Link(2, "another", 0))
+
+
+def test_a_failure_for_which_no_row_is_to_blame_changes_nothing(world: World) -> None:
+    world.publish("q", b"a", b"b")
+    streams, now = world.core.streams, world.now
+    epoch = streams.open(now, "s", world.core.queue("/", "q")).epoch
+    plan = streams.plan(now, "s", epoch, 0, 10)
+    streams.poison.read("s", 1, plan.revision, Link(1, "query", 1))
+    for _ in range(5):
+        epoch = streams.open(now, "s", world.core.queue("/", "q")).epoch
+        assert streams.poison.resume(now, "s", epoch, 1, 1, blame=False) == Resumed(2, 0, 0)
+    epoch = streams.open(now, "s", world.core.queue("/", "q")).epoch
+    assert streams.poison.resume(now, "s", epoch, 1, 1).rows == 1

@@ -61,6 +61,20 @@ def test_a_silent_driver_is_gone_and_forgotten_after_an_hour() -> None:
     ]
 
 
+def test_a_pipeline_that_left_the_settings_is_known_no_more() -> None:
+    clock = Hand()
+    reports = PipelineReports(clock)  # type: ignore[arg-type]
+    reports.declared = ("delays", "sums", "view.v")
+    reports.tell("driver", "here", 12, "running", {"delays": STATUS, "sums": STATUS, "by-hand": STATUS})
+    reports.leave(["delays", "view.v"])
+    reports.tell("driver", "here", 12, "running", {"delays": STATUS, "sums": STATUS})  # it has not heard yet
+    assert [reports.knows(name) for name in ("delays", "sums", "view.v", "by-hand")] == [False, True, False, True]
+    assert [one["pipeline"] for one in reports.all()] == ["by-hand", "sums"]
+    clock.now += SILENT_US
+    reports.tell("hand", "here", 13, "running", {"delays": STATUS})
+    assert reports.knows("delays"), "somebody runs it by hand"
+
+
 @pytest.mark.parametrize("wrong", [{"../x": {}}, {"x": 1}, {f"p{i}": {} for i in range(1001)}])
 def test_what_no_driver_says_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):

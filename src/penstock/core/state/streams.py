@@ -47,6 +47,7 @@ class StreamState:
     dropped: bool = False  # there is no such stream any more
     counted: array[int] = field(default_factory=lambda: array("q"))  # mode changes: flat pairs its reader has counted
     doubt: Doubt = field(default_factory=Doubt)  # queue mode: of the batch that is planned and not settled
+    pipeline: str = ""  # whose it is; empty: nobody has said
 
     @property
     def holds_from(self) -> int | None:
@@ -99,6 +100,7 @@ class StreamState:
                         self.before.append((self.planned, self.asked))
                     self.asked = asked
                 self.abandon_after = numbers.get("abandon_after", self.abandon_after)
+                self.pipeline = str(header.get("pipeline", self.pipeline))
                 self.released, self.abandoned = 0, False
                 if header.get("anew"):
                     self._count_anew()
@@ -166,7 +168,7 @@ class StreamState:
         more = {
             "asked": self.asked, "before": [[last, asked] for last, asked in self.before], "said": self.said,
             "abandon_after": self.abandon_after, "read": self.read, "released": self.released,
-            "abandoned": self.abandoned, "counted": self.counted.tolist(),
+            "abandoned": self.abandoned, "counted": self.counted.tolist(), "pipeline": self.pipeline,
         }  # fmt: skip
         return {
             "queue": self.queue, "epoch": self.epoch, "mode": self.mode, "floor": self.floor, "planned": self.planned,
@@ -188,7 +190,7 @@ class StreamState:
             [(last, asked) for last, asked in before], numbers.get("start"), str(data.get("said", "")),
             numbers.get("abandon_after", 0), numbers.get("read", 0), numbers.get("released", 0),
             bool(data.get("abandoned")), counted=array("q", cast("list[int]", data.get("counted", []))),
-            doubt=load_doubt(data.get("doubt")),
+            doubt=load_doubt(data.get("doubt")), pipeline=str(data.get("pipeline", "")),
         )  # fmt: skip
 
 

@@ -134,10 +134,11 @@ class Poison:
         link = self._links.get(name)
         return {} if link is None or link.batch != batch else {"query": link.query, "query_batch": link.query_batch}
 
-    def resume(self, now: Now, name: str, epoch: int, batch: int, limit: int = 0) -> Resumed:
+    def resume(self, now: Now, name: str, epoch: int, batch: int, limit: int = 0, *, blame: bool = True) -> Resumed:
         """A reader goes on with a batch that it did not plan: whoever did came to nothing with it.
 
         limit: tries after which the batch is narrowed; 0: never.
+        blame: whether its rows may have been the reason; else the try does not count, and the batch stays as it is.
         Errors: Fenced, InvalidArgument; NotFound for a batch that is not known.
         """
         state = self._streams.fenced(name, epoch, "queue")
@@ -150,6 +151,8 @@ class Poison:
             return Resumed(rows, doubt.revision, doubt.tries)
         queue = self._streams.queue(name, state)
         self._resumed[name] = epoch, batch
+        if not blame:
+            return Resumed(rows, doubt.revision, doubt.tries)
         tries = doubt.tries + 1
         link = self._links.get(name)
         now = self._outbox.at(now)

@@ -92,12 +92,14 @@ class Streams:
         asked: Asked | None = None,
         abandon_after: int | None = None,
         anew: bool = False,
+        pipeline: str | None = None,
     ) -> Opened:
         """A reader starts: a new epoch, older ones are refused from now on.  `queue` is None in log mode.
 
         asked: in log mode what is read, as far as it was said.
         abandon_after: microseconds, 0 for never; None: as it is.
         anew: in mode changes nothing is counted yet.
+        pipeline: whose stream it is; None: as it is.
         Errors: PreconditionFailed when the stream reads another queue, another topic or in another mode.
         """
         if not name:
@@ -134,6 +136,8 @@ class Streams:
             header["asked"] = asked
         if abandon_after is not None:
             header["abandon_after"] = abandon_after
+        if pipeline is not None:
+            header["pipeline"] = pipeline
         self._outbox.record(Kind.STREAM, name, header)
         state.fold(Kind.STREAM, header)
         self.keeping.read(now, name, state)

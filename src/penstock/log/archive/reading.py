@@ -120,7 +120,7 @@ class Archive:
                 self._manifest = fresh  # merged into another meanwhile
 
     def _batches(self, manifest: Manifest, a: int, b: int, names: Wanted | None) -> Iterator[pa.RecordBatch]:
-        parts = [part for part in manifest.files if part.last >= a and part.first < b and _may_have(part, names)]
+        parts = [part for part in manifest.files if part.last >= a and part.first < b and may_have(part, names)]
         # (first LSN, serial, file, row group or -1 for a file that is not open yet)
         ahead = [(max(part.first, a), at, part, -1) for at, part in enumerate(parts)]
         heapify(ahead)
@@ -237,7 +237,8 @@ def _damaged(part: Part, what: str) -> LogDamaged:
     return LogDamaged(f"the archive's file {part.path} (LSN {part.first} to {part.last}) {what}")
 
 
-def _may_have(part: Part, names: Wanted | None) -> bool:
+def may_have(part: Part, names: Wanted | None) -> bool:
+    """Whether a file can have messages of such names."""
     if names is None:
         return True
     if not part.messages:

@@ -39,7 +39,7 @@ REPLAYS = frozenset({"replay_pause", "replay_resume", "publisher"})
 
 FREE = REPLAYS | frozenset(
     {"health", "position", "hold", "sink", "stage_drop", "list", "stats", "details", "topics", "ack", "ack_filter"}
-    | {"policies", "policy_set", "policy_delete", "locate", "pipeline_report"}
+    | {"policies", "policy_set", "policy_delete", "locate", "cuts", "pipeline_report"}
     | {"connections", "connection_close", "exchanges", "bindings", "vhosts", "vhost_set", "vhost_delete"}
     | {"users", "user_set", "user_delete", "permissions", "permission_set", "permission_delete"}
     | {"limits", "limit_set", "drain", "overview"}
@@ -65,6 +65,7 @@ class Gatekeeper:
             "plan_changes": self._stream_open,
             "settle": self._stream,
             "stream_resume": self._stream,
+            "stream_lag": self._stream,
             "stream_release": self._stream,
             "sink_commit": self._sink_commit,
             "sow_delete": self._sow_delete,

@@ -20,6 +20,7 @@ from penstock.history.history import History
 from penstock.history.measuring import Limits, Measured, measure
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import bytes_between
+from penstock.server.streams.siblings import SOON_S, Siblings
 from penstock.wire.flight.bookmarks import Point, parse_span
 from penstock.wire.flight.commands import Replay
 from penstock.wire.flight.tickets import command as written
@@ -56,17 +57,19 @@ class Question:
     wait: float  # seconds to wait for a first message
     fail: bool  # refuse where retention has passed the start
     epoch: Callable[[], int]
+    beside: tuple[str, ...] = ()  # other streams of the query, for which the wait may end
 
 
 class Planner:
     """Plans ranges of one server."""
 
-    def __init__(self, handover: Handover, gate: Gatekeeper, relay: Relay | None) -> None:
+    def __init__(self, handover: Handover, gate: Gatekeeper, relay: Relay | None, siblings: Siblings) -> None:
         self._handover = handover
         self._engine = handover.engine
         self._gate = gate
         self._relay = relay
         self._walked = handover.engine.walked
+        self._siblings = siblings
 
     # -- the beginning
 
@@ -119,10 +122,13 @@ class Planner:
             )
         if asked.start < log.first_lsn and asked.fail:
             raise lost(name, asked.start, log.first_lsn)
+        idle = not self._siblings.turn(name, asked.beside)
         if known is not None:
             return known, None
         command = self.command(caller, definition)
-        deadline = time.monotonic() + asked.wait
+        began = time.monotonic()
+        deadline = began + asked.wait if idle else began
+        soon = began + SOON_S if asked.beside else None
         level = False
         while True:
             now = self._engine.clock.wall()
@@ -139,6 +145,10 @@ class Planner:
                 self._handover.post(partial(self._nothing, asked, at, now))
             if time.monotonic() >= deadline or caller.gone():
                 return None, None
+            if soon is not None and time.monotonic() >= soon:
+                if self._do(caller, partial(self._siblings.may_have, asked.beside)):
+                    return None, None
+                soon = time.monotonic() + SOON_S
             time.sleep(POLL_S)
 
     def parts(self, caller: Caller, stream: str, start: int, end: int, least: int) -> Range:
@@ -178,7 +188,9 @@ class Planner:
                 self._walked.level(name, found.time)
             return core.streams.ranges.plan(self._engine.now(), name, asked.epoch(), parts)
 
-        return self._do(caller, work, durable=True)
+        planned = self._do(caller, work, durable=True)
+        self._siblings.had(name)
+        return planned
 
     def _nothing(self, asked: Question, upto: int, now: int) -> None:
         self._walked.looked(asked.stream, asked.start, upto)

@@ -24,6 +24,7 @@ class Standing:
     name: str
     mode: str
     lag: int  # messages that wait or are planned in queue mode; LSNs in log mode
+    messages: int | None  # the same in messages; log mode: of its topic, its filter not asked; None: not counted yet
     age: float  # seconds by which it is behind; 0: it is level
     held_bytes: int  # of the log, that cannot go because of it
     idle: float  # seconds since somebody read it; -1: that is not known
@@ -33,6 +34,7 @@ def standings(engine: Engine) -> list[Standing]:
     """All streams by name.  On the loop."""
     segments, durable, now = engine.log.segments(), engine.log.durable, engine.now().wall
     queues = {queue.id: queue for queue in engine.core.queues()}
+    ahead = engine.walked.ahead.look()
     out = list[Standing]()
     for name, state in sorted(engine.core.streams.states.items()):
         holds = state.holds_from
@@ -51,7 +53,8 @@ def standings(engine: Engine) -> list[Standing]:
             lag = 0 if queue is None else queue.ready + _planned(state)
             oldest = None if queue is None or not lag else engine.core.stats(queue, engine.now())["seconds_behind"]
             age = float(oldest) if isinstance(oldest, int | float) else 0.0
-        out.append(Standing(name, state.mode, lag, max(age, 0.0), held, max(idle, 0.0) if seen else idle))
+        messages = ahead.get(name) if state.mode == "log" else lag
+        out.append(Standing(name, state.mode, lag, messages, max(age, 0.0), held, max(idle, 0.0) if seen else idle))
     return out
 
 
@@ -67,6 +70,8 @@ def facts(engine: Engine) -> list[dict[str, object]]:
                 "mode": state.mode,
                 "queue": names.get(state.queue),
                 **{key: state.asked.get(key) for key in ("topic", "pattern", "exchange", "vhost", "filter")},
+                "pipeline": state.pipeline or None,
+                "orphaned": bool(state.pipeline) and not engine.pipelines.knows(state.pipeline),
                 "state": "abandoned" if state.abandoned else "released" if state.released else "held",
                 "epoch": state.epoch,
                 "reader": engine.core.streams.readers.get(one.name),
@@ -78,6 +83,7 @@ def facts(engine: Engine) -> list[dict[str, object]]:
                 "holds_from": state.holds_from,
                 "held_bytes": one.held_bytes,
                 "lag": one.lag,
+                "lag_messages": one.messages,
                 "age_seconds": round(one.age, 3),
                 "read_seconds": round(one.idle, 3) if one.idle >= 0 else None,
                 "abandon_after_seconds": state.abandon_after / 1e6 if state.abandon_after else None,

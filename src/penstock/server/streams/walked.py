@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from penstock.server.streams.ahead import Ahead
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
+
 
 class Walked:
-    """How far readers in log mode have looked, and when they were level.  Of this process alone, and of the loop."""
+    """How far readers in log mode have looked, when they were level, and how much is before them.
 
-    def __init__(self) -> None:
+    Of this process alone, and of the loop.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.ahead = Ahead(engine)
         self._upto = dict[str, tuple[int, int]]()  # start of the question, up to where it found nothing
         self._level = dict[
             str, int

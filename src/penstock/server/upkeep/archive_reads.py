@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.log.archive.reading import pieces
+from penstock.log.archive.reading import may_have, pieces
 from penstock.log.arrow import column
+from penstock.log.spans import Span, pieces_of
 from penstock.server.bulk.relay import batches_of, on_log
 
 if TYPE_CHECKING:
@@ -94,6 +95,25 @@ class Whole:
                         rest = batch.slice(low) if low else batch
                         yield rest if columns is None else rest.select(list(columns))
                 at = window.upto
+
+    def spans(self, a: int, b: int, names: Wanted | None = None) -> Iterator[Span]:
+        """Where `batches` would find rows, and about how many, by their first LSN."""
+        log = self._log
+        if a >= log.whole_from:
+            yield from log.spans(a, b, names)
+            return
+        shown = self._archive.shown()
+        seam, manifest = shown.seam if shown is not None else 0, self._archive.manifest
+        for piece in pieces(a, min(b, log.durable + 1), seam, manifest.spans):
+            if not piece.archived:
+                yield from log.spans(piece.start, piece.end, names)
+                continue
+            found = list[Span]()
+            for part in manifest.files:
+                low, high = max(part.first, piece.start), min(part.last + 1, piece.end)
+                if low < high and may_have(part, names):
+                    found += pieces_of(low, high, part.rows * (high - low) // (part.last + 1 - part.first))
+            yield from sorted(found)
 
     def _topics(self, names: Wanted | None) -> tuple[str, ...] | None:
         """The wanted ones of the topics that have files of their own; None: all rows."""

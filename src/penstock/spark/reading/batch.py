@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.spark.arrow import values
-from penstock.spark.reading.fetching import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart, fetch, span
+from penstock.spark.reading.fetching import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart, fetch
 from penstock.spark.remote import Remote, remote
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 GAP = 2**32
 """A range as wide as this has gaps: the server leaves so many LSNs free after an unclean stop."""
 
-PART_LSNS = 100_000
-"""About how many LSNs a part of a dense range has, as far as there are processors."""
+PART_ROWS = 100_000
+"""About how many rows a part has, as far as there are processors."""
 
 
 VIEW_BYTES = 64 * 2**20
@@ -73,10 +73,14 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         with still(server):
             origin, start, end = self._topic_range(server)
             held = hold(server, start)
-        lsns = server.rows(
-            "replay", vhost=server.vhost, bookmark=span(origin, start, end), columns=["lsn"], **options.replay()
-        )
-        ranges = _split(start, end, options, lambda: lsns)
+        if start >= end:
+            return []
+        chosen = {name: value for name, value in options.replay().items() if name != "filter"}
+        told = server.act(
+            "cuts", vhost=server.vhost, **chosen, **{"from": start, "to": end}, parts=options.min_partitions,
+            most=_cores(), each=PART_ROWS,
+        )  # fmt: skip
+        ranges = cut_evenly(start, end, told["cuts"])
         return [ReplayPart(origin, a, b, i, held) for i, (a, b) in enumerate(ranges)]
 
     def _topic_range(self, server: Remote) -> tuple[int, int, int]:
@@ -121,7 +125,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         rows = sum(batch.num_rows for batch in batches)
         if not rows:
             return []
-        parts = self.options.min_partitions or max(1, min(_cores(), rows // PART_LSNS))
+        parts = self.options.min_partitions or max(1, min(_cores(), rows // PART_ROWS))
         table: Any = pa.Table.from_batches(batches)
         cuts = [rows * i // parts for i in range(parts + 1)]
         return [RowsPart(_packed(table.slice(a, b - a)), held, i) for i, (a, b) in enumerate(pairwise(cuts)) if a < b]
@@ -139,7 +143,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         table: Any = gathered.sort_by("lsn").combine_chunks()
         rows = table.num_rows
         lsns, keys = table.column("lsn").to_numpy(), table.column("sow_key").combine_chunks()
-        wanted = options.min_partitions or max(_cores(), rows // PART_LSNS)
+        wanted = options.min_partitions or max(_cores(), rows // PART_ROWS)
         cuts = [rows * i // wanted for i in range(wanted + 1)]
         return [
             RecordPart(origin, options.exchange, lsns[a:b].tobytes(), pa.concat_arrays([keys.slice(a, b - a)]), held, i)
@@ -235,7 +239,7 @@ def _split(start: int, end: int, options: ReadOptions, lsns: Any) -> list[tuple[
     if start >= end:
         return []
     if end - start < GAP:
-        parts = options.min_partitions or max(1, min(_cores(), (end - start) // PART_LSNS))
+        parts = options.min_partitions or max(1, min(_cores(), (end - start) // PART_ROWS))
         return cut_evenly(start, end, [start + (end - start) * i // parts for i in range(1, parts)])
     found = [batch.column("lsn").to_numpy() for batch in lsns()]
     return by_rows(start, end, np.concatenate(found) if found else np.zeros(0, np.int64), options.min_partitions)
@@ -245,7 +249,7 @@ def by_rows(start: int, end: int, lsns: Any, least: int | None) -> list[tuple[in
     """Parts of [start, end) in which the given LSNs lie evenly."""
     if not len(lsns):
         return []
-    parts = least or max(1, min(_cores(), len(lsns) // PART_LSNS))
+    parts = least or max(1, min(_cores(), len(lsns) // PART_ROWS))
     parts = min(parts, len(lsns))
     return cut_evenly(start, end, [int(lsns[len(lsns) * i // parts]) for i in range(1, parts)])
 

@@ -259,7 +259,7 @@ def either(
 def _planned(
     server: Remote, options: ReadOptions, part: PlanPart, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a planned batch; the server hears whose batch they are."""
+    """Rows of a planned batch.  Never from the files: the server must hear who has it (`core.streams.poison`)."""
     keyed = part.order_by is not None
     asked: dict[str, object] = {
         "stream": part.stream,

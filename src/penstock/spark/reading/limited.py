@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
+from penstock.errors import InvalidArgument
 from penstock.spark.arrow import values
 from penstock.spark.reading.stream import StreamReader
 
@@ -24,6 +25,11 @@ class LimitedStreamReader(StreamReader):
 
     def __init__(self, options: ReadOptions, layout: Layout) -> None:
         super().__init__(options, layout)
+        if options.direct == "true":
+            raise InvalidArgument(
+                f"option direct is true, and mode {self.mode} reads through Flight alone: the server must hear which "
+                "query has which batch; leave the option out"
+            )
         self._limit: int | None = None  # rows that `maxBytesPerTrigger` holds, once there was a sample
 
     def rows_max(self, limit: ReadLimit) -> int:

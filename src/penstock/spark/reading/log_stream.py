@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.spark.reading.fetching import ReplayPart
-from penstock.spark.reading.stream import IDLE_S, Offset, StreamReader
+from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, Offset, StreamReader
 
 if TYPE_CHECKING:
     from penstock.spark.reading.columns import Layout
@@ -48,6 +48,8 @@ class LogStreamReader(StreamReader):
             )
         self._found: Answer | None = None  # the newest range
         self._told = False  # that something was lost
+        self._counted = 0.0  # when the server was asked for the backlog
+        self._messages: int | None = None  # what it knew
 
     def definition(self) -> dict[str, object]:
         """What the server keeps with the stream, and reads it with."""
@@ -100,6 +102,7 @@ class LogStreamReader(StreamReader):
             parts=self.options.min_partitions,
             until=until,
             wait=None if until is not None else f"{round(IDLE_S * 1000)}ms",
+            beside=self.options.beside or None,
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
 
@@ -120,8 +123,15 @@ class LogStreamReader(StreamReader):
         return [ReplayPart(int(found["origin"]), x, y, i, asked=asked) for i, (x, y) in enumerate(parts)]
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
-        """How far the log goes; not fresher than the last look."""
-        return {"lsn": self._reported[1]} if self._reported[1] else None
+        """How far the log goes, and how many messages of the topic are before the reader, where that is counted."""
+        if not self._reported[1]:
+            return None
+        now = time.monotonic()
+        if now - self._counted >= BACKLOG_S:
+            self._counted = now
+            self._messages = self.server.act("stream_lag", stream=self.stream)["messages"]
+        known = {} if self._messages is None else {"messages": self._messages}
+        return {"lsn": self._reported[1], **known}
 
     def _same_log(self, start: Offset, answer: Answer) -> None:
         """PreconditionFailed when the checkpoint names a place in another log."""

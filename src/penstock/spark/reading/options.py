@@ -28,7 +28,7 @@ READ = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "filter", "maxRowsPerTrigger", "maxBytesPerTrigger",
     "minPartitions", "backfillUntil", "backfillMaxRows", "backfillOnly", "schema", "parse", "badRecordsTopic",
     "failOnDataLoss", "view", "direct", "abandon_after",
-    "orderBy", "poisonAfter", "onLostCheckpoint",
+    "orderBy", "poisonAfter", "poisonBlame", "onLostCheckpoint", "beside", "pipeline",
 )  # fmt: skip
 
 
@@ -62,9 +62,12 @@ class ReadOptions:
     abandon_after: str | None = None  # a duration, or None: as the server has it
     order_by: str | None = None  # mode queue: rows of one value are in one partition, in order
     poison_after: int = 0  # mode queue: failures of a batch after which the row to blame is looked for; 0: never
+    poison_blame: bool = True  # whether rows may be to blame for what ended the run before; pipelines know
     continue_lost: bool = False  # mode queue: a query without a checkpoint goes on where the stream stands
     given: tuple[str, ...] = ()  # names of those that were given
     view: str | None = None  # a view, a conflated topic, or a topic with a key
+    beside: tuple[str, ...] = ()  # other streams of the same query, which do not wait while this one is idle
+    pipeline: str | None = None  # whose stream it is
     direct: str = "auto"
     registered: bool = False  # the topic's declared schema is asked for
 
@@ -168,9 +171,12 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
         abandoning(take.text("abandon_after")),
         take.text("orderBy"),
         take.count("poisonAfter") or 0,
+        take.flag("poisonBlame", True),
         _lost(take.text("onLostCheckpoint")),
         tuple(name for name in READ if take.text(name) is not None),
         view,
+        tuple(name for name in (take.text("beside") or "").split(",") if name),
+        take.text("pipeline"),
         direct,
         registered,
     )

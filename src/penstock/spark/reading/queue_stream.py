@@ -94,8 +94,9 @@ class QueueStreamReader(LimitedStreamReader):
             self._elsewhere = True
         start = batch or self.floor
         return self.server.act(
-            "plan", stream=self.stream, epoch=epoch, start=start, max_rows=most, wait=wait, lost=lost
-        )
+            "plan", stream=self.stream, epoch=epoch, start=start, max_rows=most, wait=wait, lost=lost,
+            beside=self.options.beside or None,
+        )  # fmt: skip
 
     def _lost(self) -> str:
         again = ", which was given out before and comes again" if self.planned_before > self.floor else ""
@@ -127,7 +128,12 @@ class QueueStreamReader(LimitedStreamReader):
         """A batch that is in the checkpoint's offsets already: an earlier run came to nothing with it."""
         limit = self.options.poison_after
         answer = self.server.act(
-            "stream_resume", stream=self.stream, epoch=self.opened(), batch=batch, poison_after=limit
+            "stream_resume",
+            stream=self.stream,
+            epoch=self.opened(),
+            batch=batch,
+            poison_after=limit,
+            blame=self.options.poison_blame,
         )
         known = Planned(int(answer["rows"]), int(answer["revision"]))
         self._known = {batch: known}

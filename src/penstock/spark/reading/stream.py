@@ -69,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 queue=self.options.queue,
                 mode=self.mode,
                 abandon_after=self.options.abandon_after,
+                pipeline=self.options.pipeline,
                 instance=f"spark on {socket.gethostname()}, process {os.getpid()}",
                 **self.definition(),
             )

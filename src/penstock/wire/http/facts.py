@@ -54,6 +54,7 @@ class StreamMetrics:
     name: str
     mode: str  # queue or log
     lag: int = 0  # messages in mode queue, LSNs in mode log
+    messages: int | None = 0  # that it has not read; None: not counted yet
     age: float = 0.0  # seconds by which it is behind
     held_bytes: int = 0  # of the log
     idle: float = 0.0  # seconds since somebody read it

@@ -45,8 +45,8 @@ _REPLAYS: Mapping[str, tuple[Callable[[ReplayMetrics], int], str]] = {
 
 _STREAMS: Mapping[str, tuple[Callable[[StreamMetrics], float | None], str]] = {
     "penstock_stream_lag_messages": (
-        lambda one: one.lag if one.mode == "queue" else None,
-        "Messages of its queue that a stream has not settled",
+        lambda one: one.messages,
+        "Messages of its queue that a stream has not settled, or of its topic that it has not read",
     ),
     "penstock_stream_lag_lsns": (
         lambda one: one.lag if one.mode == "log" else None,

@@ -1,4 +1,4 @@
-"""The action `locate`: where the files of the log are, for a reader who sees the same disk.
+"""The action `locate`: where the files of the log are, for a reader who sees the same disk; and `cuts`, its parts.
 
 Who reads files passes by the door, so the server says beforehand whether he may: only who may read all of the topics,
 or of the queue, is told the folder.  Others are told why not, and read through Flight, where each row is judged.  What
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import LogBroken, NotFound
+from penstock.history.history import names_wanted
 from penstock.history.view import listing
+from penstock.log.spans import Span, cuts
 from penstock.server.filters.asking import asked_by
 from penstock.server.flight.calls import Caller
-from penstock.wire.flight.commands import DEFAULT_VHOST
+from penstock.wire.flight.commands import DEFAULT_VHOST, Replay
 from penstock.wire.flight.fields import LSN_MAX, Fields
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
@@ -37,8 +39,25 @@ class LocateAction:
         self._folder = folder.absolute() if isinstance(folder, Path) else None
         self._check_vhost = check_vhost
         self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
+            "cuts": (self._cuts, "topic or pattern, from, to, parts, most, each: where parts of like weight begin"),
             "locate": (self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log"),
         }
+
+    def _cuts(self, caller: Caller, f: Fields) -> Reply:
+        """Only indexes are read.  Who may read a part of the topics is told nothing of where messages lie."""
+        topic, pattern = f.optional_text("topic"), f.optional_text("pattern", TEXT_LIMIT)
+        exchange, vhost = f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
+        start, end = f.count("from"), f.count("to", LSN_MAX)
+        parts, most, each = f.optional_count("parts", 1), f.count("most", 1, 1), f.count("each", 1, 1)
+        f.finish()
+        self._check_vhost(vhost)
+        if caller.rights is not None:
+            spans = [Span(start, end, end - start)]
+        else:
+            wanted = names_wanted(Replay(topic, pattern, exchange, vhost))
+            spans = list(self._engine.past.spans(start, end, wanted))
+        rows = sum(one.rows for one in spans)
+        return {"rows": rows, "cuts": cuts(spans, parts or max(1, min(most, rows // each)))}
 
     def _locate(self, caller: Caller, f: Fields) -> Reply:
         topic, pattern, queue = f.optional_text("topic"), f.optional_text("pattern"), f.optional_text("queue")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import NotFound
 from penstock.server.flight.calls import Caller
+from penstock.server.pipelines import PIPELINES_MOST
 from penstock.wire.flight.fields import Fields
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class PipelineActions:
         self._reports = reports
         self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
             "pipeline_report": (self._report, "driver, host, pid, state, pipelines: how a driver's pipelines are"),
+            "pipeline_leave": (self._leave, "pipelines: these have left the settings"),
             "pipeline_status": (self._status, "pipeline: how it is, or all of them"),
         }
 
@@ -30,6 +32,13 @@ class PipelineActions:
         pipelines = f.table("pipelines")
         f.finish()
         self._reports.tell(driver, host, pid, state, pipelines)
+        return {}
+
+    def _leave(self, caller: Caller, f: Fields) -> Reply:
+        names = f.texts("pipelines", PIPELINES_MOST)
+        f.finish()
+        caller.administer("pipelines")
+        self._reports.leave(names)
         return {}
 
     def _status(self, caller: Caller, f: Fields) -> Reply:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.streams.ranges import Range
 from penstock.history.measuring import Limits, Measured
-from penstock.server.flight.actions.streams import Reply, StreamActions
+from penstock.server.flight.actions.streams import SIBLINGS_MOST, Reply, StreamActions
 from penstock.server.flight.calls import Caller
 from penstock.server.streams.planning import Planner, Question
 from penstock.server.streams.standing import facts
@@ -34,14 +34,15 @@ class RangeActions:
     def __init__(self, handover: Handover, streams: StreamActions, gate: Gatekeeper, relay: Relay | None) -> None:
         self._engine = handover.engine
         self._streams = streams
-        self.planner = Planner(handover, gate, relay)
+        self.planner = Planner(handover, gate, relay, streams.siblings)
         self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
             "stream_begin": (self._begin, "stream, epoch, bookmark: log mode: where a new reader begins"),
             "plan_range": (
                 self._plan_range,
-                "stream, epoch, start, max_rows, max_bytes, parts, wait: log mode: the next range and its parts",
+                "stream, epoch, start, max_rows, max_bytes, parts, wait, beside: log mode: the next range, its parts",
             ),
             "range_parts": (self._range_parts, "stream, start, end, parts: the parts of a range, planned or not"),
+            "stream_lag": (self._lag, "stream: messages that it has not read, as far as they are counted"),
             "stream_release": (self._release, "stream, drop: give back what it holds; and forget it"),
             "streams": (self._list, "every durable reader, what it holds and what it has not read yet"),
         }
@@ -75,9 +76,9 @@ class RangeActions:
             f.count("parts", 1, 1, PARTS_MOST),
         )
         until, wait = f.count("until", LSN_MAX), min(f.duration("wait", 0), WAIT_MAX_US) / 1e6
-        fail = f.flag("fail_on_data_loss", True)
+        fail, beside = f.flag("fail_on_data_loss", True), f.texts("beside", SIBLINGS_MOST)
         f.finish()
-        asked = Question(stream, start, limits, until, wait, fail, epoch)
+        asked = Question(stream, start, limits, until, wait, fail, epoch, tuple(beside))
         return {"stream": stream, "start": start, **self._told(start, *self.planner.plan(caller, asked))}
 
     def _named(self, caller: Caller, f: Fields, stream: str, epoch: Callable[[], int], start: int) -> Reply:
@@ -115,6 +116,16 @@ class RangeActions:
     def _log(self) -> Mapping[str, object]:
         log = self._engine.past
         return {"origin": log.origin, "first": log.first_lsn, "durable": log.durable}
+
+    def _lag(self, caller: Caller, f: Fields) -> Reply:
+        stream = f.name("stream")
+        f.finish()
+
+        def work() -> Reply:
+            self._engine.core.streams.state(stream)
+            return {"stream": stream, "messages": self._engine.walked.ahead.look().get(stream)}
+
+        return self._streams.do(caller, work, durable=False)
 
     def _release(self, caller: Caller, f: Fields) -> Reply:
         stream, drop = f.name("stream"), f.flag("drop")

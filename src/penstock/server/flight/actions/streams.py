@@ -15,6 +15,7 @@ from penstock.core.streams.poison import Resumed
 from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.reading.contents import Part, snapshot
+from penstock.server.streams.siblings import SOON_S, Siblings
 from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
 from penstock.wire.flight.tickets import TEXT_LIMIT
@@ -30,6 +31,7 @@ PLAN_POLL_S = 0.02
 which knows of plans; a look at a queue without ready messages costs the loop little."""
 
 PLAN_WAIT_MAX_US = 10_000_000
+SIBLINGS_MOST = 100
 ROWS_DEFAULT = 10_000
 
 
@@ -40,6 +42,7 @@ class StreamActions:
         self.engine = handover.engine
         self.vhosts = vhosts
         self._handover = handover
+        self.siblings = Siblings(handover.engine)
         self.stream_table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
             "stream_open": (
                 self._stream_open,
@@ -47,11 +50,11 @@ class StreamActions:
             ),
             "plan": (
                 self._plan,
-                "stream, epoch, start, max_rows, wait, lost: settle up to start, grant the next batch",
+                "stream, epoch, start, max_rows, wait, beside, lost: settle up to start, grant the next batch",
             ),
             "stream_resume": (
                 self._stream_resume,
-                "stream, epoch, batch, poison_after: go on with a batch that an earlier reader did not settle",
+                "stream, epoch, batch, poison_after, blame: go on with a batch that an earlier reader did not settle",
             ),
             "plan_changes": (
                 self._plan_changes,
@@ -98,7 +101,7 @@ class StreamActions:
     def _stream_open(self, caller: Caller, f: Fields) -> Reply:
         stream, vhost, queue = f.name("stream"), self._vhost(f), f.optional_text("queue")
         mode, instance = f.text("mode", "log" if queue is None else "queue"), f.text("instance")
-        anew = f.flag("anew")
+        anew, pipeline = f.flag("anew"), f.optional_text("pipeline")
         asked, abandon_after = definition(f, vhost), f.duration("abandon_after", 0) if f.has("abandon_after") else None
         f.finish()
         if asked is not None and mode != "log":
@@ -109,8 +112,9 @@ class StreamActions:
             source = core.queue(vhost, queue) if queue is not None and mode != "changes" else None
             now = self.engine.now()
             opened = core.streams.open(
-                now, stream, source, instance, mode, anew=anew, asked=asked, abandon_after=abandon_after
-            )
+                now, stream, source, instance, mode, anew=anew, asked=asked, abandon_after=abandon_after,
+                pipeline=pipeline,
+            )  # fmt: skip
             return {
                 "stream": stream,
                 "epoch": opened.epoch,
@@ -132,15 +136,21 @@ class StreamActions:
         epoch = self._epoch(f, stream)
         start, rows = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
         wait = min(f.duration("wait", 0), PLAN_WAIT_MAX_US) / 1e6
-        lost = f.flag("lost")
+        lost, beside = f.flag("lost"), f.texts("beside", SIBLINGS_MOST)
         f.finish()
-        deadline = time.monotonic() + wait
+        began = time.monotonic()
+        deadline = began if self.siblings.turn(stream, beside) else began + wait
+        soon = began + min(wait, SOON_S)
+        others = False  # whether something may have come for one of them
 
         def work() -> Reply:
+            nonlocal others
             if lost:
                 self.engine.core.streams.poison.take_over(self.engine.now(), stream, epoch())
             plan = self.engine.core.streams.plan(self.engine.now(), stream, epoch(), start, rows)
             chunks = [chunk for chunk in plan.chunks if len(chunk)]
+            if beside and plan.batch == start and time.monotonic() >= soon:
+                others = self.siblings.may_have(beside)
             return {
                 "stream": stream,
                 "batch": plan.batch,
@@ -152,7 +162,10 @@ class StreamActions:
 
         while True:
             reply = self._do(caller, work)
-            if reply["batch"] != start or caller.gone() or time.monotonic() >= deadline:
+            if reply["batch"] != start:
+                self.siblings.had(stream)
+                return reply
+            if others or caller.gone() or time.monotonic() >= deadline:
                 return reply
             time.sleep(PLAN_POLL_S)
 
@@ -162,11 +175,11 @@ class StreamActions:
     def _stream_resume(self, caller: Caller, f: Fields) -> Reply:
         stream = f.name("stream")
         epoch = self._epoch(f, stream)
-        batch, limit = f.number("batch", 1), f.count("poison_after")
+        batch, limit, blame = f.number("batch", 1), f.count("poison_after"), f.flag("blame", True)
         f.finish()
 
         def work() -> Resumed:
-            return self.engine.core.streams.poison.resume(self.engine.now(), stream, epoch(), batch, limit)
+            return self.engine.core.streams.poison.resume(self.engine.now(), stream, epoch(), batch, limit, blame=blame)
 
         resumed = self._do(caller, work)
         if resumed.link is not None:
