@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import socketserver
 import threading
+import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.spark.pipelines.definition import Definition
@@ -132,3 +136,33 @@ def test_events_into_a_file_and_a_receiver_that_is_gone(tmp_path: Path) -> None:
     gone.tell({"a": 1})
     gone.close()
     assert gone.dropped == 1
+
+
+def test_a_receiver_that_talks_nonsense_does_not_end_the_telling(caplog: pytest.LogCaptureFixture) -> None:
+    receiver = Receiver()
+    nonsense = socketserver.TCPServer(("127.0.0.1", 0), Nonsense)
+    threading.Thread(target=nonsense.serve_forever, daemon=True).start()
+    target = Target(f"http://127.0.0.1:{nonsense.server_address[1]}")
+    target.tell({"n": 1})
+    target.tell({"n": 2})
+    lab_until(lambda: target.dropped == 1)
+    target._url = f"http://127.0.0.1:{receiver.server_address[1]}/x"
+    target.close()
+    assert [event["n"] for _, event in receiver.events] == [2]
+    assert "OpenLineage events do not reach" in caplog.text
+    for server in (receiver, nonsense):
+        server.shutdown()
+        server.server_close()
+
+
+class Nonsense(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        self.request.recv(65536)
+        self.wfile.write(b"what do you want\r\n\r\n")
+
+
+def lab_until(what: Callable[[], bool]) -> None:
+    event, deadline = threading.Event(), time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        event.wait(0.005)

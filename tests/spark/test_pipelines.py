@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,10 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.errors import NotFound, SettingsError
 from penstock.spark.pipelines.outputs import Outputs
+from penstock.spark.pipelines.pipeline import Pipeline
+from penstock.spark.pipelines.place import Place
+from penstock.spark.pipelines.running import Running
+from penstock.spark.remote import Where
 from pipeline_lab import define, run
 from spark_lab import Lab, forget_last_commit, sentence
 
@@ -118,6 +124,55 @@ def test_a_dead_letter_that_nobody_kept_comes_with_the_next_try(
     run(lab, definition, tmp_path / "spark")
     assert [one.json()["id"] for one in lab.client.replay("letters-bad", "EPOCH")] == [2]
     assert (lab.ids("letters-out"), lab.counts("letters-in")) == ([1], (0, 0, 2))
+
+
+def test_a_row_that_fails_again_and_again_is_put_aside(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("rows-dead")
+    lab.declare("rows", dead_letter_exchange="", dead_letter_routing_key="rows-dead")
+    lab.publish("rows", range(6))
+    definition = define(
+        name="rows",
+        **{"from": {"queue": "rows", "columns": "id BIGINT"}},
+        sql="SELECT if(id = 3, raise_error('cannot work with 3'), id) AS id FROM input",
+        to=[{"table": str(tmp_path / "out")}, {"topic": "rows-out"}],
+        poison_after=1,
+    )
+    one = Running(Pipeline(definition, Place(Where(lab.house.url), tmp_path / "spark")), once=True)
+    lab.until(lambda: one.look(lab.spark, time.monotonic()) or one.is_over, 60)
+    assert (one.state, one.failures_total) == ("done", 2), "the batch, and the row"
+    assert lab.ids("rows-dead") == [3]
+    wanted = [0, 1, 2, 4, 5]
+    assert sorted(row["id"] for row in table(tmp_path / "out")) == wanted
+    assert sorted(one.json()["id"] for one in lab.client.replay("rows-out", "EPOCH")) == wanted
+
+
+def test_a_table_has_the_rows_of_the_batch_as_it_was_narrowed(lab: Lab, tmp_path: Path) -> None:
+    """The table is written and the batch then fails, as where a process dies: what comes next is fewer rows."""
+    lab.declare("narrow")
+    lab.publish("narrow", range(6))
+    definition = define(
+        name="narrow",
+        **{"from": {"queue": "narrow", "columns": "id BIGINT"}},
+        sql="SELECT id FROM input",
+        to=[{"table": str(tmp_path / "out")}],
+        poison_after=1,
+    )
+
+    class Dying(Outputs):
+        def commit(self, query: str, batch: int, stages: Sequence[str]) -> None:
+            raise ValueError("it dies here")
+
+    class DyingPipeline(Pipeline):
+        outputs_class = Dying
+
+    place = Place(Where(lab.house.url), tmp_path / "spark")
+    query = DyingPipeline(definition, place).start(lab.spark)
+    with pytest.raises(StreamingQueryException, match="it dies here"):
+        query.processAllAvailable()
+    assert len(table(tmp_path / "out")) == 6
+    run(lab, definition, tmp_path / "spark")
+    assert sorted(row["id"] for row in table(tmp_path / "out")) == list(range(6)), "each once"
+    assert lab.counts("narrow") == (0, 0, 6)
 
 
 @pytest.mark.parametrize(

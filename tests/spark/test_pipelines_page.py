@@ -55,6 +55,7 @@ def test_the_examples_run(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     lab.client.publish("flights", {"id": 1, "carrier": "UA", "delay": 11.0})
     lab.client.publish("flights", {"id": 2, "carrier": "UA", "delay": 13.0})
+    lab.client.publish("jobs", {"id": 1, "total": 10.0, "parts": 4})
     for name, rows in (("departures", DEPARTURES), ("weather", WEATHER)):
         for row in rows:
             lab.client.publish(name, row)
@@ -85,6 +86,7 @@ def test_the_examples_run(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     counted = next(one["observedMetrics"] for one in expected["clean"] if one["numInputRows"])
     assert list(counted["penstock expect input"]) == [4, 1, 0, 1]
     assert [row["origin"] for row in bodies(lab, "busy-departures")] == ["ewr", "jfk", "jfk"]
+    assert bodies(lab, "quotients") == [{"id": 1, "each": 2.5}]
     nightly: Any = pyarrow.dataset.dataset("out/nightly", format="parquet").to_table()
     assert sorted((row["origin"], row["n"]) for row in nightly.to_pylist()) == [("EWR", 1), ("JFK", 2), ("LGA", 1)]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.jobs import sweep
 from penstock.cli.supervisor import Supervisor, login
 from penstock.config.load import load_mapping, load_text
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
@@ -30,6 +31,8 @@ class Scripted:
         self.definition = Definition("scripted", (Input("input", queue="q", mode="queue"),), (), **given)
         self.changed = False
         self.anew = 0
+        self.blame = True
+        self.blamed: list[bool] = []
 
     def note_code(self) -> None:
         self.changed = False
@@ -45,6 +48,7 @@ class Scripted:
 
     def start(self, spark: object, *, once: bool = False) -> Any:
         step = self.script.pop(0)
+        self.blamed.append(self.blame)
         if isinstance(step, Exception):
             raise step
         return step
@@ -91,6 +95,27 @@ def test_a_pipeline_that_fails_is_started_again_until_it_is_given_up() -> None:
     assert one.starts == FAILURES_MAX
 
 
+def test_the_search_for_a_row_to_blame_has_tries_of_its_own() -> None:
+    """With three tries: the batch, four times smaller, the row; the pauses between them do not grow."""
+    bad, full = "ValueError: cannot work with 7", "penstock.errors.Refused: queue 'out' is full"
+    script = [NotFound("no server"), Query(0, full), Query(0, bad), Query(0, bad), Query(1)]
+    scripted = Scripted(*script, poison_after=3)
+    one = Running(scripted)  # type: ignore[arg-type]
+    looked(one, 12)
+    assert scripted.blamed == [True, True, False, True, True], "a server that is away and a full queue blame nobody"
+    most = FAILURES_MAX + 3 + 5 + 3
+    one = Running(Scripted(*[Query(0, bad)] * most, poison_after=3))  # type: ignore[arg-type]
+    now = 100.0
+    while one.failures < 11:
+        one.look(None, now)
+        assert one.next_try <= now + 0.5
+        now += 1
+    looked(one, 2 * most)
+    assert (one.state, one.failures) == ("failed", most)
+    alone = Running(Scripted(*[Query(0, bad)] * 2, Query(1), poison_after=1), once=True)  # type: ignore[arg-type]
+    assert looked(alone, 6).state == "running"
+
+
 def test_a_finished_batch_forgives_failures() -> None:
     broken = Query(0, "penstock.errors.Fenced: stream 's' is now read by another")
     one = Running(Scripted(*[broken] * 5, Query(3), NotFound("never")))  # type: ignore[arg-type]
@@ -131,6 +156,45 @@ def test_a_pipeline_begins_anew_also_when_it_has_failed() -> None:
     broken.anew = 1
     looked(one, 3)
     assert (query.stopped, one.state, one.starts, broken.anew) == (True, "running", 3, 0)
+
+
+def test_a_pipeline_that_leaves_while_it_starts_does_not_run_on(tmp_path: Path) -> None:
+    begun, go_on, query = threading.Event(), threading.Event(), Query(1)
+
+    class Slow(Scripted):
+        def start(self, spark: object, *, once: bool = False) -> Any:
+            begun.set()
+            assert go_on.wait(20)
+            return query
+
+    driver = Driver({"folder": str(tmp_path), "url": "penstock://nowhere:1", "pipelines": []})
+    one = Running(Slow(), executor=driver.executor)  # type: ignore[arg-type]
+    driver.all.append(one)
+    driver._lock(one.name)
+    one.look(None, 1.0)
+    assert begun.wait(20)
+    driver.take({**driver.job})
+    assert driver.all == []
+    go_on.set()
+    driver.executor.shutdown(wait=True)
+    assert query.stopped
+    assert not driver._locks, "and nobody else could have it before"
+
+
+def test_what_killed_runs_have_left_is_swept(tmp_path: Path) -> None:
+    dead, alive, now = 2**22 + 1, os.getpid(), 1_000_000.0
+    for number, age in ((dead, 7200.0), (alive, 7200.0), (dead + 1, 60.0)):
+        (tmp_path / f"scratch-run-{number}" / "blocks").mkdir(parents=True)
+        for name in (f"driver-run-{number}.json", f"driver-run-{number}.log", f"status-run-{number}.json"):
+            (tmp_path / name).write_text("{}")
+            os.utime(tmp_path / name, (now - age, now - age))
+    for name in ("driver.json", "status.json", "scratch-run-x", "driver-run-me.json"):
+        (tmp_path / name).touch()
+    assert {path.name for path in sweep(tmp_path, now)} == {
+        f"scratch-run-{dead}", f"driver-run-{dead}.json", f"driver-run-{dead}.log", f"status-run-{dead}.json"
+    }  # fmt: skip
+    assert len(list(tmp_path.iterdir())) == 12
+    assert sweep(tmp_path / "none", now) == []
 
 
 def test_a_changed_view_on_spark_is_followed(tmp_path: Path) -> None:

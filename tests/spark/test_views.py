@@ -113,3 +113,13 @@ def test_what_cannot_be_read_is_refused(lab: Lab, tmp_path: Path, given: Any, to
 
     with pytest.raises(ExpressionError, match=told):
         planned(view(lab, tmp_path, "wrong", **given).view)
+
+
+def test_a_view_that_begins_anew_leaves_others_alone(tmp_path: Path) -> None:
+    given = {"name": "v", "vhost": "/", "source": "q", "select": ["COUNT(1) AS /n"], "engine": "spark"}
+    pipeline = ViewPipeline(given, Place(Where("penstock://nowhere:1"), tmp_path))
+    others = [tmp_path / f"view.v.{name}" for name in ("other.0123abcd", "longname", "json")]
+    for folder in (*others, tmp_path / "view.v.0123abcd", pipeline.checkpoint.folder):
+        folder.mkdir()
+    pipeline.begin_anew()
+    assert sorted(tmp_path.iterdir()) == sorted(others)

@@ -1,4 +1,4 @@
-"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java.
+"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, forgotten streams.
 
 Each finding is good, poor (it works, not well) or bad (it cannot serve).  Nothing is changed: the file written to time
 the disk is removed again, and no data folder is made.
@@ -33,6 +33,8 @@ SYNCS = 21
 SLOW_SYNC_MS = 20.0
 FEW_FILES = 4096
 LITTLE_DISK = 2**30
+ASK_S = 1.0
+"""How long the server may take to answer."""
 
 
 class Finding(NamedTuple):
@@ -56,6 +58,8 @@ def examine(settings: Settings) -> list[Finding]:
     if settings.tls.certificate is not None:
         findings.append(certificate(settings))
     findings += [files(), memory(settings.server.memory)]
+    if server is not None and settings.listen.flight is not None and settings.listen.flight.port:
+        findings.append(streams(settings))
     findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
     if settings.server.sync != "commit":
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
@@ -202,6 +206,25 @@ def available_memory() -> int | None:
         return None
     match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
     return int(match[1]) * 1024 if match else None
+
+
+def streams(settings: Settings) -> Finding:
+    """What the server that runs keeps for pipelines that are no more."""
+    from penstock.cli.jobs import login
+    from penstock.cli.orphans import orphans
+    from penstock.cli.reaching import address_of
+    from penstock.errors import PenstockError
+    from penstock.spark.remote import Remote, Where
+
+    try:
+        user, password = login(settings)
+        found = Remote(Where(address_of(str(settings.listen.flight)), user, password, ASK_S)).act("streams")["streams"]
+    except PenstockError as error:
+        return Finding("streams", "poor", "not known", f"the server does not tell: {error}")
+    left = orphans(found)
+    if left:
+        return Finding("streams", "poor", f"{len(found)}, {len(left)} of them without a pipeline", "; ".join(left))
+    return Finding("streams", "good", f"{len(found)}, none of a pipeline that is gone")
 
 
 def java(*, needed: bool) -> Finding:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,11 @@ from penstock.errors import SettingsError
 
 SHARED = "driver"
 """The name of the driver of pipelines that ask for nothing of their own."""
+
+SILENT_S = 3600.0
+"""After so long without a word a run by hand was killed."""
+
+_OF_A_RUN = re.compile(r"(?:driver|status|scratch)-run-(\d+)(?:\.(?:json|log|part))?")
 
 QUIET_LOG = {"spark.log.level": "INFO"}
 """What `--spark-log` asks of Spark."""
@@ -90,6 +97,30 @@ def write_job(path: Path, told: Mapping[str, Any]) -> None:
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(told, file)
     os.replace(aside, path)
+
+
+def sweep(folder: Path, now: float) -> list[Path]:
+    """Remove what runs that were killed have left: job files, which hold a password, logs, and Spark's scratch files.
+
+    now: seconds since the epoch.  A run tells how it is every second, so one that was silent for long is none any
+    more, on whichever machine it was.
+    """
+    left: dict[str, list[Path]] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _OF_A_RUN.fullmatch(path.name):
+            left.setdefault(match[1], []).append(path)
+    removed: list[Path] = []
+    for number, paths in left.items():
+        heard = max((path.lstat().st_mtime for path in paths if path.is_file()), default=0.0)
+        if now - heard < SILENT_S or Path(f"/proc/{number}").exists():
+            continue
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+            removed.append(path)
+    return sorted(removed)
 
 
 def url_for(settings: Any, pipelines: Sequence[Any], flight: str) -> str:

@@ -96,8 +96,21 @@ def status(
         write_facts(facts(found[0]))
     else:
         write_table(STATUS_COLUMNS, [row(one) for one in found], whole=("state", "since"))
-        for line in filter(None, map(trouble, found)):
+        for line in (*filter(None, map(trouble, found)), *left_behind(url)):
             write(line)
+
+
+def left_behind(url: str) -> list[str]:
+    """Sentences about streams of pipelines that are no more; none for who may not see streams."""
+    from penstock.cli.orphans import orphans
+    from penstock.client import connect
+    from penstock.errors import Refused
+
+    with connect(url) as client:
+        try:
+            return orphans(client.streams())
+        except Refused:
+            return []
 
 
 def row(one: Mapping[str, Any]) -> list[object]:
@@ -249,7 +262,7 @@ def run(
 
     Example: penstock pipeline run revenue penstock.toml --once
     """
-    from penstock.cli.jobs import folder_of, groups, job, write_job
+    from penstock.cli.jobs import folder_of, groups, job, sweep, write_job
     from penstock.errors import SettingsError
     from penstock.spark.java import find_java
 
@@ -261,6 +274,7 @@ def run(
     find_java()
     folder = folder_of(settings)
     folder.mkdir(parents=True, exist_ok=True)
+    sweep(folder, time.time())
     name = f"run-{os.getpid()}"
     path = [str(Path.cwd()), str(Path(file).absolute().parent)]
     where = url_of(settings, url, pipelines)

@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.cli.hosting import parcel
-from penstock.cli.jobs import SHARED, folder_of, groups, job, url_for, write_job
+from penstock.cli.jobs import SHARED, folder_of, groups, job, sweep, url_for, write_job
 from penstock.cli.jobs import login as login
+from penstock.cli.orphans import orphans
+from penstock.cli.reaching import address_of
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.java import find_java
+from penstock.spark.remote import Remote, Where
 
 Say = Callable[[str], object]
 
@@ -42,6 +45,9 @@ STOP_S = (20.0, 120.0)
 """How long the driver and the server may take to stop before they are killed."""
 
 LOG_BYTES = 16 * 2**20
+
+TELL_S = 2.0
+"""How long a server may take to hear which pipelines there are."""
 
 DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
 SERVER = (sys.executable, "-m", "penstock.cli.hosting")
@@ -191,6 +197,7 @@ class Supervisor:
         if groups(self.settings):
             find_java()
         self.folder.mkdir(parents=True, exist_ok=True)
+        sweep(self.folder, time.time())
         try:
             self._start_server()
             while not self.stopping.is_set():
@@ -260,7 +267,7 @@ class Supervisor:
                 find_java()
                 if self.settings.listen.flight is not None:
                     self._refuse_unreachable(fresh)
-        except PenstockError as error:
+        except (PenstockError, OSError) as error:
             self.say(f"penstock: the changed settings are not taken: {error}")
             return
         if groups(fresh) and self.settings.listen.flight is None:
@@ -273,12 +280,29 @@ class Supervisor:
         ):
             self.say("penstock: settings of the server have changed too; they hold after a restart of penstock up")
         self.as_given = fresh
+        before = names_of(self.settings)
         views = (*_own_views(self.settings), *(one for one in fresh.view if one.engine == "spark"))
         self.settings = self.settings.model_copy(
             update={"pipeline": fresh.pipeline, "spark": fresh.spark, "view": views}
         )
         self.say("penstock: the settings have changed, and the pipelines follow")
         self._write_jobs(str(self.ready["flight"]))
+        self._tell_of_gone(sorted(before - names_of(self.settings)), str(self.ready["flight"]))
+
+    def _tell_of_gone(self, gone: Sequence[str], flight: str) -> None:
+        """The server learns which pipelines are no more; people, what is still held for them."""
+        if not gone:
+            return
+        user, password = login(self.settings)
+        try:
+            server = Remote(Where(address_of(flight), user, password, TELL_S))
+            server.act("pipeline_leave", pipelines=gone)
+            left = [one for one in server.act("streams")["streams"] if one["pipeline"] in gone]
+        except PenstockError as error:
+            self.say(f"penstock: the server is not told that {', '.join(gone)} are gone: {error}")
+            return
+        for line in orphans(left):
+            self.say(f"penstock: {line}")
 
     def _start_server(self) -> None:
         self._server_ready.unlink(missing_ok=True)
@@ -349,6 +373,13 @@ class Supervisor:
 def _own_views(settings: Any) -> tuple[Any, ...]:
     """The views that the server computes by itself, which it reads when it starts."""
     return tuple(one for one in settings.view if one.engine == "server")
+
+
+def names_of(settings: Any) -> set[str]:
+    """Pipelines, and views that Spark computes, by the names under which it runs them."""
+    return {one.name for one in settings.pipeline} | {
+        f"view.{one.name}" for one in settings.view if one.engine == "spark"
+    }
 
 
 def told(status: int) -> str:

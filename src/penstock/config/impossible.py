@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from penstock.config.actions import wrong_actions
 from penstock.config.hints import known_name
+from penstock.config.pipeline_names import shared_names
 from penstock.config.pipelines import ONLY
 from penstock.config.places import Path_
 from penstock.config.settings import Settings
@@ -88,6 +89,9 @@ def impossible(settings: Settings) -> list[Problem]:
     ]
     problems += _views_of_pipelines(settings)
     problems += _doors_without_certificate(settings)
+    problems += [
+        Problem(("pipeline", index, "name"), why) for index, why in shared_names(settings.pipeline, settings.view)
+    ]
     return problems
 
 

@@ -243,6 +243,17 @@ class Pipeline(Section):
         description="A row whose column `topic` names one that nobody keeps fails its batch; `drop` loses the row.",
     )
     expect: Rules = Field(default=(), description="What the rows of the one input should satisfy.")
+    abandon_after: Duration | None = Field(
+        default=None,
+        gt=0,
+        description="Without a run for so long, its streams let go of what they hold.  Default: never.",
+    )
+    poison_after: StrictInt = Field(
+        default=0,
+        ge=0,
+        description="Failures of a batch of its one queue after which the row to blame is looked for and put aside; "
+        "0: never.",
+    )
     backfill: Backfill | None = Field(
         default=None, description="The first run begins in the past of its one topic, in large batches."
     )
@@ -298,6 +309,11 @@ class Pipeline(Section):
             )
         if self.expect and self.source[streams[0]].expect:
             raise ValueError(f"expect is there twice, of the pipeline and of its input {streams[0]}")
+        if self.poison_after and (len(streams) > 1 or self.source[streams[0]].reads != "queue"):
+            raise ValueError(
+                "poison_after is of a pipeline over one queue and no topic: of several, nobody knows whose row is to "
+                "blame, and of a topic no row can be put aside"
+            )
         if self.backfill is not None:
             one = self.source[streams[0]]
             if len(streams) > 1 or one.reads != "log":

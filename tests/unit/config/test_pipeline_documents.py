@@ -66,3 +66,33 @@ def test_a_backfill_is_of_one_topic() -> None:
         load(pipeline=[pipeline({"queue": "q"})])
     with pytest.raises(SettingsError, match="give one of them"):
         load(pipeline=[pipeline({"topic": "t", "start": "latest"})])
+
+
+def pipeline(name: str, **given: Any) -> dict[str, Any]:
+    return {"name": name, "sql": "SELECT 1", "to": [{"topic": "out"}], "from": {"queue": "q"}, **given}
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ("p.a", "'p.a' is also the name of the stream of input a of pipeline 'p': give it another name"),
+        ("p.json", "'p.json' is also the name of a file of pipeline 'p'"),
+        ("p.backfill.nov", "'p.backfill.nov' is also the name of a backfill of pipeline 'p'"),
+        ("view.v", "'view.v' is also the name of what runs the view 'v' on Spark"),
+        ("view.v.0123abcd", "what runs the view 'v' on Spark"),
+    ],
+)
+def test_a_name_that_two_would_share_is_refused(other: str, told: str) -> None:
+    both = {"a": {"queue": "q"}, "b": {"queue": "r"}, "seats": {"table": "seats.parquet"}}
+    first = pipeline("p", **{"from": both})
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        load(pipeline=[pipeline(other), first], queue=[{"name": "q"}], view=[view()])
+    load(pipeline=[pipeline("p.seats"), pipeline("p.x"), pipeline("view.other"), first], view=[view()])
+    load(pipeline=[pipeline("p"), pipeline("p.a")])
+
+
+def test_a_row_can_be_put_aside_of_one_queue_alone() -> None:
+    load(pipeline=[pipeline("p", poison_after=3)])
+    for source in ({"topic": "t"}, {"a": {"queue": "q"}, "b": {"queue": "r"}}):
+        with pytest.raises(SettingsError, match="poison_after is of a pipeline over one queue and no topic"):
+            load(pipeline=[pipeline("p", poison_after=3, **{"from": source})])

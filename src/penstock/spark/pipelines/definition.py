@@ -147,6 +147,8 @@ class Definition:
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
     past: Past | None = None
     mandatory: bool = True  # a row for a topic that nobody keeps fails its batch
+    abandon_us: int = 0  # without a run, after which its streams let go of what they hold; 0: never
+    poison_after: int = 0  # failures of a batch after which the row to blame is put aside; 0: never
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Definition:
@@ -183,7 +185,14 @@ class Definition:
             conf,
             None if (past := given.get("backfill")) is None else Past(str(past["from"]), int(past["max_rows"])),
             (given.get("unroutable") or "fail") == "fail",
+            int(given.get("abandon_after") or 0),
+            int(given.get("poison_after") or 0),
         )
+
+    @property
+    def owner(self) -> str:
+        """The pipeline whose streams it opens: a backfill's are its pipeline's."""
+        return self.name.partition(".backfill.")[0]
 
     @property
     def vhost(self) -> str:

@@ -185,12 +185,16 @@ class Driver:
         for name in present.keys() - wanted.keys():
             logger.info("pipeline %s is gone from the settings", name)
             self.all.remove(present[name])
+            if self.teller is not None:
+                self.teller.gone(present[name])
             self.executor.submit(self._leave, present[name])
         self.job = job
 
     def _leave(self, one: Running) -> None:
-        one.stop()
-        self._unlock(one.name)
+        try:
+            one.leave()
+        finally:
+            self._unlock(one.name)
 
     def _enter(self) -> None:
         """Begin with new pipelines; one that another driver is still stopping comes with a later look."""

@@ -23,6 +23,7 @@ class Inputs:
     where: Where
     until: int | None = None  # the LSN at which a backfill hands over to the live stream
     places: Mapping[str, str] = field(default_factory=dict[str, str])  # where topics begin instead, by stream
+    blame: bool = True  # whether rows may be to blame for what ended the run before
 
     def columns(self, one: Input, patience: float | None = None) -> str | None:
         """DDL of the columns of its bodies: as given, or by its first messages.  None for files that tell their own.
@@ -60,8 +61,12 @@ class Inputs:
             given |= {
                 "mode": one.mode,
                 "stream": stream,
+                "pipeline": self.definition.owner,
+                "abandon_after": f"{self.definition.abandon_us // 1000}ms" if self.definition.abandon_us else "off",
                 "maxRowsPerTrigger": str(one.max_rows),
-            }
+                "beside": ",".join(name for name in map(self.definition.stream_of, self.definition.streams)
+                                   if name != stream),
+            }  # fmt: skip
             if one.end is not None:
                 given |= {
                     "backfillUntil": str(one.end),
@@ -76,6 +81,10 @@ class Inputs:
                 }
         if one.mode == "queue":  # a lost checkpoint is told of at the start, and deleted as our own errors advise
             given["onLostCheckpoint"] = "continue"
+            if self.definition.poison_after:
+                given |= {
+                    "poisonAfter": str(self.definition.poison_after), "poisonBlame": "true" if self.blame else "false"
+                }  # fmt: skip
         return {name: value for name, value in given.items() if value}
 
     def frames(self, session: Any, columns: Mapping[str, str | None]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -100,9 +101,9 @@ class Target:
             for pause in (*PAUSES_S, None):
                 try:
                     self._send(event)
-                except OSError as error:
+                except (OSError, HTTPException, ValueError) as error:  # ValueError: what is no address
                     if pause is None:
-                        self._drop(str(error))
+                        self._drop(str(error) or type(error).__name__)
                     else:
                         self._closing.wait(pause)
                 else:
@@ -169,13 +170,16 @@ class Teller:
             self._event("FAIL" if one.error is not None else "COMPLETE", one, told, None)
             told.run = told.query = None
 
+    def gone(self, one: Running) -> None:
+        """A pipeline is stopped for good."""
+        told = self._told.pop(one.name, None)
+        if told is not None and told.run is not None:
+            self._event("COMPLETE", one, told, None)
+
     def close(self, all_: Sequence[Running]) -> None:
         """The driver stops."""
         for one in all_:
-            told = self._told.get(one.name)
-            if told is not None and told.run is not None:
-                self._event("COMPLETE", one, told, None)
-                told.run = None
+            self.gone(one)
         self._target.close()
 
     def _event(self, kind: str, one: Running, told: _Told, done: Committed | None) -> None:

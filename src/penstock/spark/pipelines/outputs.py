@@ -69,11 +69,13 @@ class Outputs:
         complete: bool,
         mandatory: bool = True,
         lineage: Lineage | None = None,
+        narrowed: bool = False,
     ) -> None:
         """`settles`: the streams of queues that the query reads; their batches are settled by the commit.
 
         mandatory: a row for a topic that nobody keeps fails its batch.
         lineage: what the batches are made of, as their commits tell it.
+        narrowed: a batch that failed may come with fewer rows, so what an earlier try has written is replaced.
         """
         self.where = where
         self.targets = tuple(targets)
@@ -82,6 +84,7 @@ class Outputs:
         self.complete = complete
         self.mandatory = mandatory
         self.lineage = lineage
+        self.narrowed = narrowed
         self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
 
     def declare(self, letters: Iterable[str] = ()) -> None:
@@ -183,11 +186,11 @@ class Outputs:
         if self.complete:
             refuse_folder(folder)
             snapshots = folder.with_name(f"{folder.name}.snapshots")
-            wrote = write_folder(frame, snapshots, name, to.partition_by)
+            wrote = write_folder(frame, snapshots, name, to.partition_by, replace=self.narrowed)
             point(folder, snapshots / name)
             forget(snapshots, keep=name)
             return wrote
-        return write_folder(frame, folder, f"penstock_batch={name}", to.partition_by)
+        return write_folder(frame, folder, f"penstock_batch={name}", to.partition_by, replace=self.narrowed)
 
 
 def name_of(query: str, batch: int) -> str:
@@ -200,20 +203,29 @@ def run(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def write_folder(frame: Any, parent: Path, name: str, partition_by: Sequence[str] = ()) -> bool:
-    """`parent/name` with the frame as Parquet, whole or not at all; False if it is there already."""
+def write_folder(
+    frame: Any, parent: Path, name: str, partition_by: Sequence[str] = (), *, replace: bool = False
+) -> bool:
+    """`parent/name` with the frame as Parquet, whole or not at all; False if it is there already.
+
+    replace: one that is there is of other rows, and this one takes its place.
+    """
     final = parent / name
-    if final.exists():
+    if final.exists() and not replace:
         return False
     parent.mkdir(parents=True, exist_ok=True)
-    aside = parent / f".{name}.part"
-    shutil.rmtree(aside, ignore_errors=True)
+    aside, old = parent / f".{name}.part", parent / f".{name}.old"
+    for leftover in (aside, old):
+        shutil.rmtree(leftover, ignore_errors=True)
     frame.write.mode("overwrite").partitionBy(*partition_by).parquet(f"file://{aside}")  # unquoted, as Hadoop reads it
     for path in aside.rglob("*"):
         sync(path)
     sync(aside)
+    if final.exists():
+        os.rename(final, old)
     os.rename(aside, final)
     sync(parent)
+    shutil.rmtree(old, ignore_errors=True)
     return True
 
 

@@ -63,6 +63,7 @@ class Pipeline:
         url = with_vhost(place.where.url, definition.vhost)
         self.where = Where(url, place.where.user, place.where.password, place.where.patience)
         self.inputs = Inputs(definition, self.where)
+        self.blame = True  # whether rows may be to blame for what ended the run before the next start
         self._stamp: code.Stamp = ()
         self.outputs: Outputs | None = None  # of the running query
         self.input_fields: dict[str, list[tuple[str, str]]] = {}  # names and types of columns, by input
@@ -77,7 +78,7 @@ class Pipeline:
         self.note_code()
         if self.anew_asked():
             self.begin_anew()
-        self.inputs = replace(self.inputs, places=places_of(self.place.folder, definition.name))
+        self.inputs = replace(self.inputs, places=places_of(self.place.folder, definition.name), blame=self.blame)
         if definition.past is not None:
             self.inputs = replace(self.inputs, until=handover(self.where, self.checkpoint, self._papers))
         old = self.old_papers()
@@ -142,6 +143,7 @@ class Pipeline:
             complete=mode == "complete",
             mandatory=definition.mandatory,
             lineage=self.lineage,
+            narrowed=definition.poison_after > 0,
         )
         outputs.check(frame.schema)
         state = remembered(plan)

@@ -34,6 +34,7 @@ class Reporter:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._state = "starting"
+        self._pipelines: dict[str, Any] = {}  # as told last; replaced, never changed
 
     def start(self) -> None:
         """Begin to tell the server."""
@@ -48,7 +49,7 @@ class Reporter:
             self._thread.join(2.0)
 
     def told(self) -> dict[str, Any]:
-        """How each pipeline is."""
+        """How each pipeline is.  For the driver's thread, which alone changes what it is made of."""
         now = time.monotonic()
         stopped = self._state == "stopped"
         told: dict[str, Any] = {}
@@ -64,7 +65,8 @@ class Reporter:
         """Write the status file."""
         self._state = state
         folder, name = self._driver.folder, self._driver.name
-        told = {"state": state, "pid": os.getpid(), "time": time.time(), "pipelines": self.told()}
+        self._pipelines = self.told()
+        told = {"state": state, "pid": os.getpid(), "time": time.time(), "pipelines": self._pipelines}
         file = folder / ("status.json" if name == "driver" else f"status-{name}.json")
         aside = file.with_suffix(".part")
         aside.write_text(json.dumps(told))
@@ -80,7 +82,7 @@ class Reporter:
                 if not ended:
                     self._look_at_streams(server)
                 server.act("pipeline_report", driver=self._driver.name, host=socket.gethostname(), pid=os.getpid(),
-                           state=self._state, pipelines=self.told())  # fmt: skip
+                           state=self._state, pipelines=self._pipelines)  # fmt: skip
                 complaint = None
             except PenstockError as error:
                 if complaint != error.code:
@@ -92,7 +94,8 @@ class Reporter:
     def _look_at_streams(self, server: Remote) -> None:
         """What each stream has yet to read, as the server counts it."""
         try:
-            lags = {str(one["stream"]): int(one["lag"]) for one in server.act("streams")["streams"]}
+            found = server.act("streams")["streams"]
+            lags = {str(one["stream"]): int(one["lag_messages"]) for one in found if one["lag_messages"] is not None}
         except Refused:
             lags = {}  # a user who may not see streams
         for one in list(self._driver.all):

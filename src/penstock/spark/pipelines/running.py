@@ -8,17 +8,19 @@ done       a single run has ended                          failed     left alone
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.core.streams.poison import PARTS
 from penstock.errors import PenstockError, SettingsError
 from penstock.records.cron import parse_cron
 from penstock.spark.pipelines.figures import Figures
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.telling import short
+from penstock.spark.pipelines.telling import may_be_a_row, short
 
 logger = logging.getLogger("penstock.pipelines")
 
@@ -59,6 +61,7 @@ class Running:
         self._looked_at_code = 0.0
         self._tried_anew = False  # that it begins anew, before the start that comes next
         self._started = 0.0
+        self._blame = True  # rows may have ended the last run: before the first one, nobody knows
         self._state = "waiting"
         self.since = wall()
         if pipeline.definition.schedule is not None and not once:
@@ -125,10 +128,25 @@ class Running:
         query, self.query = self.query, None
         if query is None:
             return
+        self._blame = False
         try:
             query.stop()
         except Exception as error:  # noqa: BLE001 - a query that does not stop goes with its process
             logger.warning("pipeline %s: %s", self.name, short(str(error)))
+
+    def leave(self) -> None:
+        """It is looked at no more: end what runs, and what is only just being started or stopped, for good.
+
+        Carried out where starts are, which come to an end before what is asked for later.
+        """
+        if self._stopping is not None:
+            self._stopping.result()
+        if self._starting is not None:
+            try:
+                self.query = self._starting.result()
+            except Exception as error:  # noqa: BLE001 - Spark raises what it likes; nothing runs then
+                logger.info("pipeline %s had not started: %s", self.name, short(str(error)))
+        self.stop()
 
     def _end(self, anew: bool) -> None:
         self.stop()
@@ -158,6 +176,7 @@ class Running:
 
     def _start(self, spark: Any, now: float) -> None:
         self.starts += 1
+        self.pipeline.blame = self._blame
         self._looked_at_code = now
         self.state = "starting"
 
@@ -182,7 +201,7 @@ class Running:
             else:
                 self._failed(short(str(error)), now)
         else:
-            self.state, self._started = "running", now
+            self.state, self._started, self._blame = "running", now, False
             self.figures.begin()
 
     def _give_up(self, error: PenstockError) -> None:
@@ -200,6 +219,7 @@ class Running:
             self.query = None
             definition = self.pipeline.definition
             if failure is not None:
+                self._blame = may_be_a_row(str(failure))
                 self._failed(short(str(failure)), now)
             elif self._once:
                 self.state = "done"
@@ -219,10 +239,11 @@ class Running:
         self.error, self.failure = error, failure
         logger.error("pipeline %s: %s", self.name, error)
         scheduled = self.pipeline.definition.schedule is not None
-        if self._once:
+        if self._once and not (self._blame and self.failures < searches(self.pipeline)):
             self.state = "failed"
-        elif self.failures < FAILURES_MAX:
-            self.next_try = now + min(PAUSE_S[0] * 2 ** (self.failures - 1), PAUSE_S[1])
+        elif self.failures < FAILURES_MAX + searches(self.pipeline):
+            doublings = max(0, self.failures - 1 - (searches(self.pipeline) if self._blame else 0))
+            self.next_try = now + min(PAUSE_S[0] * 2**doublings, PAUSE_S[1])
             self.state = "waiting"
         elif scheduled:
             self.failures = 0
@@ -255,6 +276,15 @@ class Running:
             "when": when(self.pipeline),
             **self.figures.told(now),
         }
+
+
+def searches(pipeline: Pipeline) -> int:
+    """Failures that it takes to find one row and put it aside: they bring it on, and come soon after each other."""
+    definition = pipeline.definition
+    if not definition.poison_after:
+        return 0
+    rows = max(one.max_rows for one in definition.streams)
+    return 2 * definition.poison_after + math.ceil(math.log(rows, PARTS)) if rows > 1 else definition.poison_after
 
 
 def _is_busy(query: Any) -> bool:

@@ -9,6 +9,7 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+\.?")
 _CLASS = re.compile(r"^(?:[\w.$]+(?:Exception|Error)): (?=\S)")
 _CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\] ")
 LENGTH_MAX = 500
+_NO_ROW = ("penstock.errors.", "java.io.", "OSError: [Errno ", "No space left on device")
 _NOTHING_SAID = ("at ", "File ", "Traceback", "An error occurred", "An exception was raised by the Python Proxy")
 
 
@@ -24,6 +25,11 @@ def short(text: str) -> str:
     first = told[0] if told else text
     plain = _STATE.sub("", _CONDITION.sub("", first)).replace(".;", ";")
     return plain[:LENGTH_MAX].rstrip(" ;")
+
+
+def may_be_a_row(text: str) -> bool:
+    """Whether a row may be to blame for an error of Spark: not for what Penstock itself or a file system says."""
+    return not any(name in text for name in _NO_ROW)
 
 
 def quieten() -> None:

@@ -7,6 +7,7 @@ of another definition, counts everything anew; its first batch replaces all rows
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -148,6 +149,7 @@ class ViewPipeline(Pipeline):
             self._forget_others()
             server.act(
                 "stream_open", stream=stream, queue=source.queue, vhost=self.view.vhost, mode="changes", anew=True,
+                pipeline=stream,
                 instance="a view that counts anew",
             )  # fmt: skip
         self.checkpoint.sweep()
@@ -185,8 +187,8 @@ class ViewPipeline(Pipeline):
 
     def _forget_others(self) -> None:
         """Checkpoints of earlier definitions."""
-        own = self.checkpoint.folder
-        for folder in self.place.folder.glob(f"{self.definition.name}.*"):
-            if folder.is_dir() and folder != own and len(folder.suffix) == 9:
+        own, mine = self.checkpoint.folder, re.compile(re.escape(self.definition.name) + r"\.[0-9a-f]{8}")
+        for folder in self.place.folder.iterdir() if self.place.folder.is_dir() else ():
+            if folder != own and mine.fullmatch(folder.name) and folder.is_dir():
                 shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(own, ignore_errors=True)
