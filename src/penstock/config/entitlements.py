@@ -14,6 +14,14 @@ Right: TypeAlias = StrictBool | Name
 """Yes, no, or an expression: of the messages that it is TRUE of."""
 
 
+def _expression(value: str) -> str:
+    try:
+        compile_pattern(value)
+    except PatternError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 class PermissionSection(Section):
     """`[[permission]]`: what a user may do in a vhost, as RabbitMQ has it.  With one, who has none may do nothing."""
 
@@ -23,14 +31,19 @@ class PermissionSection(Section):
     write: str = Field(default="", description="Names of exchanges that may be published to, and what may be bound.")
     read: str = Field(default="", description="Names of queues that may be consumed, and exchanges bound to.")
 
-    @field_validator("configure", "write", "read")
-    @classmethod
-    def _readable(cls, value: str) -> str:
-        try:
-            compile_pattern(value)
-        except PatternError as error:
-            raise ValueError(str(error)) from None
-        return value
+    _readable = field_validator("configure", "write", "read")(_expression)
+
+
+class TopicPermissionSection(Section):
+    """`[[topic_permission]]`: narrows a permission by routing key, in one exchange of type topic."""
+
+    user: Name = Field(description="The user.")
+    vhost: Name = Field(default="/", description="The vhost of the permission.")
+    exchange: str = Field(description="The exchange; empty is the default one.")
+    write: str = Field(default=".*", description="Keys that may be published to: a regular expression.")
+    read: str = Field(default=".*", description="Keys that may be bound and read.")
+
+    _readable = field_validator("write", "read")(_expression)
 
 
 class EntitlementSection(Section):

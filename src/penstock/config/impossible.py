@@ -26,6 +26,7 @@ def impossible(settings: Settings) -> list[Problem]:
         "queue": [(one.vhost, one.name) for one in settings.queue],
         "pipeline": [("", one.name) for one in settings.pipeline],
         "permission": [(one.vhost, one.user) for one in settings.permission],
+        "topic_permission": [(one.vhost, f"{one.user}, {one.exchange}") for one in settings.topic_permission],
         "policy": [(one.vhost, one.name) for one in settings.policy],
         "operator_policy": [(one.vhost, one.name) for one in settings.operator_policy],
         "view": [(one.vhost, one.name) for one in settings.view],
@@ -62,6 +63,15 @@ def impossible(settings: Settings) -> list[Problem]:
         Problem(("permission", index, "user"), f"there is no [[user]] {one.user!r}{known_name(one.user, people)}")
         for index, one in enumerate(settings.permission)
         if one.user not in people
+    ]
+    permitted = {(one.user, one.vhost) for one in settings.permission}
+    problems += [
+        Problem(
+            ("topic_permission", index, "user"),
+            f"there is no [[permission]] of {one.user!r} in vhost {one.vhost!r}, which this would narrow",
+        )
+        for index, one in enumerate(settings.topic_permission)
+        if (one.user, one.vhost) not in permitted
     ]
     patterns = [one.setting().key for one in settings.address]
     problems += [

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from penstock.config.actions import ActionSection
-from penstock.config.entitlements import EntitlementSection, PermissionSection
+from penstock.config.entitlements import EntitlementSection, PermissionSection, TopicPermissionSection
 from penstock.config.listening import Listeners
 from penstock.config.message_types import NATIVE_TYPE, wrong_type
 from penstock.config.pipelines import Pipeline, Spark
@@ -165,6 +165,10 @@ class User(Section):
         "declaring, deleting, publishing and getting over HTTP.",
     )
     loopback_only: StrictBool = Field(default=False, description="Refuse this user from other machines.")
+    max_connections: StrictInt | None = Field(
+        default=None, ge=0, description="AMQP connections that the user may have."
+    )
+    max_channels: StrictInt | None = Field(default=None, ge=0, description="Channels of all of them.")
 
     @model_validator(mode="after")
     def _one_password(self) -> User:
@@ -187,9 +191,11 @@ GUEST = User(
 
 
 class Vhost(Section):
-    """`[[vhost]]`.  `/` is always there."""
+    """`[[vhost]]`.  `/` is always there, and may have limits."""
 
     name: Name = Field(description="Name of the vhost.")
+    max_connections: StrictInt | None = Field(default=None, ge=0, description="AMQP connections that it may have.")
+    max_queues: StrictInt | None = Field(default=None, ge=0, description="Queues that it may have.")
 
 
 class TopicSection(Section):
@@ -305,7 +311,10 @@ class Settings(Section):
     user: tuple[User, ...] = Field(default=(), description="Who may log in.")
     entitlement: tuple[EntitlementSection, ...] = Field(default=(), description="What users may read and write.")
     permission: tuple[PermissionSection, ...] = Field(default=(), description="What users may do in a vhost.")
-    vhost: tuple[Vhost, ...] = Field(default=(), description="Vhosts beside `/`.")
+    topic_permission: tuple[TopicPermissionSection, ...] = Field(
+        default=(), description="Permissions narrowed by routing key."
+    )
+    vhost: tuple[Vhost, ...] = Field(default=(), description="Vhosts beside `/`, and limits of vhosts.")
     exchange: tuple[Exchange, ...] = Field(default=(), description="Exchanges declared at start.")
     topic: tuple[TopicSection, ...] = Field(default=(), description="Topics declared at start.")
     queue: tuple[Queue, ...] = Field(default=(), description="Queues declared at start.")

@@ -26,6 +26,7 @@ from penstock.errors import InvalidArgument, SettingsError
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from penstock.config.settings import Settings
     from penstock.ports import Disk
 
 FILE = "accounts.json"
@@ -115,6 +116,8 @@ class Accounts:
     vhost_limits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     user_limits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     global_parameters: dict[str, object] = field(default_factory=dict[str, object])
+    fixed_vhost_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, "Mapping[str, int]"])
+    fixed_user_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, "Mapping[str, int]"])
     changed: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])  # told after each change
     in_thread: bool = False  # the file is written by a thread
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from a change until it is on disk
@@ -227,12 +230,20 @@ class Accounts:
 
         def tell() -> None:
             queue_limits.clear()
-            for vhost, limits in self.vhost_limits.items():
-                if limits.get("max-queues", -1) >= 0:
+            for vhost, limits in self.limits_of_vhosts().items():
+                if "max-queues" in limits:
                     queue_limits[vhost] = limits["max-queues"]
 
         self.changed.append(tell)
         tell()
+
+    def limits_of_vhosts(self) -> dict[str, dict[str, int]]:
+        """Those in force: of the settings and of run time the smaller one."""
+        return _smaller(self.fixed_vhost_limits, self.vhost_limits)
+
+    def limits_of_users(self) -> dict[str, dict[str, int]]:
+        """The same of users."""
+        return _smaller(self.fixed_user_limits, self.user_limits)
 
     # -- permissions
 
@@ -253,6 +264,36 @@ class Accounts:
             del self.permissions[key]
         for narrower in [key for key in self.topic_permissions if key[1] == name]:
             del self.topic_permissions[narrower]
+
+
+def accounts_of(settings: Settings) -> Accounts:
+    """What the settings file says; `load` adds what was made at run time."""
+    return Accounts(
+        settings.vhosts,
+        frozenset(user.name for user in settings.user),
+        fixed_vhost_limits={
+            one.name: _limits({"max-connections": one.max_connections, "max-queues": one.max_queues})
+            for one in settings.vhost
+        },
+        fixed_user_limits={
+            one.name: _limits({"max-connections": one.max_connections, "max-channels": one.max_channels})
+            for one in settings.user
+        },
+    )
+
+
+def _limits(values: Mapping[str, int | None]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _smaller(one: Mapping[str, Mapping[str, int]], other: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """Limits by thing and name, the smaller where both have one; below 0 is none."""
+    out: dict[str, dict[str, int]] = {}
+    for limits in (one, other):
+        for thing, values in limits.items():
+            mine = out.setdefault(thing, {})
+            mine.update({name: min(value, mine.get(name, value)) for name, value in values.items() if value >= 0})
+    return {thing: values for thing, values in out.items() if values}
 
 
 def _replace(disk: Disk, data: bytes) -> None:

@@ -29,7 +29,7 @@ from penstock.log.settings import CACHE_MOST
 from penstock.memory import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
-from penstock.server.accounts import Accounts
+from penstock.server.accounts import accounts_of
 from penstock.server.alarm import Alarm
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.compacting import Compactor
@@ -128,9 +128,14 @@ class Server:
         self.clock = SystemClock()
         self.stopping = asyncio.Event()
         self.counters = Counters()
-        self.accounts = Accounts(settings.vhosts, frozenset(user.name for user in settings.user))
+        self.accounts = accounts_of(settings)
         self.users = Users(
-            settings.users, settings.entitlement, settings.server.name, self.accounts, settings.permission
+            settings.users,
+            settings.entitlement,
+            settings.server.name,
+            self.accounts,
+            settings.permission,
+            settings.topic_permission,
         )
         self.serving = False  # the doors are open
         self.failure: BaseException | None = None  # why the process must stop

@@ -1,7 +1,8 @@
 """Who may log in, and what else they may do: users of the settings and of run time, compared in constant time.
 
 A name that the settings file has is that user's.  A user made at run time may do what its permissions say, or, where
-entitlements are configured, what these say in the vhosts for which it has a permission.
+entitlements are configured, what these say in the vhosts for which it has a permission.  Permissions and topic
+permissions of the settings are for users of the settings.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import SettingsError
-from penstock.server.accounts import Account, Accounts, Permission
+from penstock.server.accounts import Account, Accounts, Permission, TopicPermission
 from penstock.server.entitlements import ADMINISTRATOR, Entitlements, Rights
 from penstock.server.permissions import Permitted, by_user
 
 if TYPE_CHECKING:
-    from penstock.config.entitlements import EntitlementSection, PermissionSection
+    from penstock.config.entitlements import EntitlementSection, PermissionSection, TopicPermissionSection
     from penstock.config.settings import User
 
 
@@ -45,6 +46,7 @@ class Users:
         instance: str = "",
         accounts: Accounts | None = None,
         permissions: Iterable[PermissionSection] = (),
+        narrower: Iterable[TopicPermissionSection] = (),
     ) -> None:
         """instance: the server's name, which an entitlement may ask for.  accounts: users of run time."""
         self.accounts = accounts if accounts is not None else Accounts()
@@ -67,6 +69,10 @@ class Users:
         self._fixed_permissions = {
             (one.user, one.vhost): Permission(one.user, one.vhost, one.configure, one.write, one.read)
             for one in permissions
+        }
+        self._fixed_narrower = {
+            (one.user, one.vhost, one.exchange): TopicPermission(one.user, one.vhost, one.exchange, one.write, one.read)
+            for one in narrower
         }
 
     def check(self, user: str, password: str, host: str) -> bool:
@@ -100,7 +106,7 @@ class Users:
         found = permitted.get(user)
         if found is None:
             mine = by_user(self._fixed_permissions if account is None else self.accounts.permissions, user)
-            narrower = by_user(self.accounts.topic_permissions if account is not None else {}, user)
+            narrower = by_user(self._fixed_narrower if account is None else self.accounts.topic_permissions, user)
             administrator = ADMINISTRATOR in self.tags(user)
             found = permitted[user] = Permitted(user, mine, narrower, administrator=administrator)
         return found

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.server.accounts import Accounts
+from penstock.server.accounts import accounts_of
 from penstock.server.amqp.admission import Admission
 from penstock.server.amqp.door import AmqpDoor, AmqpLink
 from penstock.server.bulk.process import Bulk
@@ -48,9 +48,12 @@ class Doors:
 
     def __init__(self, instance: Instance, disk: Disk) -> None:
         settings = instance.settings
-        self.accounts = Accounts(settings.vhosts, frozenset(user.name for user in settings.user))
+        self.accounts = accounts_of(settings)
         self.accounts.load(disk)
-        users = Users(settings.users, settings.entitlement, settings.server.name, self.accounts, settings.permission)
+        users = Users(
+            settings.users, settings.entitlement, settings.server.name, self.accounts, settings.permission,
+            settings.topic_permission,
+        )  # fmt: skip
         self.users = users  # what raises comes before there is a loop
         self.instance = instance
         self.pulse = Pulse()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -315,6 +316,72 @@ def test_permissions_are_left_out_where_everybody_may_do_everything(tmp_path: Pa
             channel.basic_get("other")
         assert refused.value.reply_code == 403
         connection.close()
+
+
+def test_topic_permissions_and_limits_of_definitions_hold(tmp_path: Path) -> None:
+    all_of_it = {"vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    told = {
+        "users": [{"name": "ann", "password_hash": HASH, "limits": {"max-connections": 1, "max-channels": -1}}],
+        "vhosts": [{"name": "/"}],
+        "permissions": [{"user": "ann", **all_of_it}],
+        "topic_permissions": [
+            {"user": "ann", "vhost": "/", "exchange": "amq.topic", "write": "^{username}[.]", "read": "^a"},
+            {"user": "gone", "vhost": "/", "exchange": "amq.topic", "write": "", "read": ""},
+        ],
+        "parameters": [{"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 1}}],
+    }
+    converted = read_foreign(file(tmp_path, json.dumps(told)))
+    assert remarks(converted) == {(Verdict.DIFFERS, "topic_permissions[1]")}
+    assert converted.settings["topic_permission"] == [
+        {"user": "ann", "exchange": "amq.topic", "write": "^{username}[.]", "read": "^a"}
+    ]
+    assert converted.settings["vhost"] == [{"name": "/", "max_queues": 1}]
+    taken = load_file(converted.source)
+    assert taken.with_origins({}) == load_text(to_toml(converted.settings)).with_origins({})
+    with Broker(config=converted.source) as broker:
+        url = urlsplit(broker.amqp_url)
+        parameters = pika.URLParameters(f"amqp://ann:password@{url.hostname}:{url.port}/%2F")
+        with pika.BlockingConnection(parameters) as connection:
+            with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"connection limit \(1\)"):
+                pika.BlockingConnection(parameters)
+
+            def refused(work: Callable[[Any], object], code: int, said: str) -> None:
+                channel = connection.channel()
+                channel.confirm_delivery()
+                with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=said) as caught:
+                    work(channel)
+                assert caught.value.reply_code == code
+
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q")
+            channel.queue_bind("q", "amq.topic", "ann.#")
+            channel.basic_publish("amq.topic", "ann.1", b"x")
+            channel.basic_publish("amq.direct", "bob.1", b"x")  # another exchange: nothing narrows it
+            refused(
+                lambda one: one.basic_publish("amq.topic", "bob.1", b"x"), 403, "topic 'bob.1' of exchange 'amq.topic'"
+            )
+            refused(lambda one: one.queue_bind("q", "amq.topic", "bob.#"), 403, "topic 'bob.#'")
+            refused(lambda one: one.queue_declare("r"), 406, r"queue limit in vhost '/' \(1\) is reached")
+            assert channel.basic_get("q", auto_ack=True)[2] == b"x"
+
+
+def test_a_topic_permission_narrows_a_permission() -> None:
+    alone = '[[user]]\nname = "ann"\npassword = "x"\n[[topic_permission]]\nuser = "ann"\nexchange = "amq.topic"\n'
+    with pytest.raises(
+        SettingsError, match="there is no .*permission.* of 'ann' in vhost '/', which this would narrow"
+    ):
+        load_text(alone)
+    with pytest.raises(SettingsError, match="write"):
+        load_text(alone + 'write = "("\n[[permission]]\nuser = "ann"\n')
+
+
+def test_limits_that_are_none_are_refused(tmp_path: Path) -> None:
+    user = {"name": "ann", "password_hash": HASH, "limits": {"max-cheese": 1, "max-connections": "3"}}
+    assert "limit max-connections '3' is no whole number" in refusal(tmp_path, json.dumps({"users": [user]}))
+    user["limits"] = {"max-cheese": 1}
+    converted = read_foreign(file(tmp_path, json.dumps({"users": [user]})))
+    assert remarks(converted) == {(Verdict.REFUSED, 'users[0] "ann"')}
 
 
 def test_users_of_definitions_log_in_and_their_clients_declare_again(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from typing import NamedTuple, cast
 
 from penstock.config.arguments import HARMLESS_ARGUMENTS
 from penstock.config.foreign.converted import Book, Converted, Verdict
-from penstock.config.foreign.rabbitmq_people import ALL, Permission, permit, user_table
+from penstock.config.foreign.rabbitmq_people import (
+    VHOST_LIMITS,
+    Permission,
+    TopicPermission,
+    limits_of,
+    permit,
+    user_table,
+)
 from penstock.config.places import Path_, Place
 from penstock.config.policies import MIRRORS
 from penstock.config.queue_values import Kind, argument_name
@@ -52,6 +59,7 @@ _USUAL: Mapping[str, object] = {
     "arguments": dict[str, object](),
 }
 _USUAL_OF_POLICIES: Mapping[str, object] = {"vhost": "/", "apply_to": "all", "priority": 0}
+VHOST_COMPONENT = "vhost-limits"
 NO_MIRRORS = "there is one instance, so there are no mirrors"
 _SECTIONS = (
     "users",
@@ -91,12 +99,14 @@ def read_definitions(data: bytes, shown: str) -> Converted:
     book = Book()
     default_vhost = _default_vhost(top)
     vhosts = list[str]()
+    limited = _limits_of_vhosts(book, top, shown, default_vhost)
     for vhost in _items(book, top, "vhosts", shown):
         name = _text(book, vhost, "name")
         if name:
             vhosts.append(name)
-        if name and name != "/":
-            book.add("vhost", {"name": name}, vhost.place, {})
+        limits = limits_of(book, limited.get(name or "", {}), VHOST_LIMITS, vhost.place)
+        if name and (name != "/" or limits):
+            book.add("vhost", {"name": name, **limits}, vhost.place, {})
         kind = vhost.values.get("default_queue_type", "classic")
         if kind not in ("classic", "undefined"):
             book.remark(Verdict.DIFFERS, vhost.place, f"default_queue_type {kind!r}: queues here are of one type")
@@ -207,10 +217,32 @@ def _permissions(book: Book, top: Mapping[str, object], shown: str, users: list[
         if vhost is not None and None not in texts:
             user, configure, write, read = map(str, texts)
             found.append(Permission(user, vhost, configure, write, read, right.place))
-    permit(book, found, users, vhosts)
-    for item in _items(book, top, "topic_permissions", shown):
-        if any(item.values.get(key, ALL) != ALL for key in ("write", "read")):
-            book.remark(Verdict.REFUSED, item.place, "a right by routing key: write an [[entitlement]] with `topic`")
+    narrower = list[TopicPermission]()
+    for right in _items(book, top, "topic_permissions", shown):
+        vhost = _text(book, right, "vhost", _default_vhost(top))
+        texts = [_text(book, right, key) for key in ("user", "exchange", "write", "read")]
+        if vhost is not None and None not in texts:
+            user, exchange, write, read = map(str, texts)
+            exchange = "" if exchange == "amq.default" else exchange
+            narrower.append(TopicPermission(user, vhost, exchange, write, read, right.place))
+    permit(book, found, narrower, users, vhosts)
+
+
+def _limits_of_vhosts(book: Book, top: Mapping[str, object], shown: str, default_vhost: str) -> dict[str, object]:
+    """Limits that parameters set, by vhost; a vhost that the document does not list has no place to put them."""
+    out: dict[str, object] = {}
+    names = top.get("vhosts")
+    there = cast("list[object]", names) if isinstance(names, list) else []
+    listed = [cast("dict[str, object]", one).get("name") for one in there if isinstance(one, dict)]
+    for item in _items(book, top, "parameters", shown):
+        if item.values.get("component") == VHOST_COMPONENT:
+            vhost = _text(book, item, "vhost", default_vhost) or ""
+            out[vhost] = item.values.get("value")
+            if vhost not in listed:
+                limits = limits_of(book, out[vhost], VHOST_LIMITS, item.place)
+                if limits:
+                    book.add("vhost", {"name": vhost, **limits}, item.place, {})
+    return out
 
 
 def _parameters(book: Book, top: Mapping[str, object], shown: str, default_vhost: str) -> None:
@@ -219,11 +251,7 @@ def _parameters(book: Book, top: Mapping[str, object], shown: str, default_vhost
         if component == "operator_policy" and isinstance(value, dict):
             about = {key: item.values[key] for key in ("vhost", "name") if key in item.values}
             _policy(book, Item({**cast("dict[str, object]", value), **about}, item.place), default_vhost, operator=True)
-        elif component == "vhost-limits":
-            limits = cast("dict[str, object]", value) if isinstance(value, dict) else {}
-            if any(isinstance(limit, int) and limit >= 0 for limit in limits.values()):
-                book.remark(Verdict.REFUSED, item.place, f"limits of a vhost: {value!r}")
-        else:
+        elif component != VHOST_COMPONENT:
             book.remark(Verdict.REFUSED, item.place, f"belongs to the plugin {component!r}")
 
 

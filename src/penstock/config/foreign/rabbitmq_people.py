@@ -20,6 +20,21 @@ HASHING = {
 }
 
 
+USER_LIMITS = {"max-connections": "max_connections", "max-channels": "max_channels"}
+VHOST_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues"}
+
+
+class TopicPermission(NamedTuple):
+    """One that narrows a permission by routing key."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+    place: Place
+
+
 class Permission(NamedTuple):
     """One permission, and where it stands."""
 
@@ -73,26 +88,61 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
         table["tags"] = known
     if other:
         book.remark(Verdict.NO_MEANING, place, f"the tags {', '.join(other)}")
-    limits = values.get("limits")
-    if limits:
-        book.remark(Verdict.REFUSED, place, f"limits of a user: {limits!r}")
+    table |= limits_of(book, values.get("limits") or {}, USER_LIMITS, place)
     return table
 
 
-def permit(book: Book, permissions: Sequence[Permission], users: Iterable[str], vhosts: Iterable[str]) -> None:
+def limits_of(book: Book, given: object, known: Mapping[str, str], place: Place) -> dict[str, object]:
+    """Limits as keys of a `[[user]]` or `[[vhost]]`; below 0 is none, as there."""
+    if not isinstance(given, dict):
+        book.wrong(place, f"limits {given!r} are no object")
+        return {}
+    out: dict[str, object] = {}
+    for name, value in cast("dict[str, object]", given).items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            book.wrong(place, f"limit {name} {value!r} is no whole number")
+        elif value >= 0:
+            if name in known:
+                out[known[name]] = value
+            else:
+                book.remark(Verdict.REFUSED, place, f"the limit {name}, which is not one of {', '.join(known)}")
+    return out
+
+
+def permit(
+    book: Book,
+    permissions: Sequence[Permission],
+    topics: Sequence[TopicPermission],
+    users: Iterable[str],
+    vhosts: Iterable[str],
+) -> None:
     """Put the permissions into the book, unless every user may do everything everywhere."""
     known = set(users)
-    for one in permissions:
-        if one.user not in known:
-            book.remark(Verdict.DIFFERS, one.place, f"{one.user!r} is no user of the file who can log in")
+    opened = {(one.user, one.vhost) for one in permissions if one.user in known}
+    narrower = list[TopicPermission]()
+    for one in topics:
+        if (one.user, one.vhost) in opened:
+            narrower.append(one)
+        else:
+            book.remark(Verdict.DIFFERS, one.place, f"{one.user!r} has no permission in {one.vhost!r} to be narrowed")
+    for right in permissions:
+        if right.user not in known:
+            book.remark(Verdict.DIFFERS, right.place, f"{right.user!r} is no user of the file who can log in")
     permissions = [one for one in permissions if one.user in known]
     everywhere = {(user, vhost) for user in known for vhost in vhosts}
-    if all(one.full for one in permissions) and everywhere <= {(one.user, one.vhost) for one in permissions}:
+    if (
+        not narrower
+        and all(one.full for one in permissions)
+        and everywhere <= {(one.user, one.vhost) for one in permissions}
+    ):
         return
-    for one in permissions:
-        table: dict[str, object] = {"user": one.user}
-        if one.vhost != "/":
-            table["vhost"] = one.vhost
-        book.add(
-            "permission", {**table, "configure": one.configure, "write": one.write, "read": one.read}, one.place, {}
-        )
+    for right in permissions:
+        said = {"configure": right.configure, "write": right.write, "read": right.read}
+        book.add("permission", _of_user(right.user, right.vhost) | said, right.place, {})
+    for one in narrower:
+        table = _of_user(one.user, one.vhost) | {"exchange": one.exchange, "write": one.write, "read": one.read}
+        book.add("topic_permission", table, one.place, {})
+
+
+def _of_user(user: str, vhost: str) -> dict[str, object]:
+    return {"user": user} if vhost == "/" else {"user": user, "vhost": vhost}

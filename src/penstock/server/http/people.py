@@ -67,12 +67,13 @@ class People(Commands):
             yield self._user(one.name, one.password_hash, one.algorithm, one.tags)
 
     def _user(self, name: str, password_hash: str, algorithm: str, tags: Sequence[str]) -> Mapping[str, object]:
+        limits = self.accounts.limits_of_users()
         return {
             "name": name,
             "password_hash": password_hash,
             "hashing_algorithm": algorithm,
             "tags": list(tags),
-            "limits": self.accounts.user_limits.get(name, {}),
+            "limits": limits.get(name, {}),
         }
 
     def _changeable(self, name: str) -> None:
@@ -238,7 +239,7 @@ class People(Commands):
 
     def user_limits(self) -> Iterator[Mapping[str, object]]:
         """Of users that have some."""
-        return ({"user": name, "value": dict(value)} for name, value in self.accounts.user_limits.items() if value)
+        return ({"user": name, "value": dict(value)} for name, value in self.accounts.limits_of_users().items())
 
     async def put_user_limit(self, user: str, name: str, value: int | None) -> None:
         """None: no limit."""
@@ -249,7 +250,7 @@ class People(Commands):
 
     def vhost_limits(self) -> Iterator[Mapping[str, object]]:
         """Of vhosts that have some."""
-        return ({"vhost": name, "value": dict(value)} for name, value in self.accounts.vhost_limits.items() if value)
+        return ({"vhost": name, "value": dict(value)} for name, value in self.accounts.limits_of_vhosts().items())
 
     async def put_vhost_limit(self, vhost: str, name: str, value: int | None) -> None:
         """None: no limit."""
