@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from penstock.core.queue.timed import timetable
+from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.timed import schedule, timetable
+from penstock.core.queue.timed.schedule import Schedule
 from penstock.core.queue.timed.timetable import Timetable
 
 
@@ -35,3 +39,73 @@ def test_blocks_that_no_copy_has_are_filled_again(monkeypatch: pytest.MonkeyPatc
     table.remove(range(2, 4))
     table.add([4], [70])
     assert times(table) == [([1, 4], [50, 70])]
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("NEAR", 4), ("MANY", 16), ("SIFT", 40)):
+        monkeypatch.setattr(schedule, name, value)
+    monkeypatch.setattr(timetable, "PIECE", 8)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_due_and_however_much_it_comes_by_time_and_then_by_number(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(monkeypatch)
+    dice = random.Random(seed)
+    table, model, last, wall = Schedule(), dict[int, int](), 0, 0
+    spread = dice.choice((3, 50, 10_000))
+    for _ in range(120):
+        choice = dice.random()
+        if choice < 0.45:
+            new = range(last + 1, last + 1 + dice.choice((1, 5, 60)))
+            last = new[-1]
+            due = [wall + 1 + dice.randrange(spread) for _ in new]
+            table.add(new, due)
+            model.update(zip(new, due, strict=True))
+        elif choice < 0.5 and model:
+            gone = range(dice.choice(list(model)), last + 1, 1)[: dice.randrange(1, 20)]
+            assert sorted(table.remove(gone)[0].tolist()) == sorted(lsn for lsn in gone if model.pop(lsn, None))
+        elif choice < 0.55 and model:
+            moved = range(dice.choice(list(model)), last + 1)[: dice.randrange(1, 20)]
+            when = wall + 1 + dice.randrange(spread)
+            table.move(moved, when)
+            model.update({lsn: when for lsn in moved if lsn in model})
+        else:
+            wall += dice.choice((0, 1, spread // 3, spread))
+        assert table.count == len(model)
+        assert table.next_after(0) == min(model.values(), default=NEVER)
+        found = table.take(wall, 8, 8)
+        taken = list(zip(found[1].tolist(), found[0].tolist(), strict=True))
+        wanted = sorted((when, lsn) for lsn, when in model.items() if when <= wall)
+        assert [one[0] for one in taken] == [one[0] for one in wanted[: len(taken)]]
+        assert set(taken) <= set(wanted)
+        for _, lsn in taken:
+            del model[lsn]
+    steps = 0
+    while model:
+        found = table.take(1 << 40, 8, 8)
+        for lsn in found[0].tolist():
+            del model[lsn]
+        steps += 1
+        assert steps < 2000
+
+
+def test_after_a_long_stop_no_step_looks_at_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+    dice = random.Random(1)
+    table = Schedule()
+    for start in range(0, 2000, 8):
+        table.add(range(start + 1, start + 9), [1 + dice.randrange(100_000) for _ in range(8)])
+    last, steps = 0, 0
+    while table.count:
+        before = {id(block): block for block in table.blocks}
+        lsns, times_of = table.take(100_000, 8, 8)
+        after = {id(block) for block in table.blocks}
+        touched = sum(len(block.lsns) for key, block in before.items() if key not in after)
+        assert touched <= 40 + 8 + 4 * 16  # SIFT, the block it ended in, and those that stand apart
+        assert all(times_of[1:] >= times_of[:-1])
+        assert len(lsns) == 0 or times_of[0] >= last
+        last = int(times_of[-1]) if len(lsns) else last
+        steps += 1
+    assert steps < 2000 / 8 * 10

@@ -1,4 +1,4 @@
-"""A timetable of which the earliest are taken again and again, a few at a time."""
+"""A timetable of which the earliest are taken again and again, a few at a time, however many are due."""
 
 from __future__ import annotations
 
@@ -16,21 +16,29 @@ from penstock.records.chunks import Chunk
 NEAR = 1024
 """Messages that stand apart because they are due next, about."""
 
+MANY = 65_536
+"""The same while more than four times as many are there and most of them are due: after a long stop."""
+
+SIFT = 131_072
+"""Messages that are looked at in one step to find those."""
+
 
 class Schedule(Timetable):
     """Times of messages that become due one after the other.
 
     The messages that are due next stand in a small block of their own, the first one, so that taking some of them does
-    not touch those of later times.  It is filled again when it is empty, and with what came since and is due earlier.
+    not touch those of later times.  It is filled again when it is empty, and with what came since and is due earlier:
+    at once, or where very many are due a number of blocks a step, and nothing is taken before all were looked at.
     """
 
-    __slots__ = ("_far", "_horizon", "_near")
+    __slots__ = ("_far", "_horizon", "_near", "_sifting")
 
     def __init__(self) -> None:
         super().__init__()
         self._near: Block | None = None  # holds whatever is due up to the horizon, but for what came since
         self._horizon = 0
         self._far: int | None = None  # no time in the other blocks is earlier; None: not known
+        self._sifting: int | None = None  # while the near block is filled step by step: blocks that were looked at
 
     def add(self, lsns: Sequence[int], times: Sequence[int]) -> None:
         """New messages; all newer than those here."""
@@ -45,6 +53,7 @@ class Schedule(Timetable):
     def add_older(self, lsns: Ints, times: Ints) -> None:
         """Messages, ascending, that may be older than those here."""
         near, self._near = self._near, None
+        self._sifting = None
         super().add_older(lsns, times)  # small blocks may be joined, the near one among them
         if near is not None and self.blocks[0] is near:
             self._near = near
@@ -62,10 +71,17 @@ class Schedule(Timetable):
         return self._far
 
     def take(self, wall: int, most: int, ties: int) -> tuple[Ints, Ints]:
-        """As a timetable does."""
+        """As a timetable does; nothing while those that are due next are looked for."""
+        if self._sifting is not None or self._abundant(wall):
+            return self._take_near(min(wall, self._horizon), most, ties) if self._sift() else (NOBODY, NOBODY)
+        if self._ahead():
+            return self._take_near(min(wall, self._horizon), most, ties)
         if not self._gathered(wall):
             self._near, self._far = None, None
             return super().take(wall, most, ties)
+        return self._take_near(wall, most, ties)
+
+    def _take_near(self, wall: int, most: int, ties: int) -> tuple[Ints, Ints]:
         near = self._near
         assert near is not None
         others, self.blocks = self.blocks[1:], [near]
@@ -73,6 +89,62 @@ class Schedule(Timetable):
         self._near = self.blocks[0] if self.blocks else None
         self.blocks += others
         return taken
+
+    def _ahead(self) -> bool:
+        """Whether the near block has what is due first."""
+        near = self._near
+        return near is not None and near.due_after(0) <= self._horizon < self._far_due()
+
+    def _abundant(self, wall: int) -> bool:
+        """Whether very many are due beyond the near block, which does not have the next ones; the search begins."""
+        if self.count < 4 * MANY or self._far_due() > wall:
+            return False
+        if self._ahead():
+            return False
+        reach = self._reach(MANY) - 1  # of very many with one time there is no end
+        if reach >= wall or reach < self._far_due():
+            return False
+        self._horizon = reach if self._near is None else max(reach, self._horizon)
+        self._sifting = 0
+        return True
+
+    def _reach(self, count: int) -> int:
+        """The time up to which about so many are due."""
+        stride = max(1, self.count // SAMPLE)
+        sample = np.sort(np.concatenate([block.columns()[1][::stride] for block in self.blocks]))
+        return int(sample[min(len(sample) * count // self.count, len(sample) - 1)])
+
+    def _sift(self) -> bool:
+        """Fill the near block from `SIFT` messages more; whether all were looked at."""
+        assert self._sifting is not None
+        near, at, left = self._near, self._sifting, SIFT
+        lsns, times = ([NOBODY], [NOBODY]) if near is None else ([part] for part in near.columns())
+        while at < len(self.blocks) and left > 0:
+            block = self.blocks[at]
+            if block is near or block.due_after(0) > self._horizon:
+                at += 1
+                left -= 1
+                continue
+            held, when = block.columns()
+            left -= len(held)
+            chosen = when <= self._horizon
+            lsns.append(held[chosen])
+            times.append(when[chosen])
+            if chosen.all():
+                del self.blocks[at]
+                continue
+            self.blocks[at] = Block(to_array(held[~chosen]), to_array(when[~chosen]))
+            at += 1
+        if len(lsns) > 1:
+            together, moments = np.concatenate(lsns), np.concatenate(times)
+            order = np.argsort(together, kind="stable")
+            self._near = Block(to_array(together[order]), to_array(moments[order]))
+            self.blocks[: near is not None] = [self._near]
+            at += near is None
+            self.mixed = True
+            self._far = None
+        self._sifting = at if at < len(self.blocks) else None
+        return self._sifting is None
 
     def _gathered(self, wall: int) -> bool:
         """Whether all that is due stands in the near block, which is made or filled for that."""
@@ -82,9 +154,7 @@ class Schedule(Timetable):
         if self.count < 4 * NEAR:
             return False
         if near is None or wall > self._horizon:
-            stride = max(1, self.count // SAMPLE)
-            sample = np.sort(np.concatenate([block.columns()[1][::stride] for block in self.blocks]))
-            self._horizon = int(sample[min(len(sample) * NEAR // self.count, len(sample) - 1)])
+            self._horizon = self._reach(NEAR)
             if self._horizon < wall:
                 return False  # very many are due
         horizon = self._horizon
@@ -121,6 +191,7 @@ class Schedule(Timetable):
 
     def move(self, wanted: Chunk, when: int) -> Ints:
         """Another time for those of the wanted that are here; their LSNs, in no order."""
+        self._sifting = None
         moved = super().move(wanted, when)
         if self._near is not None:
             self._near = self.blocks[0]
@@ -129,7 +200,7 @@ class Schedule(Timetable):
 
     def remove(self, wanted: Chunk) -> tuple[Ints, Ints]:
         """Take those of the wanted that are here, ascending, and their times."""
-        near = self._near
+        near, self._sifting = self._near, None
         removed = super().remove(wanted)
         if near is not None and (not self.blocks or self.blocks[0] is not near):
             left = self.blocks[0] if self.blocks else None

@@ -173,6 +173,9 @@ class Timetable:
             held, at = block.columns()
             chosen = at <= wall if ties > 0 else at < wall
             ties -= int((at == wall).sum())
+            if not chosen.any():
+                kept.append(block)
+                continue
             lsns.append(held[chosen])
             times.append(at[chosen])
             if not chosen.all():
