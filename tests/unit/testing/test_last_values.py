@@ -232,6 +232,25 @@ def test_every_consumer_sees_all_and_an_ack_removes_nothing() -> None:
         assert (stats["ready"], stats["leased"]) == (3, 0)
 
 
+def test_what_enters_a_ring_at_its_head_is_read_by_all_and_hides_nothing_from_them() -> None:
+    with plain(ring_size=10) as broker:
+        one, slow = broker.subscribe("q", max_backlog=None), broker.subscribe("q", max_backlog=1)
+        for text, delay in ((b"a", None), (b"late", 1.0), (b"later", 2.0), (b"b", None)):
+            broker.publish("q", text, delay=delay)
+        assert bodies(one.take()) == [b"a", b"b"]
+        broker.advance(1)
+        broker.advance(1)
+        assert bodies(one.take()) == [b"late", b"later"]
+        broker.publish("q", b"c")
+        assert bodies(one.take()) == [b"c"]
+        read = list[bytes]()
+        while found := slow.take():
+            read += bodies(found)
+            found[0].ack()
+        assert read == [b"a", b"later", b"late", b"b", b"c"]
+        assert bodies(broker.subscribe("q", max_backlog=None).take()) == [b"later", b"late", b"a", b"b", b"c"]
+
+
 @pytest.mark.parametrize("verb", ["ack", "cancel", "expire"])
 def test_however_a_delivery_ends_the_message_stays_and_is_not_sent_again(verb: str) -> None:
     with plain(dead_letter_exchange="amq.fanout", max_cancels=1) as broker:

@@ -1,7 +1,8 @@
 """Non-destructive queues: each consumer reads all that is ready from the head on, then what comes, and nothing leaves.
 
 A consumer has a place in the order of the queue, and what it was sent and has not acknowledged fills its backlog; it
-holds nothing that anybody else could not be sent as well.  No record is written of it: a start forgets it, as it does
+holds nothing that anybody else could not be sent as well.  What enters a ring at its head stands before that place, so
+of such messages it knows which ones it has read.  No record is written of it: a start forgets it, as it does
 all consumers.  What leaves a queue leaves it by a limit, a newer value, its time or a purge.
 """
 
@@ -16,7 +17,8 @@ from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.order.runs import Key, Run
 from penstock.core.queue.settling.attempts import FRESH, delivered
 from penstock.core.queue.settling.leases import SLOT
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.kinds import HEAD
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
@@ -39,12 +41,15 @@ def browse_all(queue: Queue, sink: Sink, budget: int) -> None:
 def browse(queue: Queue, sink: Sink, consumer: Consumer, count: int) -> int:
     """Send up to so many of those behind the consumer's place; how many there were."""
     sent = 0
-    for place, chunk in _behind(queue, consumer.read):
+    for place, chunk in _unread(queue, consumer):
         if sent >= count:
             break
         part = chunk[: count - sent]
         sent += len(part)
-        consumer.read = (place or part[-1], part[-1])
+        if place < HEAD:
+            consumer.read = (place or part[-1], part[-1])
+        else:
+            _note(queue, consumer, part)
         run = Run(part, False, delivered(FRESH))
         run.place = SLOT
         if not consumer.no_ack:
@@ -58,13 +63,36 @@ def browse(queue: Queue, sink: Sink, consumer: Consumer, count: int) -> int:
     return sent
 
 
+def _unread(queue: Queue, consumer: Consumer) -> Iterator[tuple[int, Chunk]]:
+    """What is ready and unread, in order: chunks, each with the place of its messages; 0 is their own."""
+    heads = [run for run in queue.returned.runs() if run.place >= HEAD]
+    heads.sort(key=_where)
+    for run in heads:
+        chunk = run.chunk if not consumer.heads else as_chunk([lsn for lsn in run.chunk if lsn not in consumer.heads])
+        if len(chunk):
+            yield run.place, chunk
+    yield from _behind(queue, consumer.read)
+
+
+def _where(run: Run) -> int:
+    return run.where
+
+
+def _note(queue: Queue, consumer: Consumer, part: Chunk) -> None:
+    """These were at the head and are read; of those that went away nothing is kept for long."""
+    heads = consumer.heads = consumer.heads or set()
+    heads.update(part)
+    if len(heads) > 2 * queue.ready:
+        heads.intersection_update([lsn for run in queue.returned.runs() if run.place >= HEAD for lsn in run.chunk])
+
+
 def _behind(queue: Queue, read: Key) -> Iterator[tuple[int, Chunk]]:
-    """What is ready behind a place, in order: chunks, each with the place of its messages; 0 is their own."""
+    """The same of what stands behind a place, and not at the head."""
     heap = list[tuple[Key, int, Chunk]]()
     for chunk in queue.main.chunks():
         _enter(heap, 0, chunk[bisect_right(chunk, read[0]) :])
     for run in queue.returned.runs():
-        if run.place < read[0] and run.place:
+        if run.place >= HEAD or (run.place and run.place < read[0]):
             continue
         if run.place:
             _enter(heap, run.place, run.chunk if run.place > read[0] else run.chunk[bisect_right(run.chunk, read[1]) :])

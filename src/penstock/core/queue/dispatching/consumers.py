@@ -68,9 +68,9 @@ class Consumer:
     """One subscription to one queue."""
 
     __slots__ = (
-        "_timeout", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "holder", "leases", "leaving",
-        "limit", "max_backlog", "no_ack", "on_overdue", "passive", "paused", "priority", "queue", "read", "reported",
-        "serial", "shared", "standby", "tag", "targets", "timeout",
+        "_timeout", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "heads", "holder", "leases",
+        "leaving", "limit", "max_backlog", "no_ack", "on_overdue", "passive", "paused", "priority", "queue", "read",
+        "reported", "serial", "shared", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +111,7 @@ class Consumer:
         self.on_overdue = on_overdue
         self.reported = False  # its holder was told
         self.standby = False  # it waits for others to go, or to come (`attendance`)
+        self.heads: set[int] | None = None  # of such a queue, which it has read of those that entered at the head
         self.read: tuple[int, int] = (0, 0)  # how far it has read a queue that nobody takes from: (place, LSN)
         self.closed = False
         self.leaving = ""  # why it gives back what it holds, a step at a time; empty: it does not
