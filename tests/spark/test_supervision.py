@@ -7,19 +7,22 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.cli.jobs import sweep
-from penstock.cli.supervisor import Supervisor, login
+from penstock.cli.supervisor import Child, Supervisor, login
 from penstock.config.load import load_mapping, load_text
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
 from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.driver import Driver
+from penstock.spark.pipelines.reporting import Reporter
 from penstock.spark.pipelines.running import FAILURES_MAX, Running
 
 
@@ -179,6 +182,44 @@ def test_a_pipeline_that_leaves_while_it_starts_does_not_run_on(tmp_path: Path) 
     driver.executor.shutdown(wait=True)
     assert query.stopped
     assert not driver._locks, "and nobody else could have it before"
+
+
+def test_a_machine_without_room_for_a_process_is_asked_again(tmp_path: Path) -> None:
+    said = list[str]()
+    child = Child("driver", said.append, (0.01, 0.02))
+    with pytest.raises(FileNotFoundError):
+        child.start([str(tmp_path / "none")])  # the first start tells of a mistake
+    child.start([sys.executable, "-c", ""], log=tmp_path / "log")
+    while child.ended() is None:
+        assert child.process is not None
+        child.process.wait(20)
+    child.start([str(tmp_path / "none")], log=tmp_path / "log")
+    assert child.pid is None
+    assert said[0].startswith("penstock: the driver cannot be started now: ")
+    rest, deadline = threading.Event(), time.monotonic() + 20
+    while not child.due():
+        assert time.monotonic() < deadline
+        rest.wait(0.005)
+
+
+def test_how_pipelines_are_is_read_by_the_thread_that_runs_them(tmp_path: Path) -> None:
+    """The one that talks to the server has what was told last: figures change under whoever else reads them."""
+    readers = list[threading.Thread]()
+
+    class One:
+        name = "p"
+
+        def status(self, now: float) -> dict[str, Any]:
+            readers.append(threading.current_thread())
+            return {"state": "running"}
+
+    job = {"url": "penstock://127.0.0.1:1"}
+    reporter = Reporter(SimpleNamespace(job=job, folder=tmp_path, name="driver", all=[One()]))  # type: ignore[arg-type]
+    reporter.tell("running")
+    reporter.start()
+    reporter.stop()
+    assert set(readers) == {threading.current_thread()}
+    assert json.loads((tmp_path / "status.json").read_text())["pipelines"]["p"]["state"] == "stopped"
 
 
 def test_what_killed_runs_have_left_is_swept(tmp_path: Path) -> None:

@@ -79,7 +79,19 @@ class Child:
         return self.process.pid if self.process is not None else None
 
     def start(self, command: Sequence[str], given: bytes = b"", log: Path | None = None) -> None:
-        """Start it; its standard input stays open until it stops or we are gone."""
+        """Start it; its standard input stays open until it stops or we are gone.
+
+        A machine that has no room for a process (OSError) is told of and asked again later, but for the first start.
+        """
+        try:
+            self._start(command, given, log)
+        except OSError as error:
+            if not self.starts:
+                raise
+            self._rest()
+            self.say(f"penstock: the {self.name} cannot be started now: {error}")
+
+    def _start(self, command: Sequence[str], given: bytes, log: Path | None) -> None:
         errors: Any = None
         if log is not None:
             if log.exists() and log.stat().st_size > LOG_BYTES:
@@ -113,11 +125,15 @@ class Child:
         if status is None:
             return None
         self._close()
-        now = time.monotonic()
-        calm = now - self._since > CALM_S
-        self._pause = self.pause[0] if calm or not self._pause else min(self._pause * 2, self.pause[1])
-        self._next = now + self._pause
+        if time.monotonic() - self._since > CALM_S:
+            self._pause = 0.0
+        self._rest()
         return status
+
+    def _rest(self) -> None:
+        """The pause before the next start begins, longer than the last."""
+        self._pause = min(self._pause * 2, self.pause[1]) if self._pause else self.pause[0]
+        self._next = time.monotonic() + self._pause
 
     def due(self) -> bool:
         """Whether it is down and may be started."""
