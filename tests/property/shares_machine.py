@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -22,18 +22,48 @@ class SharesModel(WholeModel):
         super().__init__(settings)
         self.turns = list[str | None]()
         self.deficit: dict[str | None, float] = {}
+        self.ahead = set[int]()  # offered at once when they came: filters look at them where they stand
 
     @property
     def waits(self) -> bool:
-        shares = self.settings.group_key is not None or self.settings.fairness_key is not None
-        return (self.passing and shares) or super().waits
+        return (self.passing and self.shared) or super().waits
+
+    aside: Callable[[], set[int]] = staticmethod(lambda: set[int]())
+    """Of the queue those that are ready and not in the main order."""
+
+    staged: Callable[[], set[int]] = staticmethod(lambda: set[int]())
+    """Of the queue those whose keys are not told, or behind some of those: nobody may have them."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether messages are held back by their keys."""
+        return self.settings.group_key is not None or self.settings.fairness_key is not None
+
+    def begin_anew(self) -> None:
+        """All keys are worked out anew: whose turn it is begins anew, and filters look at each message alone."""
+        self.turns, self.deficit = [], {}
+        self.ahead.clear()
+
+    def arrive(self, now: int, lsn: int, *rest: Any) -> None:
+        if lsn not in self.aside():
+            self.ahead.add(lsn)
+        super().arrive(now, lsn, *rest)
+
+    def fresh(self, m: Message) -> bool:
+        return super().fresh(m) and (not self.shared or m.lsn in self.ahead)
+
+    def pass_ends(self, now: int) -> None:
+        if self.waits:
+            self.begin_anew()
+        super().pass_ends(now)
 
     def stand(self, m: Message) -> tuple[Any, ...]:
         """Where a message stands among those that are offered."""
         return self.rank(m), m.place
 
     def offered(self) -> list[Message]:
-        out = super().offered()
+        staged = self.staged()
+        out = [m for m in super().offered() if m.lsn not in staged]
         if self.settings.group_key is None:
             return out
         taken = {
@@ -96,6 +126,8 @@ class SharesModel(WholeModel):
                 self.turns.append(self.turns.pop(0))
 
     def dispatch_one(self, now: int) -> bool:
+        if self.settings.rank_text is not None and self.staged():
+            return False  # one of those may go before all others
         if self.settings.fairness_key is None:
             return super().dispatch_one(now)
         self.prune()
@@ -124,7 +156,7 @@ class SharesModel(WholeModel):
         return given
 
     def restart(self, now: int) -> None:
-        self.turns, self.deficit = [], {}
+        self.begin_anew()
         super().restart(now)
 
 
@@ -148,6 +180,33 @@ class SharesMachine(WholeMachine):
         self.connect()
         self.remember()
 
+    def connect(self) -> None:
+        super().connect()
+        queue = self.queue
+        if not isinstance(self.model, SharesModel):
+            return  # it is about to be made
+        assert isinstance(queue, RankedQueue)
+
+        def staged() -> set[int]:
+            if queue.shares is None:
+                return set()
+            staging = queue.shares.staging
+            runs = (run.chunk for run in staging.runs())
+            return queue.strange.union(*staging.chunks(), *runs)
+
+        def aside() -> set[int]:
+            shares = queue.shares
+            chunks = [] if shares is None else [*shares.chunks(), *(run.chunk for run in shares.runs())]
+            return {lsn for chunk in (*chunks, *(run.chunk for run in queue.returned.runs())) for lsn in chunk}
+
+        self.model.staged, self.model.aside = staged, aside
+
+    def same_state(self) -> None:
+        super().same_state()
+        if self.queue.shares is not None and self.queue.older is None:
+            staged = self.model.staged()
+            assert not any(m.lsn in staged for m in self.model.ready()), "keys were not asked for"
+
     def before(self) -> None:
         """As everywhere; keys of what falls due are told before the command, for the definition knows them at once."""
         super().before()
@@ -160,12 +219,14 @@ class SharesMachine(WholeMachine):
         assert effect.token.purpose is Purpose.KEY
         seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]
         self.queue.keyed(self.now, effect.token, seen, expected_keys(self.queue.settings, seen), self.sink)
+        assert isinstance(self.queue, RankedQueue)
+        self.queue.strange.difference_update(seen)
         self.model.dispatch(self.clock)
 
     def change_expression(self, expression: str | None, really: bool) -> None:
         other = expression != self.queue.settings.priority_expression
         if really and other and self.passing is None and self.kind not in ("depth", "levels"):
-            self.model.turns, self.model.deficit = [], {}
+            self.model.begin_anew()
         super().change_expression(expression, really)
 
     def change_group_key(self, key: str | None) -> None:
@@ -175,7 +236,7 @@ class SharesMachine(WholeMachine):
         self.before()
         settings = replace(self.queue.settings, group_key=key)
         self.model.settings = settings
-        self.model.turns, self.model.deficit = [], {}  # whose turn it is begins anew
+        self.model.begin_anew()
         self.queue.alter(self.now, settings, self.sink)
         self.model.dispatch(self.clock)
         self.after()
@@ -186,7 +247,6 @@ class SharesWalk(Walk):
 
     KINDS = ("none",)
     MACHINE = SharesMachine
-    FILTERS: tuple[str | None, ...] = FILTERS
     FAIR = 0.5
     """How many of the walks have tenants."""
     machine: SharesMachine
@@ -213,7 +273,7 @@ class SharesWalk(Walk):
 
     def subscribe(self) -> None:
         dice, machine = self.dice, self.machine
-        text = None if self.fair else dice.choice(self.FILTERS)
+        text = None if self.fair else dice.choice(FILTERS)
         if dice.random() < 0.3:
             machine.subscribe_as_one(
                 dice.choice((None, 0, 3)), dice.choice((0, 0, 1)), False, text, dice.choice((1, 2, 5))
@@ -231,39 +291,13 @@ class SharesWalk(Walk):
             self.machine.change_group_key(self.dice.choice((None, "/group", "/group")))
 
     def replace(self) -> None:
-        if not self.fair:
-            super().replace()
-
-    def arrive(self) -> None:
-        if not self.fair:
-            super().arrive()
-            return
-        dice = self.dice  # nothing delayed: whose key has to be worked out again enters the ring later than others
-        messages = [
-            (dice.randrange(4), dice.choice((0, 0, 0, 1)), dice.choice((0, 0, 0, 0, -3, 0, 4, 15)), 0, False)
-            for _ in range(dice.randint(1, 5))
-        ]
-        if len(self.machine.model.messages) < 60:
-            self.machine.arrive(messages, dice.choice((1, 1, 1, 1, 6)))
-
-    def find(self) -> None:
-        if not self.fair:
-            super().find()
-
-    def move(self, *what: Any) -> None:
-        if not self.fair:
-            super().move(*what)
+        dice, machine = self.dice, self.machine
+        if machine.workers:
+            text = None if self.fair else dice.choice(FILTERS)
+            machine.replace(dice.randrange(6), text, dice.choice((None, 0, 1, 4, 50)))
 
 
 class RankedSharesWalk(SharesWalk):
     """One walk of a queue with keys and priorities: the order within a tenant, and among the first of each group."""
 
     KINDS = ("/a", "/a", "/b")
-    FILTERS = (None,)
-    """A filter looks at what a line lets go after that: who has another one may get a later message first."""
-
-    def replace(self) -> None:
-        """It would bring filters."""
-
-    def find(self) -> None:
-        """Older messages are refused here: they have no key when they take their places."""

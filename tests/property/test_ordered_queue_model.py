@@ -76,10 +76,11 @@ def expected_keys(settings: QueueSettings, chunk: Chunk) -> list[tuple[str | Non
 
 
 class RankedQueue(Queue):
-    __slots__ = ("renewed",)
+    __slots__ = ("renewed", "strange")
 
     def __init__(self, *what: Any, **rest: Any) -> None:
         self.renewed: Callable[[], object] = lambda: None
+        self.strange = set[int]()  # their keys were not known when they came, nor told since
         super().__init__(*what, **rest)
 
     def renew_targets(self) -> None:
@@ -97,6 +98,9 @@ class RankedQueue(Queue):
             chunk[0] % 7 or told or self.shares.tenants is not None or self.ranks is not None
         ):
             rest["keys"] = expected_keys(self.settings, chunk)
+            self.strange.difference_update(chunk)
+        elif self.shares is not None and rest.get("keys") is None:
+            self.strange.update(chunk)
         if self.last_values is not None:
             rest["last_keys"] = [rest["batch"].bodies[row][0] for row in rest["rows"]]
         super().arrive(now, chunk, sink, **rest)
@@ -113,11 +117,14 @@ class OrderedModel(Model):
     def waiting(self) -> list[Message]:
         return sorted((m for m in self.messages.values() if m.state == "ready"), key=lambda m: (self.rank(m), m.place))
 
+    def fresh(self, m: Message) -> bool:
+        """Whether filters look at it where it stands in the order, and need not look at it alone."""
+        return not m.deliveries and m.place[0] == m.lsn
+
     def wants(self, w: Worker, m: Message) -> bool:
         if self.settings.rank_text is None or w.filter is None:
             return super().wants(w, m)
-        fresh = not m.deliveries and m.place[0] == m.lsn
-        return (fresh or w.filter in m.known) and self.looked(w.filter, m) and matches(w.filter, m.body)
+        return (self.fresh(m) or w.filter in m.known) and self.looked(w.filter, m) and matches(w.filter, m.body)
 
     # -- target depth
 
@@ -217,9 +224,6 @@ class OrderedMachine(QueueMachine):
     def connect(self) -> None:
         queue, model = self.queue, self.model
 
-        def fresh(m: Message) -> bool:
-            return not m.deliveries and m.place[0] == m.lsn
-
         def looked(text: str, m: Message) -> bool:
             """Whether the list of the filter has looked at all that was never delivered and stands before it."""
             targets = queue.targets.lists.get(text)
@@ -228,9 +232,11 @@ class OrderedMachine(QueueMachine):
             place = (model.rank(m), m.place)
             seen = targets.walked >> 64, (float(targets.walked & priority_order.LOW), 1 << 60)
             places = [
-                (model.rank(one), one.place) for one in model.messages.values() if one.state == "ready" and fresh(one)
+                (model.rank(one), one.place)
+                for one in model.messages.values()
+                if one.state == "ready" and model.fresh(one)
             ]
-            return place <= seen or not (fresh(m) or any(seen < one < place for one in places))
+            return place <= seen or not (model.fresh(m) or any(seen < one < place for one in places))
 
         def forget() -> None:
             """The target lists are new: they have looked at nothing."""
@@ -369,10 +375,8 @@ class OrderedMachine(QueueMachine):
         for text, targets in self.queue.targets.lists.items():
             if self.queue.ranks is not None:
                 assert targets.walked == ALL
-            fresh = self.queue.ranks is not None
-            assert all(
-                text in m.known or (fresh and not m.deliveries and m.place[0] == m.lsn) for m in self.model.offered()
-            )
+            ranked = self.queue.ranks is not None
+            assert all(text in m.known or (ranked and self.model.fresh(m)) for m in self.model.offered())
 
 
 OrderedMachine.TestCase.settings = settings(

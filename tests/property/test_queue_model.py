@@ -16,6 +16,7 @@ from penstock.core.effects import Deliver, Effect, Fetch, Key, Purpose, Rate, Sc
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import dispatch, filtering
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.order import main_order, returned, runs
 from penstock.core.queue.settling import leases, letters, scattered
 from penstock.core.queue.timed import schedule, timetable
@@ -302,14 +303,21 @@ class QueueMachine(RuleBasedStateMachine):
         barriers = [lsn for lsn, (*_, barrier) in zip(lsns, messages, strict=True) if barrier and self.fenced]
         walked = dict[str, int]()
         looked_at = set[int]()
-        look = filtering.Targets.arrive
+        foreseen = dict[int, set[str]]()  # in line behind others
+        look, look_ahead = filtering.Targets.arrive, Foreseen.look
 
         def looked(targets: filtering.Targets, *what: Any) -> None:
             look(targets, *what)
             looked_at.update(what[0])
             walked.update({text: one.walked for text, one in targets.lists.items()})
 
-        with patch.object(filtering.Targets, "arrive", looked):
+        def looked_ahead(ahead: Foreseen, targets: filtering.Targets, chunk: Any, *what: Any) -> None:
+            before = len(ahead)
+            look_ahead(ahead, targets, chunk, *what)
+            if len(ahead) > before:
+                foreseen.update((lsn, set(targets.lists)) for lsn in chunk)
+
+        with patch.object(filtering.Targets, "arrive", looked), patch.object(Foreseen, "look", looked_ahead):
             self.queue.arrive(
                 self.now, as_chunk(lsns), self.sink,
                 batch=Publishes(TOPIC, b"", [b"", *bodies]), rows=range(1, len(lsns) + 1),
@@ -319,6 +327,7 @@ class QueueMachine(RuleBasedStateMachine):
         for lsn, body, deadline, not_before in zip(lsns, bodies, own, later, strict=True):
             # a full list does not look at what arrives, but walks there later
             known = {text for text, upto in walked.items() if upto >= lsn} if lsn in looked_at else set[str]()
+            known |= foreseen.get(lsn, set())
             self.bodies[lsn] = body
             self.fold.arrived(lsn, not_before)
             self.fold.waiting[lsn]["barrier"] = int(lsn in barriers)

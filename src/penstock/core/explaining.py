@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.dispatching.filtering import TargetList
+from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.limits import refusing
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.runs import NEVER, Run

@@ -6,9 +6,13 @@ from random import Random
 
 import pytest
 
+from penstock.core.effects import Deliver, Effect, Verb
+from penstock.core.outbox import Outbox
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.shares.pace import Pace
 from penstock.core.queue.shares.tenants import Tenants
+from penstock.core.queue.view import Queue
+from penstock.records.chunks import Now
 from penstock.records.settings import QueueSettings
 
 S = 1_000_000
@@ -108,6 +112,20 @@ def test_what_was_let_through_and_not_taken_waits_again() -> None:
     tenants.come_again()
     tenants.check([1, 2])
     assert [lsn for run in tenants.take(9, 0) for lsn in run.chunk] == [3, 4]
+
+
+def test_who_had_all_it_could_deliver_settled_by_others_leaves_the_ring() -> None:
+    """It enters again with others, in the order of their first messages, even where the queue is empty meanwhile."""
+    sink, now = Outbox[Effect](100), Now(1, 1)
+    queue = Queue(1, "/", "q", QueueSettings(fairness_key="/t", max_leased=(2, 0)))
+    queue.arrive(now, range(100, 103), sink, keys=[("a",), ("b",), ("b",)])
+    one = queue.subscribe(now, sink, tag="one", holder=None)
+    sink.take_effects()
+    queue.settle(now, [range(102, 103)], Verb.ACK, sink)
+    queue.settle(now, [range(100, 102)], Verb.RELEASE, sink, by=one)
+    queue.check()
+    given = [effect for effect in sink.take_effects() if isinstance(effect, Deliver)]
+    assert [lsn for effect in given for lsn in effect.chunk] == [100, 101]
 
 
 def test_a_bucket_fills_evenly_and_holds_one_period() -> None:

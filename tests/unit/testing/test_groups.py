@@ -105,6 +105,33 @@ def test_order_within_a_key_holds_across_filters() -> None:
         assert numbers(anybody.take()) == [0, 2, 4]
 
 
+@pytest.mark.parametrize("more", [{}, {"priority_expression": "/p"}])
+def test_a_filter_knows_those_in_line_when_they_are_let_go(more: dict[str, Any]) -> None:
+    """Else a consumer with a filter would get every other one of a later key, or of a lower priority."""
+    with broker(**more) as b:
+        one = b.subscribe("q", max_backlog=1, filter="/n >= 0")
+        for n, key in enumerate("aaaabbb"):
+            b.publish("q", orjson.dumps({"key": key, "n": n, "p": 9 if key == "a" else 1}))
+        late = b.subscribe("q", max_backlog=1, filter="/n >= 6")
+        seen = list[int]()
+        while messages := [*one.take(), *late.take()]:
+            seen += numbers(messages)
+            for message in messages:
+                message.ack()
+        assert seen == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("last", ["a", "b"])
+def test_several_of_one_key_give_way_to_a_large_message(last: str) -> None:
+    """The second stands behind the first, which has gone already."""
+    with broker(max_length_bytes="100B") as b:
+        for n in range(3):
+            b.publish("q", orjson.dumps({"key": "a", "n": n, "pad": "x" * 10}))
+        b.publish("q", orjson.dumps({"key": last, "n": 3, "pad": "x" * 60}))
+        assert (b.stats("q")["ready"], b.stats("q")["dropped"]) == (1, 3)
+        assert numbers(b.subscribe("q", max_backlog=9).take()) == [3]
+
+
 def test_keys_are_worked_out_again_after_a_restart() -> None:
     with broker(retry={"initial": "10s", "jitter": 0.0}) as b:
         publish(b, "a", "a", "b", "b")

@@ -174,6 +174,8 @@ class Contents(Parts):
             waiting = self.shares.extract(wanted)
             self.ready -= sum(len(run.chunk) for run in waiting)
             out += waiting
+            if len(self.targets.foreseen):
+                self.targets.foreseen.forget(run.chunk for run in waiting)
         if self.weight >= 0:
             self.weight -= self.weight_of(out)
         if self.tail.count:
@@ -219,9 +221,10 @@ class Contents(Parts):
         if self.shares is not None and self.shares.tenants is not None:
             self.shares.tenants.put(run)
             return
-        self.coming_back().push(run)
+        returned = self.coming_back()
+        returned.push(run)
         if self.targets.lists:
-            self.targets.came_back(run.chunk)
+            self.targets.came_back(run, returned)
 
     # -- leases and consumers
 

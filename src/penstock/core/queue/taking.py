@@ -97,6 +97,8 @@ def arrive(
         queue.ready += 0 if behind is None else len(behind)
         if behind is not None and queue.weight >= 0:
             queue.weight += queue.sizes.total(behind)
+        if behind is not None and queue.targets.lists:
+            queue.targets.foreseen.look(queue.targets, behind, chunk, batch, rows)
     if barriers is not None or queue.barriers.held:
         arrive_behind(queue, chunk, batch, rows, barriers or (), elsewhere, dead)
         if dead is not None:

@@ -21,7 +21,7 @@ from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.barriers.barriers import Barriers
-    from penstock.core.queue.dispatching.filtering import TargetList
+    from penstock.core.queue.dispatching.target_list import TargetList
     from penstock.core.queue.view import Queue
 
 FOUND_MOST = 1024

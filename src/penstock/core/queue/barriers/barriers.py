@@ -297,9 +297,7 @@ def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
             queue.main.seal(barrier.main.sealed)
         if barrier.back is not None:
             for run in barrier.back.runs():
-                queue.coming_back().push(run)
-                if queue.targets.lists:
-                    queue.targets.came_back(run.chunk)
+                queue.offer(run)
 
 
 def hold_back(queue: Contents, run: Run) -> Iterator[Run]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Required, TypedDict
 from penstock.core.queue.settling.leases import Leases
 
 if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.filtering import Matcher, TargetList
+    from penstock.core.queue.dispatching.filtering import Matcher
+    from penstock.core.queue.dispatching.target_list import TargetList
     from penstock.core.queue.view import Queue
 
 UNLIMITED = 1 << 40

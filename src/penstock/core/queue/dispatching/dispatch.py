@@ -28,7 +28,7 @@ from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.dispatching.filtering import TargetList
+    from penstock.core.queue.dispatching.target_list import TargetList
     from penstock.core.queue.view import Queue
 
 DISPATCH_MOST = 2048

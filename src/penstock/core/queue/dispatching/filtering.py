@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Purpose, Scan, Sink, Token
-from penstock.core.queue.dispatching.takers import Takers
+from penstock.core.queue.dispatching.foreseen import Foreseen
+from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import NEVER, Key
+from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.expr import FilterSet, Matcher
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, HandOver, meter
 from penstock.records.bodies import listed
@@ -44,77 +44,7 @@ RECHECK = 500
 WALKS_MOST = 2
 """Stretches of one queue that are looked through at the same time."""
 
-__all__ = ["Matcher", "TargetList", "Targets"]
-
-
-class TargetList:
-    """The waiting messages that one filter wants."""
-
-    __slots__ = (
-        "_back", "_owner", "busy", "consumers", "filter", "found", "parked", "recalled", "recheck", "slot", "stride",
-        "takers", "walked",
-    )  # fmt: skip
-
-    def __init__(self, filter: Matcher, owner: Targets) -> None:
-        self.filter = filter
-        self.consumers: list[Consumer] = []
-        self.takers = Takers()  # those that are pushed to and may have room
-        self.found: deque[int] = deque()  # matching, of the main order, ascending; some may be gone
-        self.walked = 0  # all of the main order up to here was looked at; NEVER: it follows
-        self.recalled: dict[int, int] = {}  # matching, of what came back: LSN -> place; none is gone
-        self.recheck: deque[Chunk] = deque()  # came back, not yet looked at by this list; some may be gone
-        self.slot = -1  # among those that follow
-        self.stride = WALK_FIRST
-        self.busy = False  # a scan is under way for it
-        self.parked = False  # full: it walks on when half of its positions are gone
-        self._back: list[Key] = []  # heap over `recalled`; some may be gone
-        self._owner = owner
-
-    def head(self, main: Main) -> Key | None:
-        """Where the oldest match stands; what is gone is dropped on the way."""
-        found, back = self.found, self._back
-        while found and not main.has(found[0]):
-            found.popleft()
-        if self.parked and 2 * len(found) <= self._owner.most:
-            self._owner.unpark(self)
-        while back and self.recalled.get(back[0][1]) != back[0][0]:
-            heappop(back)
-        if not found:
-            return back[0] if back else None
-        first = (found[0], found[0])
-        return min(first, back[0]) if back else first
-
-    def oldest_recalled(self) -> Key | None:
-        """Where the oldest match of what came back stands, after `head`."""
-        return self._back[0] if self._back else None
-
-    def take(self, lsns: Sequence[int], most: int) -> int:
-        """Add matches of the main order, ascending, as far as there is room; returns how many were added."""
-        room = max(most - len(self.found), 0)
-        if lsns:
-            self.found.extend(lsns if len(lsns) <= room else lsns[:room])
-            self._owner.awake[self] = None
-        return min(len(lsns), room)
-
-    def wake(self, consumer: Consumer) -> None:
-        """A consumer may have room again."""
-        if not (consumer.passive or consumer.closed):
-            self.takers.add(consumer)
-            self._owner.awake[self] = None
-
-    def recall(self, keys: Iterable[Key]) -> None:
-        """These came back and match."""
-        self._owner.awake[self] = None
-        for place, lsn in keys:
-            self.recalled[lsn] = place
-            heappush(self._back, (place, lsn))
-
-    def forget(self) -> None:
-        """The queue was emptied."""
-        self.found.clear()
-        self.recalled.clear()
-        self._back.clear()
-        self.recheck.clear()
+__all__ = ["Matcher", "Targets"]
 
 
 @dataclass(slots=True, eq=False)
@@ -131,13 +61,15 @@ class Targets:
 
     __slots__ = (
         "_behind", "_by_slot", "_following", "_queue", "_recalling", "_recheck", "_rechecking", "_serial", "asked",
-        "awake", "lists", "most",
+        "awake", "foreseen", "joined", "lists", "most",
     )  # fmt: skip
 
     def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
         self._queue = queue  # id
         self._serial = 0
         self.lists: dict[str, TargetList] = {}
+        self.joined = 0  # lists that there have been
+        self.foreseen = Foreseen()
         self.most = most
         self.asked: dict[int, Look] = {}  # scans under way, by serial
         self.awake: dict[TargetList, None] = {}  # those that may have a match and somebody to take it
@@ -158,7 +90,7 @@ class Targets:
         """The list of this filter, made if it is the first consumer with it."""
         targets = self.lists.get(filter.text)
         if targets is None:
-            targets = self.lists[filter.text] = TargetList(filter, self)
+            targets = self.lists[filter.text] = TargetList(filter, self, WALK_FIRST)
             if main.count:
                 self._fall_behind(targets, main.head() - 1)
             else:
@@ -181,6 +113,7 @@ class Targets:
                     group.pop(targets, None)
                 if not self.lists:
                     self._recheck.clear()
+                    self.foreseen.clear()
 
     def _follow(self, targets: TargetList) -> None:
         self._behind.pop(targets, None)
@@ -253,9 +186,34 @@ class Targets:
         found = self._evaluate(chunk, batch, rows)
         return None if found is None else [(self._by_slot[slot], places) for slot, places in found.items()]
 
-    def came_back(self, chunk: Chunk) -> None:
-        """Messages returned to the queue: each list has to look again."""
-        self._recheck.append(chunk)
+    def came_back(self, run: Run, returned: Returned) -> None:
+        """Messages returned to the queue, or may be had now: each list has to look again, or knows them."""
+        chunk = self.foreseen.let_go(self, run, returned) if len(self.foreseen) else run.chunk
+        if len(chunk):
+            self._recheck.append(chunk)
+
+    @property
+    def all_follow(self) -> bool:
+        """Whether each list looks at what comes."""
+        return len(self._by_slot) == len(self.lists)
+
+    def recall(self, targets: TargetList, key: Key) -> None:
+        """A message that stands there came back, and the list wants it."""
+        if len(targets.recalled) < self.most:
+            targets.recall((key,))
+            self._recalling[targets] = None
+        else:
+            self._ask_alone(targets, key[1])
+
+    def ask_newer(self, joined: int, lsn: int) -> None:
+        """Have lists look that came after so many had joined."""
+        for targets in self.lists.values():
+            if targets.born > joined:
+                self._ask_alone(targets, lsn)
+
+    def _ask_alone(self, targets: TargetList, lsn: int) -> None:
+        targets.recheck.append(range(lsn, lsn + 1))
+        self._rechecking[targets] = None
 
     def left(self, chunk: Chunk) -> None:
         """Messages that had come back are ready no more."""
@@ -288,6 +246,7 @@ class Targets:
         self._recheck.clear()
         self._rechecking.clear()
         self._recalling.clear()
+        self.foreseen.clear()
 
     # -- looking through what waits
 

@@ -13,8 +13,8 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
-from penstock.core.queue.dispatching.filtering import TargetList
 from penstock.core.queue.dispatching.takers import Takers, ratio
+from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.records.chunks import Now
 from penstock.records.settings import FairnessModel

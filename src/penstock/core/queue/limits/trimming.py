@@ -42,6 +42,9 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
     runs = take_yielding(queue, count) if count > 0 else []
     left = most - max(count, 0)
     while queue.weight > limits.size and left > 0:
+        if queue.shares is not None:
+            drop(queue, runs, MAXLEN, sink)  # whoever stood behind one of them may be the next
+            runs = []
         runs += take_yielding(queue, count := heavy(queue, queue.weight - limits.size, left))
         left -= count
     queue.overfull = limits.exceeded(queue)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.dispatching.filtering import TARGETS_MOST, WALKS_MOST, Look, Matcher, TargetList, Targets
+from penstock.core.queue.dispatching.filtering import TARGETS_MOST, WALKS_MOST, Look, Matcher, Targets
+from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import END, Key
@@ -42,8 +43,8 @@ class PriorityTargetList(TargetList):
 
     __slots__ = ("front", "reach")
 
-    def __init__(self, filter: Matcher, owner: Targets) -> None:
-        super().__init__(filter, owner)
+    def __init__(self, filter: Matcher, owner: Targets, stride: int) -> None:
+        super().__init__(filter, owner, stride)
         self.walked = NOTHING
         self.reach = NOTHING  # `walked`, or the end of the stretch that is being looked through
         self.front: list[Key] = []  # matches of the main order up to `reach`, their keys negated, ascending
@@ -124,7 +125,7 @@ class PriorityTargets(Targets):
         """The list of a filter, for one more consumer."""
         targets = self.lists.get(filter.text)
         if targets is None:
-            targets = self.lists[filter.text] = PriorityTargetList(filter, self)
+            targets = self.lists[filter.text] = PriorityTargetList(filter, self, filtering.WALK_FIRST)
             targets.slot = self._following.add(filter)
             self._by_slot[targets.slot] = targets
             self._behind[targets] = None

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
-from penstock.core.queue.order.runs import NEVER, Key, Run
+from penstock.core.queue.order.runs import NEVER, Key, Run, sift
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.shares.keys import Keys
 from penstock.core.queue.shares.pace import Pace
@@ -155,15 +155,17 @@ class Tenants:
 
     def come_again(self) -> None:
         """What was let through and nobody took waits like everything else."""
-        if not self._through:
-            return
-        for lsn in self._through:
-            tenant = self._tenant(self.keys.of(lsn))
-            tenant.leased -= 1
-            tenant.put(Run(range(lsn, lsn + 1), True))
-            self._join(tenant)
-            self._head_of(tenant)
-        self._through = []
+        through, self._through = self._through, []
+        for lsn in through:
+            self._wait(lsn)
+
+    def _wait(self, lsn: int) -> None:
+        """A message that was let through is not."""
+        tenant = self._tenant(self.keys.of(lsn))
+        tenant.leased -= 1
+        tenant.put(Run(range(lsn, lsn + 1), True))
+        self._join(tenant)
+        self._head_of(tenant)
 
     def put(self, run: Run) -> None:
         """Messages that may be delivered now, each at its place."""
@@ -277,8 +279,12 @@ class Tenants:
             self._sweep_at = max(SLEEPING_MOST, 2 * len(self._sleeping))
 
     def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that wait here."""
-        self.come_again()
+        """Take those of the wanted that wait here; the others that were let through go out as they came."""
+        if self._through and (gone := sift(as_chunk(array("q", self._through)), wanted)[0]) is not None:
+            left = set(gone)
+            self._through = [lsn for lsn in self._through if lsn not in left]
+            for lsn in gone:
+                self._wait(lsn)
         mine: dict[int, list[int]] = {}
         for lsn in self.keys.among(wanted):
             mine.setdefault(self.keys.of(lsn), []).append(lsn)
@@ -333,7 +339,9 @@ class Tenants:
 
     @property
     def due(self) -> int:
-        """When a tenant has a token again."""
+        """When a tenant has a token again; 0: somebody is to leave the ring, before the next command lets him stay."""
+        if self._emptied:
+            return 0
         return self._waits[0][0] if self._waits else NEVER
 
     def tick(self, mono: int) -> bool:
@@ -368,19 +376,20 @@ class Tenants:
 
     def chunks(self) -> Iterator[Chunk]:
         """What was never delivered and stands at its own place; copies."""
-        self.come_again()
+        if self._through:
+            yield as_chunk(array("q", self._through))
         for tenant in self._by_number.values():
             yield from tenant.main.chunks()
 
     def runs(self) -> Iterator[Run]:
         """The others."""
-        self.come_again()
         for tenant in self._by_number.values():
             if tenant.returned is not None:
                 yield from tenant.returned.runs()
 
     def clear(self) -> None:
         """Nothing may be delivered any more: it is gone."""
+        self.come_again()
         for tenant in self._by_number.values():
             tenant.main, tenant.returned, tenant.standing, tenant.deficit = tenant.main.emptied(), None, False, 0.0
         self._ring.clear()
@@ -390,7 +399,7 @@ class Tenants:
 
     def floor(self) -> int:
         """None here is older."""
-        floor = NEVER
+        floor = self._through[0] if self._through else NEVER
         for tenant in self._by_number.values():
             if tenant.main.count:
                 floor = min(floor, tenant.main.lowest())
@@ -400,10 +409,9 @@ class Tenants:
 
     def check(self, leased: Sequence[int]) -> None:
         """Recount; `leased`: all leased messages whose keys are known."""
-        self.come_again()
-        assert self.count == sum(tenant.count for tenant in self._by_number.values())
+        assert self.count == sum(tenant.count for tenant in self._by_number.values()) + len(self._through)
         told: dict[int, int] = {}
-        for lsn in leased:
+        for lsn in (*leased, *self._through):
             told[self.keys.of(lsn)] = told.get(self.keys.of(lsn), 0) + 1
         counted = {number: tenant.leased for number, tenant in self._by_number.items() if tenant.leased}
         assert told == counted, f"tenants lease {told}, counted {counted}"
