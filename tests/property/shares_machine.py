@@ -34,6 +34,11 @@ class SharesModel(WholeModel):
     staged: Callable[[], set[int]] = staticmethod(lambda: set[int]())
     """Of the queue those whose keys are not told, or behind some of those: nobody may have them."""
 
+    def untold(self) -> bool:
+        """Whether something ready waits for its keys."""
+        staged = self.staged()
+        return any(m.lsn in staged for m in self.ready())
+
     @property
     def shared(self) -> bool:
         """Whether messages are held back by their keys."""
@@ -126,7 +131,7 @@ class SharesModel(WholeModel):
                 self.turns.append(self.turns.pop(0))
 
     def dispatch_one(self, now: int) -> bool:
-        if self.settings.rank_text is not None and self.staged():
+        if self.settings.rank_text is not None and self.untold():
             return False  # one of those may go before all others
         if self.settings.fairness_key is None:
             return super().dispatch_one(now)
@@ -204,8 +209,7 @@ class SharesMachine(WholeMachine):
     def same_state(self) -> None:
         super().same_state()
         if self.queue.shares is not None and self.queue.older is None:
-            staged = self.model.staged()
-            assert not any(m.lsn in staged for m in self.model.ready()), "keys were not asked for"
+            assert not self.model.untold(), "keys were not asked for"
 
     def before(self) -> None:
         """As everywhere; keys of what falls due are told before the command, for the definition knows them at once."""

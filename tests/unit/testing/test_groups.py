@@ -132,6 +132,16 @@ def test_several_of_one_key_give_way_to_a_large_message(last: str) -> None:
         assert numbers(b.subscribe("q", max_backlog=9).take()) == [3]
 
 
+def test_what_enters_a_ring_at_its_head_comes_before_the_others_of_its_key() -> None:
+    with broker(ring_size=3) as b:
+        publish(b, "a", delay=5.0)
+        b.publish("q", orjson.dumps({"key": "a", "n": 1}))
+        b.publish("q", orjson.dumps({"key": "b", "n": 2}))
+        b.advance(5.0)
+        held = b.subscribe("q", max_backlog=9).take()
+        assert numbers(held) == [0, 2]
+
+
 def test_keys_are_worked_out_again_after_a_restart() -> None:
     with broker(retry={"initial": "10s", "jitter": 0.0}) as b:
         publish(b, "a", "a", "b", "b")

@@ -93,6 +93,20 @@ class Groups:
         self._insert(run, lsn, key)
         return 0
 
+    def change_places(self, run: Run, lsn: int, front: Run) -> bool:
+        """The first in line stands for its key, and the one that did waits, if that has the later place; whether so."""
+        key, other = self.keys.of(lsn), front.chunk[0]
+        line = self._lines[key]
+        own = (run.where if run.place else lsn), lsn
+        if line[line[0]] != lsn or own > ((front.where if front.place else other), other):
+            return False
+        self._cut(key, line, line[0] + 1)
+        self.apart.pop(lsn, None)
+        self._front[key] = lsn
+        self.count -= 1
+        self._insert(front, other, key)
+        return True
+
     def _insert(self, run: Run, lsn: int, key: int) -> None:
         """Put a message at its place in the line of its key, which somebody stands before."""
         self.enter(lsn, key)
