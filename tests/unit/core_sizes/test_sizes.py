@@ -161,6 +161,8 @@ class Walk:
             return
         assert self.sizes.of(array("q", lsns)).tolist() == [self.told[lsn] for lsn in lsns]
         assert self.sizes.total(array("q", lsns)) == sum(self.told.values())
+        some = [lsn for lsn in lsns[self.dice.randrange(len(lsns)) :] if self.dice.random() < 0.8]
+        assert self.sizes.total(array("q", some)) == sum(self.told[lsn] for lsn in some)
         for _ in range(4):
             first = last = self.dice.choice(lsns)
             while last + 1 in self.told and self.dice.random() < 0.98:
