@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import penstock
 from penstock import PenstockError
@@ -88,6 +89,27 @@ class Client(threading.Thread, Generic[N]):
 
     def work(self, client: penstock.Client) -> None:
         raise NotImplementedError
+
+
+class Ended(Protocol):
+    """A thread of clients that can be stopped."""
+
+    name: str
+    stopping: threading.Event
+    failure: BaseException | None
+
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool: ...
+
+
+def end(team: Iterable[Ended], where: str) -> None:
+    """The server is gone: so are its clients, and each of them can explain what it saw.  AssertionError otherwise."""
+    for client in team:
+        client.stopping.set()
+        client.join(30)
+        assert not client.is_alive(), client.name
+        if client.failure is not None:
+            raise AssertionError(f"{where}, {client.name}") from client.failure
 
 
 class Publisher(Client[Notes]):

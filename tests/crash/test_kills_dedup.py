@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from crash.dedup_clients import KEYS_OF_UNIQUE, Notes, Publisher, Team, Worker, seeded, send, send_unique
+from crash.model_clients import end
 from crash.test_kills import KILLS, SEED, audit, die_while_starting
 from live_server import LiveServer
 
@@ -59,12 +60,7 @@ def test_kills_of_queues_without_duplicates(tmp_path: Path) -> None:
                 client.start()
             assert team.enough.wait(PATIENCE_S)
             server.kill()
-            for client in (*clients, *workers):
-                client.stopping.set()
-                client.join(30)
-                assert not client.is_alive(), client.name
-                if client.failure is not None:
-                    raise AssertionError(f"PENSTOCK_SEED={SEED}, life {life}, {client.name}") from client.failure
+            end((*clients, *workers), f"PENSTOCK_SEED={SEED}, life {life}")
             if rnd.random() < 0.3:
                 die_while_starting(server, rnd)
             server.start()

@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from crash.limits_clients import BACKLOG, Family, Notes, Publisher, Ruler, Rules, Worker, due_of, level
-from crash.model_clients import Client
+from crash.model_clients import Client, end
 from crash.test_kills import KILLS, SEED, audit, die_while_starting
 from live_server import LiveServer
 
@@ -190,12 +190,7 @@ def test_kills_of_queues_with_limits(tmp_path: Path) -> None:
                 client.start()
             time.sleep(rnd.uniform(0.3, 1.2))
             server.kill()
-            for client in team:
-                client.stopping.set()
-                client.join(30)
-                assert not client.is_alive(), client.name
-                if client.failure is not None:
-                    raise AssertionError(f"PENSTOCK_SEED={SEED}, life {life}, {client.name}") from client.failure
+            end(team, f"PENSTOCK_SEED={SEED}, life {life}")
             if rnd.random() < 0.3:
                 die_while_starting(server, rnd)
             server.start()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from crash.model_clients import EXPRESSIONS, TOPIC, Administrator, Client, Notes, Publisher, Worker
+from crash.model_clients import EXPRESSIONS, TOPIC, Administrator, Client, Notes, Publisher, Worker, end
 from crash.test_kills import KILLS, SEED, audit
 from live_server import LiveServer
 from penstock.errors import PreconditionFailed
@@ -61,12 +61,7 @@ def test_kills_of_queues_with_an_order(tmp_path: Path) -> None:
                 client.start()
             time.sleep(rnd.uniform(0.3, 1.2))
             server.kill()
-            for client in team:
-                client.stopping.set()
-                client.join(30)
-                assert not client.is_alive(), client.name
-                if client.failure is not None:
-                    raise AssertionError(f"PENSTOCK_SEED={SEED}, life {life}, {client.name}") from client.failure
+            end(team, f"PENSTOCK_SEED={SEED}, life {life}")
             server.start()
             with penstock.connect(f"penstock://{server.ready['flight']}") as client:
                 Look(client, notes, f"PENSTOCK_SEED={SEED}, life {life}").all()

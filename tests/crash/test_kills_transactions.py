@@ -24,6 +24,7 @@ import pytest
 from pika.exceptions import AMQPError
 
 import penstock
+from crash.model_clients import end
 from crash.test_kills import KILLS, SEED, audit
 from live_server import LiveServer
 from penstock import PenstockError
@@ -223,12 +224,7 @@ def test_kills_of_transactions(tmp_path: Path) -> None:
                 worker.start()
             time.sleep(rnd.uniform(0.3, 1.2))
             server.kill()
-            for worker in team:
-                worker.stopping.set()
-                worker.join(30)
-                assert not worker.is_alive()
-                if worker.failure is not None:
-                    raise AssertionError(f"PENSTOCK_SEED={SEED}, life {life}") from worker.failure
+            end(team, f"PENSTOCK_SEED={SEED}, life {life}")
             server.start()
             with penstock.connect(f"penstock://{server.ready['flight']}") as client:
                 look(client, notes, f"PENSTOCK_SEED={SEED}, life {life}")
