@@ -18,18 +18,19 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TypeVar
 
 from penstock.memory.arrivals import Arrivals
 from penstock.memory.budget import GATHER_LEAST, Budget
-from penstock.memory.head_cache import SHARE_MOST, HeadQueueCache
+from penstock.memory.head_cache import HeadQueueCache
+from penstock.memory.parting import Parting, Takers, nobody
 from penstock.memory.pending_cache import PendingCache
 from penstock.memory.shelf import Shelf
-from penstock.memory.slab import Piece, Slab, missing
+from penstock.memory.slab import Piece, missing
 from penstock.memory.target_area import Line, TargetArea, TargetList
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes, Rows
 
 HIGH_MOST = 4 << 20
@@ -41,12 +42,6 @@ LEAST_MOST = 32 << 10
 SLAB_BYTES = 256 << 10
 """A slab is given free as a whole, so it is kept about this small."""
 
-FORGET_ROUTES = 1 << 10
-"""Parted batches after which it is asked anew whether a route's queues want bodies."""
-
-PLACED_MOST = 256
-"""Queues that are given rows of batches in one shrinking; of the batches after that nothing is kept.  2 to 4 ms."""
-
 LOOKED_AT = 1000
 """Lists, and queues, that one sweep looks at."""
 
@@ -55,18 +50,11 @@ TRIMMED_MOST = 256
 
 K = TypeVar("K")
 
-Takers = Callable[[int], Sequence[tuple[object, Line]]]
-"""The queues that a row's route names: each with its key and its unfiltered list."""
-
-
-def _nobody(_: int) -> Sequence[tuple[object, Line]]:
-    return ()
-
 
 class Caches:
     """The linked caches.  All methods belong to the loop's thread."""
 
-    def __init__(self, limit: int, takers: Takers = _nobody) -> None:
+    def __init__(self, limit: int, takers: Takers = nobody) -> None:
         """limit: bytes for everything that `server.memory` covers."""
         self.budget = Budget(limit)
         self.arrivals = Arrivals()
@@ -77,13 +65,12 @@ class Caches:
         self.sending = self.budget.account("sending")
         self.partial = self.budget.account("partial")
         self.budget.watch("arrivals", lambda: self.arrivals.bytes)
-        self.takers = takers
         self.lines = dict[int, Line]()  # of queues whose heads are kept
+        self.parting = Parting(
+            takers, self.budget, self.arrivals, self.area, self.pending, self.heads, self.lines, lambda: self.high
+        )
         self.tight = False  # more is held than the budget allows, and no cache can shrink any more
-        self._idle_routes = set[int]()  # whose queues want no body at present
         self.trimmed = dict[int, Line]()  # queues whose heads had to give way, to be filled when there is room again
-        self._parted = 0
-        self._placed = 0  # how often a queue was given its rows of a batch
         self._turns = dict[str, int]()  # how far a sweep got
 
     @property
@@ -126,16 +113,17 @@ class Caches:
         """Make room for `need` bytes more; whether there is.  direct: bodies that lists have may go for it."""
         budget, arrivals = self.budget, self.arrivals
         few = budget.limit // 8
-        last = self._placed + PLACED_MOST
+        parting = self.parting
+        parting.begin()
         while budget.over + need > 0:
             if arrivals.bytes > few and (batch := arrivals.part()) is not None:
-                self._part(batch, need, last)
+                parting.part(batch, need)
             elif not (self._evict_head() or self.pending.evict()):
                 if not direct:
                     return False
                 self._evict_direct(budget.over + need)
                 while budget.over + need > 0 and (batch := arrivals.part()) is not None:
-                    self._leave_out(batch)
+                    parting.leave_out(batch)
                 return budget.over + need <= 0
         return True
 
@@ -159,111 +147,6 @@ class Caches:
                 need -= freed
             if need <= 0:
                 break
-
-    # -- parting
-
-    def _part(self, batch: Publishes, need: int, last: int) -> None:
-        """Find another place for the rows of a batch that leaves the arrivals, or none; `last`: of `_placed`."""
-        if batch.wanted <= 0:
-            return
-        self._parted += 1
-        if self._parted % FORGET_ROUTES == 0:
-            self._idle_routes.clear()
-        for route in self._busy_routes(batch):
-            if self._placed >= last:
-                self._leave_out_of(route)
-                continue
-            idle = True
-            for key, line in self.takers(route):
-                self._placed += 1
-                if self._part_for(batch, key, line, need):
-                    idle = False
-            if idle:
-                self._idle_routes.add(route)
-
-    def _busy_routes(self, batch: Publishes) -> set[int]:
-        routes = {batch.routes} if isinstance(batch.routes, int) else set(batch.routes)
-        return routes - self._idle_routes
-
-    def _part_for(self, batch: Publishes, key: object, line: Line, need: int) -> bool:
-        """Give a queue its rows of a batch; whether it may want more of the next."""
-        queue, first = line.queue, batch.first
-        stop = first + len(batch.bodies)
-        if line.alive() and key not in self.area.lists:
-            self.area.add(key, line)
-        lists = self.area.by_queue.get(queue)
-        if not lists:
-            return self._put_head(batch, line, need)
-        pending = list[Chunk]()
-        for one in lists:
-            chunk = one.line.between(first, stop)
-            if not len(chunk):
-                continue
-            slab = Slab.of_batch(batch, chunk)
-            ahead = one.line.after(one.edge, 1)
-            if one.bytes + slab.cost <= self.high and len(ahead) and ahead[0] >= first:
-                one.put(slab)
-                one.edge = chunk[-1]
-            else:
-                pending.append(chunk)
-        if pending:
-            chunk = pending[0] if len(pending) == 1 else as_chunk(sorted({lsn for part in pending for lsn in part}))
-            slab = Slab.of_batch(batch, chunk)
-            if slab.cost <= self._room(need) + self.heads.account.bytes or self._sooner(queue, slab):
-                self.pending.put(queue, slab)
-        return True
-
-    def _put_head(self, batch: Publishes, line: Line, need: int) -> bool:
-        queue, heads = line.queue, self.heads
-        head = line.head()
-        if head is None or (not heads.follows_on(queue) and head < batch.first):
-            return False
-        if head >= batch.first:
-            heads.begin(queue)
-            heads.drop_below(queue, head)
-        chunk = line.between(batch.first, batch.first + len(batch.bodies))
-        if not len(chunk):
-            return True
-        slab = Slab.of_batch(batch, chunk)
-        if slab.cost > self._room(need) and not self._small(queue, slab):
-            heads.leave_out(queue)
-            return False
-        self.lines[queue] = line
-        heads.put(queue, slab)
-        return True
-
-    def _room(self, need: int) -> int:
-        """Bytes that the arrivals leave to the other caches once they have shrunk to their eighth."""
-        return max(0, self.arrivals.bytes - self.budget.limit // 8) - self.budget.over - need
-
-    def _sooner(self, queue: int, slab: Slab) -> bool:
-        """Whether these rows are needed sooner than something that is pending."""
-        if not self.pending.account.bytes:
-            return False
-        latest, ahead = self.pending.latest()
-        return latest != queue and self.pending.held(queue) + slab.cost < ahead
-
-    def _small(self, queue: int, slab: Slab) -> bool:
-        """Whether a queue is below the share that it has whatever the longest one holds."""
-        heads = self.heads
-        share = min(SHARE_MOST, self.budget.limit // (4 * max(1, len(heads.shelves))))
-        if heads.held(queue) + slab.cost > share or not heads.account.bytes:
-            return False
-        return heads.held(heads.longest()) > share
-
-    def _leave_out(self, batch: Publishes) -> None:
-        """A batch goes nowhere."""
-        for route in self._busy_routes(batch):
-            self._leave_out_of(route)
-
-    def _leave_out_of(self, route: int) -> None:
-        """The heads of a route's queues end here.  What lists want of a batch that is left out the loader brings."""
-        idle = True
-        for _, line in self.takers(route):
-            self.heads.leave_out(line.queue)
-            idle = idle and line.queue not in self.area.by_queue and not line.alive()
-        if idle:  # nothing follows on at these heads
-            self._idle_routes.add(route)
 
     # -- going
 
@@ -377,7 +260,8 @@ class Caches:
             else:
                 self.heads.drop_below(queue, head)
         if len(self.lines) > 2 * len(self.heads.shelves) + LOOKED_AT:
-            self.lines = {queue: line for queue, line in self.lines.items() if queue in self.heads.shelves}
+            for queue in [queue for queue in self.lines if queue not in self.heads.shelves]:
+                del self.lines[queue]
 
     def _turn(self, name: str, things: Mapping[K, object]) -> list[K]:
         """The next so many keys, beginning anew after the last."""
@@ -399,7 +283,7 @@ class Caches:
         """A list has lost its last consumer: its bodies are pending for others, or the head of the queue."""
         queue, line = one.line.queue, one.line.whole
         slabs = self.area.remove(one)
-        self._idle_routes.clear()
+        self.parting.ask_anew()
         if queue in self.area.by_queue:
             for slab in slabs:
                 self.pending.put(queue, slab)

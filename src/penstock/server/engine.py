@@ -111,7 +111,7 @@ class Engine:
         self.gates = Gates(self)
         self.tending = Tending(self)
         self.acts = Acts(self)
-        bodies.takers = self.tending.takers
+        bodies.parting.takers = self.tending.takers
         bodies.arrivals.lacking = log.durable
         bodies.budget.watch("commits", lambda: log.pending_bytes)  # beside the bodies that they were made from
         bodies.budget.watch("decoded", lambda: log.decoded_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from penstock.memory.caches import PLACED_MOST
+from penstock.memory.parting import PLACED_MOST
 from penstock.memory.slab import ROW_OVERHEAD, Slab
 from unit.memory.world import ModelLine, World
 
