@@ -1,6 +1,6 @@
 """Administration: declaring, altering, binding and deleting, with every refusal decided before a record is written.
 
-It keeps the register of queues.  What a refusal says is in `refusals`.
+What a refusal says is in `refusals`; the queues that there are stand in `register`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from penstock.core.topology.refusals import (
     refuse_difference,
     why_not,
 )
+from penstock.core.topology.register import Register
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import (
     DEFAULT,
@@ -46,12 +47,8 @@ from penstock.records.settings import QueueSettings
 _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
-SETTINGS_MOST = 1024
-"""Different settings that are remembered, so that queues declared alike share one object."""
-
-
-class Admin:
-    """The register of queues, and the commands that change the topology."""
+class Admin(Register):
+    """The commands that change the topology."""
 
     def __init__(
         self,
@@ -65,49 +62,12 @@ class Admin:
         refuse: Callable[[QueueSettings], str | None] | None = None,
     ) -> None:
         """refuse: why settings cannot be together; None where they can."""
+        super().__init__(topology, router, interning, rules, sizes)
         self._outbox = outbox
-        self._topology = topology
-        self._router = router
-        self._interning = interning
         self._on_delete = on_delete  # ends its consumers, streams and timers; returns how much was ready
-        self._rules = rules
-        self._sizes = sizes
-        self.queues = router.queues  # the one register by (vhost, name)
-        self.by_id: dict[int, Queue] = {}  # ascending
-        self.exclusive: dict[object, dict[int, Queue]] = {}  # by connection
-        self._settings: dict[QueueSettings, QueueSettings] = {}  # equal ones are one object
-        self._rulings: dict[Ruling, Ruling] = {}  # as well
         self._refuse = refuse
 
     # queues
-
-    def make(self, state: QueueState, exclusive_to: object | None) -> Queue:
-        """The queue of a state, without messages, in the register; its record is written already."""
-        actions = self._rules.on_queue(state.vhost, state.name)
-        if len(self._settings) >= SETTINGS_MOST:
-            self._settings.clear()
-        queue = Queue(
-            state.id, state.vhost, state.name, self._settings.setdefault(state.settings, state.settings), state.durable,
-            exclusive_to, state.auto_delete, state.arguments, actions, self._sizes,
-        )  # fmt: skip
-        queue.ruling = self._one(state.ruling)
-        if is_onward(state.name, state.arguments):
-            queue.onward = state.name.removeprefix(PREFIX)
-            queue.actions = ()
-        self.by_id[queue.id] = queue
-        if exclusive_to is not None:
-            self.exclusive.setdefault(exclusive_to, {})[queue.id] = queue
-        self._topology.version += 1
-        self._router.add(queue)
-        return queue
-
-    def _one(self, ruling: Ruling | None) -> Ruling | None:
-        """Equal rulings as one object."""
-        if ruling is None:
-            return None
-        if len(self._rulings) >= SETTINGS_MOST:
-            self._rulings.clear()
-        return self._rulings.setdefault(ruling, ruling)
 
     def ruled(
         self, vhost: str, name: str, arguments: Mapping[str, object], own: QueueSettings, given: frozenset[str]
@@ -125,15 +85,6 @@ class Admin:
     def why_not(self, queue: Queue, settings: QueueSettings) -> str | None:
         """Why a queue cannot have these settings; None where it can."""
         return why_not(queue.vhost, queue.name, settings, self._refuse)
-
-    def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
-        """A queue that `by` may use.  NotFound, or ResourceLocked when it is exclusive to somebody else."""
-        queue = self.queues.get((vhost, name))
-        if queue is None:
-            raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
-        if queue.exclusive_to is not None and queue.exclusive_to is not by:
-            raise locked(vhost, name)
-        return queue
 
     def declare_queue(
         self,
@@ -214,7 +165,7 @@ class Admin:
             return False
         header = {"changed": dump_some(changed), "ruling": dump_ruling(ruling, settings)}
         self._outbox.record(Kind.QUEUE_ALTER, queue.name, header, pack_pairs(queue.id, ()))
-        queue.ruling = self._one(ruling)
+        queue.ruling = self.shared(ruling)
         if changed:
             self._router.remove(queue)
         return bool(changed)
@@ -236,17 +187,6 @@ class Admin:
         self._sweep(now, queue.vhost, sources)
         self._outbox.end()
         return ready
-
-    def forget(self, queue: Queue) -> None:
-        """Take a queue out of the register and of routing."""
-        self._router.remove(queue)
-        self.by_id.pop(queue.id, None)
-        if (own := self.exclusive.get(queue.exclusive_to)) is not None:
-            own.pop(queue.id, None)
-            if not own:
-                del self.exclusive[queue.exclusive_to]
-        self._interning.forget_queue(queue.id)
-        self._topology.version += 1
 
     # exchanges
 
