@@ -14,7 +14,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -24,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import orjson
 import pyarrow as pa
 
+from penstock.client.answers import WAIT_S, Answers, End
 from penstock.client.link import Link, rebuilt
 from penstock.client.messages import Message, Rows
-from penstock.errors import LogBroken, PenstockError, Unavailable
-from penstock.wire.flight.failures import error_from
+from penstock.errors import PenstockError, Unavailable
 from penstock.wire.flight.schemas import SETTLE
 
 if TYPE_CHECKING:
@@ -39,15 +38,8 @@ FLUSH_S = 0.01
 GIVE_BACK_S = 5.0
 """How long `close` waits for the server to send no more, to say then what nobody has seen."""
 
-CLOSE_S = 30.0
+CLOSE_S = WAIT_S
 """How long `close` waits for the server to say that the settles are durable."""
-
-
-class _End:
-    """The stream has ended; `error` None: as it should."""
-
-    def __init__(self, error: PenstockError | None) -> None:
-        self.error = error
 
 
 class Consumer:
@@ -57,29 +49,22 @@ class Consumer:
         self, client: Client, link: Link, command: bytes, *, backlog: int, heartbeat: float, timeout: float | None
     ) -> None:
         """`heartbeat`: seconds after which the server gives up a silent consumer.  `timeout`: see `Client.consume`."""
-        self.stale = 0
-        """Settles that had no effect, for somebody else held the message by then; complete after `flush` or `close`."""
-        self._terms: dict[str, Any] | None = None  # as the server told them
-        self._replies: dict[int, dict[str, Any]] = {}  # to replacements, by number
+        self._answers = Answers(backlog)
         self._client = client
         self._timeout = timeout
         self._beat = heartbeat / 3
-        self._half = max(1, backlog // 2) if backlog else 1000
-        self._incoming: queue.SimpleQueue[Rows | _End] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[Rows | End] = queue.SimpleQueue()
         self._here: Iterator[Message] = iter(())
         self._gathered: list[tuple[int, int, str, int | None, str | None, str | None]] = []
         self._lock = threading.Lock()  # of what is gathered and of the writer
         self._work = threading.Event()  # something was gathered, or it ends
-        self._answered = threading.Condition()
         self._unasked = False  # settles were sent since the last question
-        self._asked = self._heard = 0  # numbers of questions about settles: sent, answered
+        self._asked = 0  # number of the last question about settles
         self._numbered = 0  # of all questions
-        self._ended: _End | None = None  # the reading thread has stopped
-        self._over: _End | None = None  # and the caller has taken all that came before
+        self._over: End | None = None  # the stream has ended, and the caller has taken all that came before
         self._entered = False
         self._closing = False
         self._closed = False
-        self._failures: deque[PenstockError] = deque()  # settles that will never be durable
         self._writer, self._reader = link.exchange(command)
         try:
             self._writer.begin(SETTLE)
@@ -117,7 +102,7 @@ class Consumer:
             item = self._incoming.get(timeout=timeout)
         except queue.Empty:
             return None
-        if isinstance(item, _End):
+        if isinstance(item, End):
             self._over = item
             if item.error is not None and not self._closing:
                 self._abandon()
@@ -132,11 +117,16 @@ class Consumer:
             raise Unavailable("the consumer is closed; the server has given the message back")
         with self._lock:
             self._gathered.append((message.lsn, message.attempt, verb, delay, reason, message.queue))
-            full = len(self._gathered) >= self._half
+            full = len(self._gathered) >= self._answers.half
         if full:
             self._flush()
         else:
             self._work.set()
+
+    @property
+    def stale(self) -> int:
+        """Settles that had no effect, for somebody else held the message by then; complete after `flush` or `close`."""
+        return self._answers.stale
 
     @property
     def client(self) -> Client:
@@ -146,7 +136,7 @@ class Consumer:
     @property
     def tag(self) -> str:
         """What the server calls it.  Waits for its word; errors as for `take`."""
-        return cast("str", self._told()["consumer"])
+        return cast("str", self._answers.terms()["consumer"])
 
     @property
     def effective_backlog(self) -> int | None:
@@ -154,12 +144,12 @@ class Consumer:
 
         Waits for the server's word.  Errors as for `take`, when the subscription was refused.
         """
-        return cast("int | None", self._told()["effective_backlog"])
+        return cast("int | None", self._answers.terms()["effective_backlog"])
 
     @property
     def queues(self) -> list[str]:
         """The queues it consumed from when it began or was replaced; a pattern may match more since."""
-        return list(self._told()["queues"])
+        return list(self._answers.terms()["queues"])
 
     @property
     def lease_period(self) -> float | None:
@@ -167,7 +157,7 @@ class Consumer:
 
         As it was when the subscription began or was replaced.  Waits for the server's word.
         """
-        micros = cast("int | None", self._told()["lease_period"])
+        micros = cast("int | None", self._answers.terms()["lease_period"])
         return None if micros is None else micros / 1e6
 
     def replace(self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None) -> None:
@@ -194,32 +184,7 @@ class Consumer:
                 self._writer.write_metadata(orjson.dumps({"number": number, "replace": terms}))
             except pa.ArrowException as error:
                 raise rebuilt(error) from None
-        deadline = time.monotonic() + wait
-        with self._answered:
-            while number not in self._replies and self._ended is None:
-                if not self._answered.wait(max(0.0, deadline - time.monotonic())):
-                    raise Unavailable(f"the server did not answer within {wait:g} s")
-            said = self._replies.pop(number, None)
-            if said is None:
-                raise (self._ended.error if self._ended else None) or Unavailable("the stream ended")
-        if "refused" in said:
-            raise error_from(said["refused"])
-        self._set_terms(said["replaced"])
-
-    def _told(self) -> dict[str, Any]:
-        deadline = time.monotonic() + CLOSE_S
-        with self._answered:
-            while self._terms is None and self._ended is None:
-                if not self._answered.wait(max(0.0, deadline - time.monotonic())):
-                    raise Unavailable(f"the server did not answer within {CLOSE_S:g} s")
-            if self._terms is None:
-                raise (self._ended.error if self._ended else None) or Unavailable("the stream ended")
-            return self._terms
-
-    def _set_terms(self, terms: dict[str, Any]) -> None:
-        self._terms = terms
-        limit = terms["effective_backlog"]
-        self._half = 1000 if limit is None else max(1, limit // 2)
+        self._answers.replaced(number, wait)
 
     def flush(self, timeout: float = CLOSE_S) -> None:
         """Wait until everything settled so far is durable.
@@ -227,15 +192,9 @@ class Consumer:
         Raises Unavailable when it takes longer or the connection breaks, LogBroken when it never will be.
         """
         self._flush(ask=True)
-        deadline = time.monotonic() + timeout
-        with self._answered:
-            while self._heard < self._asked and self._ended is None:
-                if not self._answered.wait(max(0.0, deadline - time.monotonic())):
-                    raise Unavailable(f"the server did not say within {timeout:g} s that the settles are durable")
-            if self._heard < self._asked and self._ended is not None:
-                raise self._ended.error or Unavailable("the stream ended before the settles were durable")
-        if self._failures:
-            raise self._failures[0]
+        self._answers.durable(self._asked, timeout)
+        if self._answers.failures:
+            raise self._answers.failures[0]
 
     def close(self) -> None:
         """Give back what is not settled, and wait until what is settled is durable.  Twice does no harm.
@@ -248,7 +207,7 @@ class Consumer:
         self._closing = True
         try:
             self._flush()
-            if self._ended is None:
+            if self._answers.ended is None:
                 with suppress(PenstockError, pa.ArrowException):  # without it they go back, too, and count as delivered
                     self.give_back()
             self._flush(ask=True)
@@ -268,8 +227,8 @@ class Consumer:
             self._writer.close()
         except pa.ArrowException:
             pass  # it was broken before
-        if self._failures:
-            raise self._failures[0]
+        if self._answers.failures:
+            raise self._answers.failures[0]
 
     def give_back(self) -> None:
         """Give back what came and was not taken, uncounted, and be sent no more; what was taken stays.
@@ -278,7 +237,7 @@ class Consumer:
         """
         # the server sends no more once it has answered that the backlog is 0
         self._replace({"max_backlog": 0}, GIVE_BACK_S)
-        items = list[Rows | _End]()
+        items = list[Rows | End]()
         first = next(self._here, None)
         unseen = [] if first is None else [first.place]
         self._here = iter(())
@@ -290,7 +249,7 @@ class Consumer:
                 self._writer.write_batch(rows.unseen(row))
                 self._unasked = True
         for item in items:
-            if isinstance(item, _End):
+            if isinstance(item, End):
                 self._incoming.put(item)
 
     def take_ready(self) -> Message | None:
@@ -363,10 +322,8 @@ class Consumer:
                 error = Unavailable("the server ended the stream")
         except pa.ArrowException as failure:
             error = rebuilt(failure)
-        end = _End(error)
-        with self._answered:
-            self._ended = end
-            self._answered.notify_all()
+        end = End(error)
+        self._answers.end(end)
         self._incoming.put(end)
         self._work.set()
 
@@ -376,30 +333,13 @@ class Consumer:
             with self._lock:
                 self._writer.done_writing()
             return
-        if "subscribed" in said:
-            with self._answered:
-                self._set_terms(said["subscribed"])
-                self._answered.notify_all()
-            return
-        number = said.get("answer")
-        if number is None:
-            return
-        with self._answered:
-            if "replaced" in said or "refused" in said:
-                self._replies[number] = said
-                self._answered.notify_all()
-                return
-            self._heard = number
-            self.stale += said.get("stale", 0)
-            if "broken" in said:
-                self._failures.append(LogBroken(f"the log is broken: {said['broken']}"))
-            self._answered.notify_all()
+        self._answers.hear(said)
 
     def _send(self) -> None:
         while True:
             self._work.wait(self._beat)
             self._work.clear()
-            if self._closed or self._ended is not None:
+            if self._closed or self._answers.ended is not None:
                 return
             try:
                 if self._gathered:
