@@ -47,3 +47,28 @@ class Pace:
     def full(self, mono: int) -> bool:
         """Whether it is as good as a new one."""
         return self._level + max(mono - self._at, 0) * self.count >= self.count * self.period
+
+
+SLEEPING_MOST = 1024
+"""Buckets of tenants without messages before those that are full are forgotten."""
+
+
+class Sleeping:
+    """The buckets of tenants that have no message now, by their keys."""
+
+    __slots__ = ("_buckets", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, Pace] = {}
+        self._sweep_at = SLEEPING_MOST
+
+    def add(self, text: str, pace: Pace, mono: int) -> None:
+        """A tenant has lost its last message; its bucket is not full."""
+        self._buckets[text] = pace
+        if len(self._buckets) > self._sweep_at:
+            self._buckets = {name: one for name, one in self._buckets.items() if not one.full(mono)}
+            self._sweep_at = max(SLEEPING_MOST, 2 * len(self._buckets))
+
+    def wake(self, text: str) -> Pace | None:
+        """The bucket of a tenant that has messages again; None: it is full."""
+        return self._buckets.pop(text, None)

@@ -13,28 +13,21 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
-from penstock.core.effects import Key as KeyEffect
-from penstock.core.effects import Purpose, Sink, Token
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.groups import Groups
 from penstock.core.queue.shares.keys import ascending_chunk
 from penstock.core.queue.shares.staging import Staging, Told
+from penstock.core.queue.shares.telling import ask, keyed
 from penstock.core.queue.shares.tenants import Tenants
 from penstock.errors import PreconditionFailed
-from penstock.expr import compile_value
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Terms
-
-WINDOW = 10_000
-"""While so many messages are offered, no more keys are worked out."""
-
-_serials = iter(range(1, 1 << 62))
 
 
 def expressions(settings: QueueSettings) -> tuple[str, ...]:
@@ -45,11 +38,11 @@ def expressions(settings: QueueSettings) -> tuple[str, ...]:
 class Shares:
     """The part of a queue that holds ready messages back from its consumers."""
 
-    __slots__ = ("_expressions", "groups", "keys", "mono", "ranked", "staging", "tenants")
+    __slots__ = ("expressions", "groups", "keys", "mono", "ranked", "staging", "tenants")
 
     def __init__(self, settings: QueueSettings, ranks: Ranks | None) -> None:
         """ranks: priorities, where the queue has such."""
-        self._expressions = expressions(settings)
+        self.expressions = expressions(settings)
         self.ranked = ranks is not None
         self.groups = Groups() if settings.group_key is not None else None
         self.tenants = Tenants(settings, ranks) if settings.fairness_key is not None else None
@@ -123,7 +116,7 @@ class Shares:
             out = set(dead)
             keys = [told for lsn, told in zip(chunk, keys, strict=True) if lsn not in out]
             living = sorted_chunk(sift(chunk, dead)[1]) if len(dead) < len(chunk) else range(0)
-        numbers, tenants = self._note(living, keys)
+        numbers, tenants = self.note(living, keys)
         if delayed is not None:
             late = set(delayed)
             here_too = [lsn not in late for lsn in living]
@@ -145,7 +138,7 @@ class Shares:
             return here if len(here) else None
         return as_chunk(array("q", held)) if held else None
 
-    def _note(self, chunk: Chunk, keys: Sequence[Told]) -> tuple[list[int], list[int]]:
+    def note(self, chunk: Chunk, keys: Sequence[Told]) -> tuple[list[int], list[int]]:
         """The keys of messages that live from now on; their numbers as groups and as tenants, where there are such."""
         groups, tenants = self.groups, self.tenants
         of_group = [] if groups is None else groups.keys.add(chunk, [told[0] for told in keys])
@@ -317,69 +310,8 @@ class Shares:
 
     # -- keys that are not known
 
-    def ask(self, queue: Contents, sink: Sink) -> None:
-        """Have the world tell the next keys, if it is not at it.  A command asks so before it dispatches."""
-        staging = self.staging
-        if self.tenants is not None:
-            self.tenants.prune()
-        if queue.ranking is not None:
-            return  # their places are not known yet
-        while not len(staging.asked) and staging:
-            chunk = staging.question(queue.offered >= WINDOW and not self.ranked)
-            if len(chunk):
-                staging.asked = chunk
-                staging.serial = next(_serials)
-                values = tuple([compile_value(text) for text in self._expressions])
-                sink.effect(KeyEffect(Token(queue.id, staging.serial, Purpose.KEY), values, chunk))
-            elif not self._let_in(queue):
-                return
-
-    def keyed(self, queue: Contents, token: Token, chunk: Chunk, keys: Sequence[Told], sink: Sink) -> None:
-        """The answer: the keys of the messages of the chunk, the first part of what was asked.
-
-        Of a chunk that is empty nothing can be read: those that were asked about have no key.
-        """
-        staging = self.staging
-        if token.serial != staging.serial or not len(staging.asked):
-            return
-        asked, staging.asked = staging.asked, range(0)
-        if not len(chunk):
-            chunk, keys = asked, [(None,) * len(self._expressions)] * len(asked)
-        waiting = {lsn for run in staging.next for lsn in run.chunk}
-        for lsn, told in zip(chunk, keys, strict=True):
-            if lsn in staging.out:
-                leased = staging.out.pop(lsn)
-                numbers, _ = self._note(range(lsn, lsn + 1), [told])
-                if self.groups is not None:
-                    self.groups.hold(lsn, numbers[0])
-                if self.tenants is not None and leased:
-                    self.tenants.hold(lsn)
-            elif lsn in waiting:
-                staging.answers[lsn] = told
-        if not staging.out and queue.ranking is None:
-            self._let_in(queue)
-        self.ask(queue, sink)
-
-    def _let_in(self, queue: Contents) -> bool:
-        """Let in whoever is next and told its keys; whether there were any."""
-        groups = self.groups
-        fresh = list[int]()
-        some = False
-        for run, lsn, told in self.staging.told():
-            some = True
-            own = run.tally == FRESH and not run.place
-            if not self.keys.knows(lsn):
-                self._note(range(lsn, lsn + 1), [told])
-            if groups is None or groups.enter(lsn, self.keys.of(lsn)):
-                if own:
-                    fresh.append(lsn)
-                else:
-                    queue.offer(run.part(range(lsn, lsn + 1), True))
-            elif not own:
-                groups.apart[lsn] = run.part(range(lsn, lsn + 1), True)
-        if fresh:
-            queue.offer(Run(ascending_chunk(fresh), False))
-        return some
+    ask = ask
+    keyed = keyed
 
     def serve_by(self, ranks: Ranks | None) -> None:
         """The queue has other priorities, or none any more; all that is ready waits for its keys."""

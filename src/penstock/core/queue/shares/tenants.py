@@ -17,30 +17,24 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 from penstock.core.queue.order.runs import NEVER, Key, Run, sift
 from penstock.core.queue.priority.ranks import Ranks
+from penstock.core.queue.shares.heads import Heads
 from penstock.core.queue.shares.keys import Keys
-from penstock.core.queue.shares.pace import Pace
+from penstock.core.queue.shares.pace import Pace, Sleeping
 from penstock.core.queue.shares.tenant import Tenant
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.settings import QueueSettings
-
-SLEEPING_MOST = 1024
-"""Buckets of tenants without messages before those that are full are forgotten."""
-
-
-HEADS_LEAST = 1024
-"""Places in the heap of first messages before those of tenants that have none are dropped."""
 
 
 class Tenants:
     """The tenants of one queue."""
 
     __slots__ = (
-        "_by_number", "_emptied", "_entering", "_heads", "_leased_most", "_rate", "_ring", "_sleeping", "_sweep_at",
-        "_through", "_waits", "_weights", "count", "keys", "ranks",
+        "_by_number", "_emptied", "_entering", "_heads", "_leased_most", "_rate", "_ring", "_sleeping", "_through",
+        "_waits", "_weights", "count", "keys", "ranks",
     )  # fmt: skip
 
     def __init__(self, settings: QueueSettings, ranks: Ranks | None = None) -> None:
@@ -54,11 +48,10 @@ class Tenants:
         self._ring: deque[Tenant] = deque()
         self._entering: dict[int, Tenant] = {}  # those that may be about to enter it
         self._emptied: list[Tenant] = []  # those that may be about to leave it
-        self._heads: list[tuple[Key, int]] | None = None  # heap: a place that no message of a tenant stands before
+        self._heads = Heads()
         self._through: list[int] = []  # messages that go out as they came, counted as leased
         self._waits: list[tuple[int, int]] = []  # heap: when a tenant has a token again, its number
-        self._sleeping: dict[str, Pace] = {}  # of tenants that have no message now
-        self._sweep_at = SLEEPING_MOST
+        self._sleeping = Sleeping()
 
     def change(self, settings: QueueSettings) -> None:
         """Other weights and limits."""
@@ -66,7 +59,7 @@ class Tenants:
         self._leased_most = settings.max_leased[1] or NEVER
         if self._rate != settings.rate_limit[2:]:
             self._rate = settings.rate_limit[2:]
-            self._sleeping = {}
+            self._sleeping = Sleeping()
             for tenant in self._by_number.values():
                 tenant.pace = Pace(*self._rate) if self._rate[0] else None
         for tenant in self._by_number.values():
@@ -77,7 +70,7 @@ class Tenants:
         tenant = self._by_number.get(number)
         if tenant is None:
             text = self.keys.texts[number]
-            pace = self._sleeping.pop(text, None)
+            pace = self._sleeping.wake(text)
             if pace is None and self._rate[0]:
                 pace = Pace(*self._rate)
             tenant = self._by_number[number] = Tenant(number, self._weights.get(text, 1.0), pace, self.ranks)
@@ -126,7 +119,7 @@ class Tenants:
                 tenant.put(Run(chunk, False))
             if not tenant.standing:
                 self._join(tenant)
-            self._head_of(tenant)
+            self._heads.put(tenant, self._by_number)
 
     def _let_through(
         self, lsns: Sequence[int], numbers: Sequence[int], room: int, mono: int
@@ -165,7 +158,7 @@ class Tenants:
         tenant.leased -= 1
         tenant.put(Run(range(lsn, lsn + 1), True))
         self._join(tenant)
-        self._head_of(tenant)
+        self._heads.put(tenant, self._by_number)
 
     def put(self, run: Run) -> None:
         """Messages that may be delivered now, each at its place."""
@@ -175,7 +168,7 @@ class Tenants:
             tenant = self._tenant(self.keys.of(chunk[0]))
             tenant.put(run)
             self._join(tenant)
-            self._head_of(tenant)
+            self._heads.put(tenant, self._by_number)
             return
         mine: dict[int, list[int]] = {}
         for lsn, number in zip(chunk, self.keys.each(chunk), strict=True):
@@ -184,7 +177,7 @@ class Tenants:
             tenant = self._tenant(number)
             tenant.put(run.part(as_chunk(array("q", own)), False))
             self._join(tenant)
-            self._head_of(tenant)
+            self._heads.put(tenant, self._by_number)
 
     def hold(self, lsn: int) -> None:
         """A message that is leased has a key."""
@@ -269,14 +262,7 @@ class Tenants:
             self._leave_ring(tenant)
             self._entering.pop(number, None)
             if tenant.pace is not None and not tenant.pace.full(mono):
-                self._sleep(text, tenant.pace, mono)
-
-    def _sleep(self, text: str, pace: Pace, mono: int) -> None:
-        sleeping = self._sleeping
-        sleeping[text] = pace
-        if len(sleeping) > self._sweep_at:
-            self._sleeping = {name: one for name, one in sleeping.items() if not one.full(mono)}
-            self._sweep_at = max(SLEEPING_MOST, 2 * len(self._sleeping))
+                self._sleeping.add(text, tenant.pace, mono)
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that wait here; the others that were let through go out as they came."""
@@ -306,34 +292,10 @@ class Tenants:
                     self._leave_ring(tenant)
             self._emptied = []
 
-    # -- who came first
-
-    def _head_of(self, tenant: Tenant) -> None:
-        """Something was put there."""
-        heads = self._heads
-        if heads is not None:
-            if len(heads) > 2 * len(self._by_number) + HEADS_LEAST:
-                self._heads = None
-            else:
-                heappush(heads, (tenant.head(), tenant.number))
-
     def oldest(self) -> Key | None:
         """Where the first message of all tenants stands, whosever turn it is."""
         self.come_again()
-        heads = self._heads
-        if heads is None:  # nobody asked yet
-            heads = self._heads = [(one.head(), one.number) for one in self._by_number.values() if one.count]
-            heapify(heads)
-        while heads:
-            told, number = heads[0]
-            tenant = self._by_number.get(number)
-            if tenant is None or not tenant.count:
-                heappop(heads)
-            elif (head := tenant.head()) == told:
-                return head
-            else:
-                heapreplace(heads, (head, number))
-        return None
+        return self._heads.oldest(self._by_number)
 
     # -- time
 
@@ -394,7 +356,7 @@ class Tenants:
             tenant.main, tenant.returned, tenant.standing, tenant.deficit = tenant.main.emptied(), None, False, 0.0
         self._ring.clear()
         self._entering.clear()
-        self._heads = None
+        self._heads = Heads()
         self.count = 0
 
     def floor(self) -> int:
