@@ -1,0 +1,42 @@
+"""Batch and stream over TLS: the options reach every task, and a server that is not trusted is not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from penstock.config.tls import TlsSection
+from penstock.errors import InvalidArgument
+from penstock.server.tls.files import load
+from penstock.spark.options import COMMON, Taker
+from spark_lab import Lab
+from tls_lab import Files
+
+
+def test_source_and_sink_over_tls(lab: Lab, tmp_path: Path) -> None:
+    files = Files(tmp_path / "files")
+    identity = load(TlsSection(certificate=files.certificate, key=files.key))
+    _, port = lab.house.door.entrance.listen_tls("127.0.0.1", 0, identity)
+    there = {"url": f"penstocks://localhost:{port}", "ca": files.ca}
+    lab.declare("tls-in", "tls-out")
+    lab.publish("tls-in", range(100))
+    assert lab.read(topic="tls-in", minPartitions=2, **there).count() == 100
+    stream = lab.stream(queue="tls-in", stream="over-tls", **there).select("body")
+    lab.write(stream, tmp_path / "checkpoint", queue="tls-out", **there)
+    assert lab.ids("tls-out") == list(range(100))
+    assert lab.counts("tls-in")[0] == 0
+    with pytest.raises(PySparkException, match="certificate verify failed"):
+        lab.read(topic="tls-in", url=there["url"], patience="100ms").count()
+
+
+def test_the_options_become_the_address() -> None:
+    def url(**given: str) -> str:
+        return Taker(given, COMMON).where(1.0).url
+
+    assert url(url="penstocks://h", ca="/a b", verify="false") == "penstocks://h?ca=/a%20b&verify=off"
+    assert url(url="penstocks://h?ca=x", ca="y", cert="c", key="k") == "penstocks://h?ca=y&cert=c&key=k"
+    assert url(url="penstock://h") == "penstock://h"
+    with pytest.raises(InvalidArgument, match="not true or false"):
+        url(url="penstocks://h", verify="no")
