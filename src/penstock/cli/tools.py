@@ -43,12 +43,14 @@ def expr(
         list[str] | None, typer.Option("--message", "-m", help="A JSON body; - reads one a line from stdin.")
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="Who evaluates: python, arrow or spark.")] = "python",
+    topic: Annotated[str | None, typer.Option("--topic", help="Where they were published: K, or E/K.")] = None,
     json: Json = False,
 ) -> None:
     """Evaluate an expression: prints the value, TRUE, FALSE or NULL, a line for each message.
 
     Example: penstock expr "/total > 5 AND /region IN ('n', 's')" --message '{"total": 9, "region": "n"}'
     """
+    from penstock.records.entries import Topic
     from penstock.testing import evaluate
 
     bodies: list[bytes] = []
@@ -57,7 +59,9 @@ def expr(
             bodies += [line.rstrip(b"\r\n") for line in sys.stdin.buffer if line.strip()]
         else:
             bodies.append(text.encode("utf-8", "surrogateescape"))
-    values = evaluate(expression, bodies, backend)
+    exchange, slash, key = (topic or "").partition("/")
+    where = Topic("/", exchange, key) if slash and exchange else Topic("/", "", topic or "")
+    values = evaluate(expression, bodies, backend, topics=None if topic is None else where)
     for value in values:
         if json:
             write_json({"expression": expression, "value": as_json(value)}, indent=False)

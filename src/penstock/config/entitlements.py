@@ -66,8 +66,14 @@ class EntitlementSection(Section):
         default=False, description="Publish, for a queue through it: true, false, or an expression over the message."
     )
 
+    select: Name | None = Field(
+        default=None, description="Which fields of JSON bodies of a topic are read: `-/, +/id`; all without."
+    )
+
     @model_validator(mode="after")
     def _fits(self) -> EntitlementSection:
+        if self.select is not None and self.topic is None:
+            raise ValueError("a select list goes with a topic; the work of a queue comes whole")
         if self.topic is not None and self.queue is not None:
             raise ValueError("an entitlement is for a topic or for a queue; write two")
         if "exchange" in self.model_fields_set and self.topic is None:

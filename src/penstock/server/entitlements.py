@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.errors import AccessRefused, ExpressionError, SettingsError
-from penstock.expr import Filter, TopicPattern, compile_filter
+from penstock.core.sow.select import SelectList, parse_select
+from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, SettingsError
+from penstock.expr import Filter, TopicPattern, compile_filter, parse
 from penstock.expr.binding import bound
 from penstock.expr.context import Context, Group
+from penstock.expr.tree import Field, walk_tree
 from penstock.records.dataclass import dataclass
 from penstock.records.settings import QueueSettings
 
@@ -57,6 +60,7 @@ class Entitlement:
     read: Right
     write: Right
     asking: tuple[tuple[str, str], ...] = ()  # key and text of rights that ask who the user is
+    select: SelectList | None = None  # which fields of bodies are read
 
     def bound(self, asks: Context) -> Entitlement:
         """The entry for one user."""
@@ -133,7 +137,7 @@ def compiled(section: EntitlementSection, number: int) -> Entitlement:
     read, write = right("read", section.read), right("write", section.write)
     return Entitlement(
         named(section.user), section.tag, named(section.topic), named(section.queue), section.vhost, section.exchange,
-        read, write, tuple(asking),
+        read, write, tuple(asking), _fields(section.select, number),
     )  # fmt: skip
 
 
@@ -145,6 +149,7 @@ class Rights:
         self.administrator = administrator
         self.entries = entries
         self._known = dict[tuple[str, str, str, str], Right]()
+        self._fields = dict[tuple[str, str, str], SelectList | None]()
 
     # -- what an entry says
 
@@ -197,9 +202,12 @@ class Rights:
         )
 
     def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
-        """What the user may read of the topics of an exchange: which, and all, nothing or an expression; in order."""
+        """What the user may read of the topics of an exchange: which, and all, nothing or an expression; in order.
+
+        Nothing of those whose fields are not all read: who chooses several topics gets them whole.
+        """
         return tuple(
-            (None if one.topic is None else one.topic.text, one.read if isinstance(one.read, bool) else one.read.text)
+            (None if one.topic is None else one.topic.text, _read_whole(one))
             for one in self.entries
             if one.vhost == vhost and one.queue is None and (one.topic is None or one.exchange == exchange)
         )
@@ -210,9 +218,24 @@ class Rights:
         """What of it the user may read; None: all.  Raises AccessRefused."""
         return self._granted(self.reads_queue(vhost, name), "read", f"queue '{name}' in vhost '{vhost}'")
 
-    def read_topic(self, vhost: str, exchange: str, name: str) -> Filter | None:
-        """The same of a topic."""
-        return self._granted(self.reads_topic(vhost, exchange, name), "read", told(vhost, exchange, name))
+    def read_topic(self, vhost: str, exchange: str, name: str, *, whole: bool = True) -> Filter | None:
+        """The same of a topic.  whole: all fields are meant; else `fields` says which may be sent."""
+        found = self._granted(self.reads_topic(vhost, exchange, name), "read", told(vhost, exchange, name))
+        if whole and self.fields(vhost, exchange, name) is not None:
+            raise AccessRefused(
+                f"this needs the right to read all fields of {told(vhost, exchange, name)}; "
+                f"user '{self.user}' may read a part of them"
+            )
+        return found
+
+    def fields(self, vhost: str, exchange: str, name: str) -> SelectList | None:
+        """Which fields of a topic's bodies the user may read; None: all."""
+        key = vhost, exchange, name
+        if key not in self._fields:
+            if len(self._fields) >= REMEMBERED:
+                self._fields.clear()
+            self._fields[key] = next((one.select for one in self.entries if one.on_topic(*key)), None)
+        return self._fields[key]
 
     def read_all_of_queue(self, vhost: str, name: str, what: str) -> None:
         """AccessRefused unless the user may read the whole queue.  `what` needs that."""
@@ -266,6 +289,30 @@ class Rights:
         if right is False:
             raise refused(verb, what, self.user)
         return None if right is True else right
+
+
+def _fields(text: str | None, number: int) -> SelectList | None:
+    try:
+        return parse_select(() if text is None else [text])
+    except InvalidArgument as error:
+        raise SettingsError(f"[[entitlement]] number {number} {error}") from error
+
+
+def _read_whole(entry: Entitlement) -> bool | str:
+    if entry.select is not None:
+        return False
+    return entry.read if isinstance(entry.read, bool) else entry.read.text
+
+
+def asks_shown(user: str, fields: SelectList | None, texts: Iterable[str | None]) -> None:
+    """AccessRefused for an expression that asks for a field that its user may not read: what it chose would tell it."""
+    if fields is None:
+        return
+    for node in chain.from_iterable(walk_tree(parse(text)) for text in texts if text):
+        if isinstance(node, Field) and node.source == "body":
+            path = [step for step in node.steps if isinstance(step, str)]
+            if not fields.shows(path):
+                raise AccessRefused(f"user '{user}' may not read the field /{'/'.join(path)}, nor ask for it")
 
 
 def exchange_needs(name: str, alternate: object) -> list[Need]:

@@ -87,9 +87,18 @@ def test_a_right_knows_its_user_and_no_client() -> None:
         assert broker.flight_url, "rights are read as the doors open"
 
 
-def test_a_right_has_no_list_of_fields() -> None:
-    with pytest.raises(SettingsError, match=r"entitlement.*select"):
-        broker_of({"name": "q"}, entitlement=[{"queue": "q", "read": True, "select": "-/,+/id"}])
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"queue": "q", "select": "-/,+/id"}, "a select list goes with a topic"),
+        ({"select": "-/,+/id"}, "a select list goes with a topic"),
+        ({"topic": "t", "select": "id"}, r"\[\[entitlement\]\] number 1 select: 'id' is no part of a list"),
+    ],
+)
+def test_a_list_of_fields_is_of_topics(entry: dict[str, object], problem: str) -> None:
+    entitlement = [{**entry, "read": True}]
+    with pytest.raises(SettingsError, match=problem), broker_of({"name": "q"}, entitlement=entitlement) as broker:
+        assert broker.flight_url
 
 
 def test_a_pattern_of_consume_reaches_queues_alone() -> None:

@@ -289,6 +289,18 @@ def test_conflated_topics_of_views_and_of_one_another() -> None:
         assert len(broker.sow("slower")) == 2, "the records there are come at once"
 
 
+def test_a_conflated_subscription_learns_of_what_leaves_with_oof_alone() -> None:
+    config = {"topic": [{"name": "prices", "key": ["/id"]}]}
+    with Broker(config) as broker:
+        plain = broker.subscribe("prices", conflation="500ms")
+        knowing = broker.subscribe("prices", conflation="500ms", sow=True, oof=True)
+        broker.publish("prices", '{"id": 1}')
+        broker.sow_delete("prices", filter="1=1")
+        broker.advance(1)
+        assert [message.body for message in plain.take()] == [b'{"id": 1}']
+        assert knowing.take() == []
+
+
 def test_a_conflated_subscription() -> None:
     with Broker(config=SLOW) as broker:
         broker.publish("prices", '{"id": 1, "kind": "a", "p": 0}')

@@ -6,6 +6,9 @@
 `/` is the whole body; `-` leaves out, `+` sends.  The longest path that fits a field decides, and without `-/` a field
 that no path names is sent.  A path goes through an array to each of its elements.  An object or an array of which
 nothing is sent is not sent either.  A body that is no JSON object has no fields, and is sent as it is.
+
+The list of a right comes first: what it leaves out no list of a reader brings back, and of a body that is no JSON
+object nothing is sent.
 """
 
 from __future__ import annotations
@@ -39,11 +42,12 @@ class _Node:
 class SelectList:
     """A list that was read.  Unchanging; any thread."""
 
-    __slots__ = ("_paths", "_root")
+    __slots__ = ("_first", "_paths", "_root")
 
-    def __init__(self, paths: Sequence[tuple[bool, tuple[str, ...]]]) -> None:
-        """paths: whether what stands there is sent, and the names that lead there."""
+    def __init__(self, paths: Sequence[tuple[bool, tuple[str, ...]]], first: SelectList | None = None) -> None:
+        """paths: whether what stands there is sent, and the names that lead there.  first: the list of a right."""
         self._paths = tuple(paths)
+        self._first = first
         self._root = _Node()
         for sent, path in paths:
             node = self._root
@@ -54,10 +58,32 @@ class SelectList:
     def with_paths(self, paths: Sequence[tuple[str, ...]]) -> SelectList:
         """The same, and these fields, which a delta needs: the key says whose the changes are."""
         own = {path for _, path in self._paths} - set(paths)
-        return SelectList([one for one in self._paths if one[1] in own] + [(True, path) for path in paths])
+        return SelectList([one for one in self._paths if one[1] in own] + [(True, path) for path in paths], self._first)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The list as it is written, without that of a right."""
+        return tuple(f"{'+' if sent else '-'}/{'/'.join(path)}" for sent, path in self._paths)
+
+    def within(self, right: SelectList) -> SelectList:
+        """The same, of what a right lets a reader see."""
+        return SelectList(self._paths, right)
+
+    def shows(self, path: Sequence[str]) -> bool:
+        """Whether all is sent that stands at a path."""
+        node, on = self._root, True
+        for name in (None, *path):
+            if name is not None:
+                if name not in node.inner:
+                    return on
+                node = node.inner[name]
+            on = on if node.sent is None else node.sent
+        return on and all(inner.sent is not False for inner in _below(node))
 
     def fields(self, record: Fields) -> Fields:
         """The fields of a body that are sent; it is not changed."""
+        if self._first is not None:
+            record = self._first.fields(record)
         found = _sent(record, self._root, on=True, nested=0)
         return {} if found is _NOTHING else cast("Fields", found)
 
@@ -66,8 +92,14 @@ class SelectList:
         try:
             record = read_object(body, "a body")
         except InvalidArgument:
-            return body
+            return body if self._first is None else b""
         return write_object(self.fields(record))
+
+
+def _below(node: _Node) -> Iterator[_Node]:
+    for inner in node.inner.values():
+        yield inner
+        yield from _below(inner)
 
 
 def _sent(value: object, node: _Node, *, on: bool, nested: int) -> object:
@@ -112,6 +144,11 @@ def parse_select(parts: Sequence[str]) -> SelectList | None:
             raise InvalidArgument(f"select: the list has more than {PARTS_MOST} parts")
         paths[names] = sign == "+"
     return SelectList([(sent, names) for names, sent in paths.items()]) if paths else None
+
+
+def narrowed_select(wanted: SelectList | None, right: SelectList | None) -> SelectList | None:
+    """What a reader asks for, of what his right lets him see; None: all is sent."""
+    return wanted if right is None else (wanted or SelectList(())).within(right)
 
 
 def _split(parts: Sequence[str]) -> Iterator[str]:

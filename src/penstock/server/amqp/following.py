@@ -20,13 +20,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.core.sow.select import SelectList, parse_select
+from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
 from penstock.records import properties as header_codec
 from penstock.server.amqp.arguments import flag, text_of
 from penstock.server.filters.asking import asked_by
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.replays import Asked
+from penstock.server.replaying.rights import fields_of
 from penstock.server.replaying.topics import selection_of
 from penstock.server.sow.selecting import sent
 from penstock.units import parse_duration
@@ -197,10 +198,12 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     fields = text("x-select")
     select = None if fields is None else parse_select([fields])
     info, timed = arguments.get("x-info") is True, flag(arguments, STAMP)
+    selection = selection_of(session.core, session.vhost, "", name)
+    select = narrowed_select(select, fields_of(selection, session.rights))
     following = Following(session, channel, tag, info=info, timed=timed, select=select)
     following.follower = session.engine.replays.subscribe(
         Asked(
-            selection_of(session.core, session.vhost, "", name),
+            selection,
             text(BOOKMARK) or "",
             asked_by(
                 text("x-filter"),

@@ -15,13 +15,13 @@ import tempfile
 from collections.abc import Callable, Container, Iterator
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.core.sow.select import parse_select
+from penstock.core.sow.select import narrowed_select, parse_select
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.history.history import Batches, History
 from penstock.records.dataclass import dataclass
@@ -253,9 +253,7 @@ class FlightDoor:
             if isinstance(wanted, Replay) and self._followed(caller, wanted):
                 self.actions.check_vhost(wanted.vhost)
                 schema, pieces = self.following.read(caller, slot, wanted, self.gate.get)
-                guarded: Any = Guarded(
-                    self._sent(wanted, pieces), slot
-                )  # batches with metadata, which the stubs do not know
+                guarded: Any = Guarded(pieces, slot)  # batches with metadata, which the stubs do not know
                 return flight.GeneratorStream(schema, guarded)
             wanted = self.gate.get(caller, wanted)
             if isinstance(wanted, Subscribe):
@@ -277,7 +275,9 @@ class FlightDoor:
     @staticmethod
     def _sent(wanted: Get, rows: Iterator[Piece]) -> Iterator[Piece]:
         """Rows with the fields that a select list says."""
-        chosen = parse_select(wanted.select) if isinstance(wanted, Sow | Replay) else None
+        if not isinstance(wanted, Sow | Replay):
+            return rows
+        chosen = narrowed_select(parse_select(wanted.select), parse_select(wanted.shown))
         if chosen is not None and isinstance(wanted, Sow) and (wanted.projection or wanted.grouping is not None):
             raise InvalidArgument("select does not go with projection and grouping: those say which fields there are")
         return rows if chosen is None else selected(rows, chosen)
@@ -333,7 +333,9 @@ class FlightDoor:
 
     def _table(self, caller: Caller, wanted: Get) -> tuple[pa.Schema, Batches]:
         """A table of a statement, as far as the caller may read it."""
-        return self._read(caller, self.gate.get(caller, wanted))
+        narrow = self.gate.get(caller, wanted)
+        schema, rows = self._read(caller, narrow)
+        return schema, cast("Batches", self._sent(narrow, rows))
 
     def exchange(
         self,

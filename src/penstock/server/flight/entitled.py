@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, assert_never, cast
 
 from penstock.config.arguments import queue_settings_from_mapping
 from penstock.core.publishing.traits import read_traits
+from penstock.core.sow.ordering import parse_order
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.expr import Filter
 from penstock.expr.context import RECORDS
 from penstock.records.bodies import listed
 from penstock.records.entries import Topic
-from penstock.server.entitlements import Rights, exchange_needs, narrowed_text, refused
+from penstock.server.entitlements import Rights, asks_shown, exchange_needs, narrowed_text, refused
 from penstock.server.filters.asking import asked_by
 from penstock.server.filters.evaluating import breathe
 from penstock.wire.flight.commands import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.core.sow.select import SelectList
     from penstock.core.state.streams import Asked
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
@@ -140,17 +142,24 @@ class Gatekeeper:
                 queue, topic = self._call(caller, lambda core: (sow_of_queue(core, wanted), source_of(core, wanted)))
                 if queue:
                     right = rights.read_queue(wanted.vhost, wanted.topic)
-                else:
-                    right = rights.read_topic(wanted.vhost, *topic)
-                return replace(wanted, filter=narrowed_text(wanted.filter, right, RECORDS))
+                    return replace(wanted, filter=narrowed_text(wanted.filter, right, RECORDS))
+                gathers = bool(wanted.projection) or wanted.grouping is not None
+                right = rights.read_topic(wanted.vhost, *topic, whole=gathers)
+                fields = rights.fields(wanted.vhost, *topic)
+                asks_shown(rights.user, fields, (wanted.filter, *_values(wanted.order_by)))
+                narrow = narrowed_text(wanted.filter, right, RECORDS)
+                return replace(wanted, filter=narrow, shown=parts_of(fields))
             case Subscribe():
                 gathered = Sow(wanted.topic, wanted.exchange, wanted.vhost)
                 if wanted.grouping is not None and self._call(caller, lambda core: sow_of_queue(core, gathered)):
                     right = rights.read_queue(wanted.vhost, wanted.topic)
-                else:
-                    topic = self._call(caller, lambda core: source_of(core, wanted))
-                    right = rights.read_topic(wanted.vhost, *topic)
-                return replace(wanted, filter=narrowed_text(wanted.filter, right))
+                    return replace(wanted, filter=narrowed_text(wanted.filter, right))
+                topic = self._call(caller, lambda core: source_of(core, wanted))
+                gathers = bool(wanted.projection) or wanted.grouping is not None
+                right = rights.read_topic(wanted.vhost, *topic, whole=gathers)
+                fields = rights.fields(wanted.vhost, *topic)
+                asks_shown(rights.user, fields, (wanted.filter, *_values(wanted.order_by), *wanted.conflation_key))
+                return replace(wanted, filter=narrowed_text(wanted.filter, right), shown=parts_of(fields))
             case Sql():
                 return wanted  # each of its tables is asked for by itself
             case LogRange():
@@ -159,8 +168,10 @@ class Gatekeeper:
 
     def _replay(self, rights: Rights, wanted: Replay) -> Replay:
         if wanted.topic is not None:
-            right = rights.read_topic(wanted.vhost, wanted.exchange, wanted.topic)
-            return replace(wanted, filter=narrowed_text(wanted.filter, right))
+            name = wanted.vhost, wanted.exchange, wanted.topic
+            right, fields = rights.read_topic(*name, whole=False), rights.fields(*name)
+            asks_shown(rights.user, fields, [wanted.filter])
+            return replace(wanted, filter=narrowed_text(wanted.filter, right), shown=parts_of(fields))
         return replace(wanted, rights=rights.topic_rights(wanted.vhost, wanted.exchange))
 
     # -- actions
@@ -230,7 +241,7 @@ class Gatekeeper:
             raise refused("remove records of", f"topic '{name}' in vhost '{vhost}'", rights.user)
 
     def _topic(self, caller: Caller, rights: Rights, body: Body) -> None:
-        rights.read_topic(_vhost(body), str(body.get("exchange", "")), _text(body, "topic"))
+        rights.read_topic(_vhost(body), str(body.get("exchange", "")), _text(body, "topic"), whole=False)
 
     def _stream_of(self, caller: Caller, rights: Rights, stream: str) -> None:
         """A stream of a queue takes all of it; one of a topic reads what of the topic the user may read."""
@@ -245,6 +256,15 @@ class Gatekeeper:
             rights.read_all_of_queue(*found, "a stream")
         if asked.get("topic") is not None:
             rights.read_topic(str(asked.get("vhost")), str(asked.get("exchange", "")), str(asked["topic"]))
+
+
+def parts_of(fields: SelectList | None) -> tuple[str, ...]:
+    """A list of fields as a command carries it; empty: all of them."""
+    return () if fields is None else fields.parts
+
+
+def _values(order_by: Sequence[str]) -> list[str]:
+    return [term.value.text for term in parse_order(order_by or None)]
 
 
 def sow_of_queue(core: Core, wanted: Sow) -> bool:

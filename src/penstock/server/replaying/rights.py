@@ -13,11 +13,12 @@ from penstock.core.publishing.traits import read_traits
 from penstock.expr import Filter, compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
-from penstock.server.entitlements import narrowed
+from penstock.server.entitlements import asks_shown, narrowed
 from penstock.server.filters.evaluating import Ask
 from penstock.server.filters.judging import look
 
 if TYPE_CHECKING:
+    from penstock.core.sow.select import SelectList
     from penstock.server.entitlements import Rights
     from penstock.server.replaying.topics import Selection
 
@@ -65,6 +66,8 @@ class Sieve:
                 places.setdefault(self.filter, []).append(row)
                 continue
             right = self.rights.reads_topic(topic.vhost, topic.exchange, topic.name)
+            if self.rights.fields(topic.vhost, topic.exchange, topic.name) is not None:
+                continue  # of several topics those that may be read whole
             if right is not False:
                 chosen = self.filter if right is True else narrowed(self.text, right)
                 places.setdefault(chosen, []).append(row)
@@ -85,16 +88,28 @@ class Sieve:
 
 
 def sieve_of(selection: Selection, text: str | None, rights: Rights | None) -> Sieve | None:
-    """What lies between the chosen topics and the subscriber; None: nothing.  AccessRefused, ExpressionError."""
+    """What lies between the chosen topics and the subscriber; None: nothing.  AccessRefused, ExpressionError.
+
+    Whoever takes the messages cuts them to `fields_of`.
+    """
     chosen = selection if selection.by_headers else None
     if rights is None:
         own = None if text is None else compile_filter(text)
         return None if own is None and chosen is None else Sieve(own, None, text, chosen)
     term = selection.terms[0]
     if len(selection.terms) == 1 and term.alone is not None:
-        filter = narrowed(text, rights.read_topic(selection.vhost, term.exchange, term.alone))
+        asks_shown(rights.user, fields_of(selection, rights), [text])
+        filter = narrowed(text, rights.read_topic(selection.vhost, term.exchange, term.alone, whole=False))
         return None if filter is None else Sieve(filter, None, filter.text)
     return Sieve(None if text is None else compile_filter(text), rights, text, chosen)
+
+
+def fields_of(selection: Selection, rights: Rights | None) -> SelectList | None:
+    """Which fields of the chosen topics a subscriber may read; None: all, for of several he gets what is whole."""
+    term = selection.terms[0]
+    if rights is None or len(selection.terms) > 1 or term.alone is None:
+        return None
+    return rights.fields(selection.vhost, term.exchange, term.alone)
 
 
 def _matching(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from penstock.core.sow.keys import KeyRule
-from penstock.core.sow.merge import changed, read_object, with_key, write_object
+from penstock.core.sow.merge import Fields, changed, read_object, with_key, write_object
 from penstock.core.sow.ordering import Term
 from penstock.core.sow.rows import SOW_KEY
 from penstock.core.sow.select import SelectList
@@ -99,10 +99,9 @@ def differences(
         previous = bodies.get(before) if before else None
         if previous is not None:
             try:
-                record = read_object(event.body, "a record")
-                changes = changed(read_object(previous, "a record"), record)
-                if select is not None:
-                    changes = select.fields(changes)
+                record, before_it = read_object(event.body, "a record"), read_object(previous, "a record")
+                seen = select.fields if select is not None else _whole
+                changes = changed(seen(before_it), seen(record))
             except InvalidArgument:
                 out.append(event)  # no objects: the whole is the change
                 continue
@@ -111,6 +110,10 @@ def differences(
             event.body = write_object(with_key(changes, record, rule.paths))
         out.append(event)
     return out
+
+
+def _whole(record: Fields) -> Fields:
+    return record
 
 
 def published(page: Page, row: int, number: int, key: str) -> Event:

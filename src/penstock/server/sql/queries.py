@@ -145,7 +145,7 @@ def _readable(rights: Any, vhost: str, schema: str, name: str) -> bool:
             rights.read_queue(vhost, name)
         else:
             exchange, slash, key = name.partition("/")
-            rights.read_topic(vhost, exchange if slash else "", key if slash else name)
+            rights.read_topic(vhost, exchange if slash else "", key if slash else name, whole=False)
     except AccessRefused:
         return False
     return True

@@ -99,6 +99,7 @@ class Replay:
     id: str | None = None  # the client's own name for it, for `replay_pause`
     rights: Sequence[tuple[str | None, bool | str]] | None = None  # the door's: what of which topics may be read
     select: tuple[str, ...] = ()  # which fields of a JSON body are sent: `-/`, `+/id`
+    shown: tuple[str, ...] = ()  # the door's: which fields the user may read, as `select`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Sow:
     grouping: tuple[str, ...] | None = None
     select: tuple[str, ...] = ()  # as of `Replay`
     stats: bool = False  # beside an empty last batch: how many records were compared, matched and returned
+    shown: tuple[str, ...] = ()  # as of `Replay`
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ class Subscribe:
     projection: tuple[str, ...] = ()  # with `grouping`, as of `Sow`
     grouping: tuple[str, ...] | None = None
     select: tuple[str, ...] = ()  # as of `Replay`
+    shown: tuple[str, ...] = ()  # as of `Replay`
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,8 @@ class LocateAction:
         if queue is not None:
             partly = rights.read_queue(vhost, queue) is not None
         elif topic is not None:
-            partly = rights.read_topic(vhost, exchange, topic) is not None
+            filter = rights.read_topic(vhost, exchange, topic, whole=False)
+            partly = filter is not None or rights.fields(vhost, exchange, topic) is not None
         elif pattern is not None:
             entries = rights.topic_rights(vhost, exchange)
             whole = next((at for at, (name, _) in enumerate(entries) if name is None), None)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow as pa
 
+from penstock.core.sow.select import narrowed_select, parse_select
 from penstock.errors import (
     AccessRefused,
     InvalidArgument,
@@ -36,8 +37,9 @@ from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.reading.outlet import POLL_S, Outlet, Piece
 from penstock.server.replaying.pace import Rate, parse_rate
 from penstock.server.replaying.replays import Asked
-from penstock.server.replaying.rights import sieve_of
+from penstock.server.replaying.rights import fields_of, sieve_of
 from penstock.server.replaying.topics import Selection, selection_of
+from penstock.server.sow.selecting import selected
 from penstock.server.streams.planning import recent
 from penstock.wire.flight.bookmarks import Point, parse_span
 from penstock.wire.flight.commands import Get, Replay
@@ -159,6 +161,9 @@ class Following:
         )
         outlet = Outlet(engine.log.origin)
         rows = self._rows(caller, slot, past, asked, command.id, outlet, stretch, schema)
+        sent = narrowed_select(parse_select(command.select), fields_of(selection, caller.rights))
+        if sent is not None:
+            rows = selected(rows, sent)
         return schema, rows if command.limit is None else _limited(rows, command.limit)
 
     def _rows(

@@ -241,7 +241,7 @@ def counts(sow: SowTopic) -> Reply:
 
 def _readable(rights: Rights, vhost: str, exchange: str, name: str) -> bool:
     try:
-        rights.read_topic(vhost, exchange, name)
+        rights.read_topic(vhost, exchange, name, whole=False)
     except AccessRefused:
         return False
     return True

@@ -97,7 +97,7 @@ class Viewing:
 def _readable(caller: Caller, shown: Live | ConflatedTopic) -> bool:
     try:
         if caller.rights is not None:
-            caller.rights.read_topic(shown.vhost, "", shown.name)
+            caller.rights.read_topic(shown.vhost, "", shown.name, whole=False)
     except AccessRefused:
         return False
     return True

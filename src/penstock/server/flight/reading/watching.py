@@ -23,7 +23,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.sow.ordering import order_of
-from penstock.core.sow.select import SelectList, parse_select
+from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.bell import Bell
@@ -59,7 +59,7 @@ class Watching:
             command.sow, command.filter, command.delta, command.no_empties, command.oof,
             order_of(command.order_by or None), command.top_n, command.skip_n,
             interval_of(command.conflation), command.conflation_key, command.projection, command.grouping,
-            parse_select(command.select),
+            narrowed_select(parse_select(command.select), parse_select(command.shown)),
         )  # fmt: skip
         engine = self._handover.engine
         outlet = Outlet(engine.log.origin)
