@@ -64,9 +64,9 @@ class Equalities:
     __slots__ = ("_numbers", "_spelled", "_words")
 
     def __init__(self) -> None:
-        self._words = dict[str, list[int]]()  # texts
-        self._numbers = dict["int | float", list[int]]()
-        self._spelled = dict["int | float", list[int]]()  # texts that spell numbers, by those
+        self._words: dict[str, list[int]] = {}  # texts
+        self._numbers: dict[int | float, list[int]] = {}
+        self._spelled: dict[int | float, list[int]] = {}  # texts that spell numbers, by those
 
     def __bool__(self) -> bool:
         return bool(self._words or self._numbers)

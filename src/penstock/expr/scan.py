@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.expr.filter import Filter
-from penstock.expr.sieve import ODD_NUMBER, Both, Contains, Either, Outside, Sieve, sieve_of
+from penstock.expr.sieve import ODD_FRACTION, ODD_NUMBER, Both, Contains, Either, Outside, Sieve, sieve_of
 from penstock.expr.together import FilterSet, Matcher
 from penstock.records.compute import compute
 from penstock.records.entries import Topic
@@ -65,7 +65,7 @@ class Scan:
         batch    rows of messages with the log's columns; `rows`: look at these places alone
         """
         view = _View(batch)
-        wanted = list[Places]()
+        wanted: list[Places] = []
         for sieve in self._sieves:
             mask = None if sieve is None else self._mask(sieve, view)
             if mask is None:
@@ -75,7 +75,7 @@ class Scan:
             else:
                 wanted.append(rows[mask[rows]])
         out: list[list[int]] = [[] for _ in wanted]
-        large = list[int]()
+        large: list[int] = []
         if self._alone and sum(map(len, wanted)) <= 2 * len(view):
             for slot, places in enumerate(wanted):
                 for part in self._slices(view, places, large):
@@ -143,7 +143,7 @@ class _View:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self._body: Any = batch.column("body")
-        self._masks = dict[object, Mask]()
+        self._masks: dict[object, Mask] = {}
         self.lsns = cast("Places", cast("Any", batch.column("lsn")).to_numpy())
         self.times = cast("Places", cast("Any", batch.column("time")).cast(pa.int64()).to_numpy())
         self.sizes = cast("Places", compute.binary_length(self._body).to_numpy(zero_copy_only=False))
@@ -167,7 +167,9 @@ class _View:
         """Rows whose body contains one of the needles, or what makes it unreadable from outside."""
         masks = [self._substring(needle) for needle in (*sieve.needles, b"\\")]
         if sieve.odd:
-            masks.append(self._odd())
+            masks.append(self._matching(ODD_NUMBER))
+        if sieve.fractions:
+            masks.append(self._matching("|".join((*sieve.fractions, ODD_FRACTION))))
         return cast("Mask", np.logical_or.reduce(masks))
 
     def _substring(self, needle: bytes) -> Mask:
@@ -189,10 +191,10 @@ class _View:
         first, last = np.frombuffer(offsets, "<i4")[[start, start + len(self)]]
         return bool((np.frombuffer(values, np.uint8)[first:last] == byte).any())
 
-    def _odd(self) -> Mask:
-        mask = self._masks.get(True)
+    def _matching(self, pattern: str) -> Mask:
+        mask = self._masks.get(pattern)
         if mask is None:
-            mask = self._masks[True] = _flags(compute.match_substring_regex(self._body, pattern=ODD_NUMBER))
+            mask = self._masks[pattern] = _flags(compute.match_substring_regex(self._body, pattern=pattern))
         return mask
 
     def outside(self, sieve: Outside, topics: Topics) -> Mask:

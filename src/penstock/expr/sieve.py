@@ -36,6 +36,12 @@ _EXACT_INTEGERS = 1 << 31
 ODD_NUMBER = r"[0-9.][eE][+-]?[0-9]|\.999999"
 """How a number equals an integer without showing its digits: an exponent, or a fraction that rounds up."""
 
+ODD_FRACTION = r"[0-9.][eE][+-]?[0-9]|\.[0-9]*999999"
+"""The same of one with a fraction of few digits: what rounds up to it has other digits before its nines."""
+
+_FRACTION_DIGITS = 9
+"""A number of more digits may be the rounding of one that has fewer than six nines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contains:
@@ -43,6 +49,7 @@ class Contains:
 
     needles: tuple[bytes, ...]
     odd: bool = False  # or a number in an unusual spelling, see ODD_NUMBER
+    fractions: tuple[str, ...] = ()  # or a match of one of these patterns (RE2), or of ODD_FRACTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,8 @@ def _equality(node: Node) -> Contains | None:
     equality = equality_of(node)
     if equality is None or equality.field.source != "body" or len(equality.values) > NEEDLES_MOST:
         return None
-    needles = list[bytes]()
+    needles: list[bytes] = []
+    fractions: list[str] = []
     odd = False
     for value in equality.values:
         if isinstance(value, str):
@@ -104,9 +112,22 @@ def _equality(node: Node) -> Contains | None:
         elif isinstance(value, int) and 2 <= abs(value) < _EXACT_INTEGERS:
             needles.append(str(abs(value)).encode())
             odd = True
+        elif isinstance(value, float) and (pattern := _fraction(value)) is not None:
+            fractions.append(pattern)
         else:
             return None
-    return Contains(tuple(needles), odd)
+    return Contains(tuple(needles), odd, tuple(fractions))
+
+
+def _fraction(value: float) -> str | None:
+    """A pattern for a number with a fraction, as JSON and texts spell it; None where it has too many digits."""
+    whole, _, fraction = repr(abs(value)).partition(".")
+    if value.is_integer() or not (whole + fraction).isdigit():  # it may be spelled without a point; an exponent
+        return None
+    whole = whole.lstrip("0")
+    if len(whole + fraction) > _FRACTION_DIGITS:
+        return None
+    return f"{'-' if value < 0 else '(?:^|[^0-9])'}0*{whole}\\.{fraction}"
 
 
 def _like(node: Like) -> Sieve | None:
@@ -125,7 +146,7 @@ def _affix(node: Affix) -> Contains | None:
     values = [item.value for item in node.items if isinstance(item, Literal)]
     if not _of_body(node.operand) or not len(values) == len(node.items) <= NEEDLES_MOST:
         return None
-    needles = list[bytes]()
+    needles: list[bytes] = []
     for value in values:
         if value is None or value == "":
             continue  # NULL: never TRUE

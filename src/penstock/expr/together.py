@@ -55,11 +55,11 @@ class FilterSet:
 
     def __init__(self, filters: Sequence[Matcher] = ()) -> None:
         """Slots are the places in `filters`."""
-        self._filters = list[Matcher | None]()
-        self._free = list[int]()
-        self._apart = dict[int, Matcher]()  # evaluated for every message, by slot
-        self._fields = dict[Field, Equalities]()
-        self._access = dict[int, tuple[Equality, bool]]()  # of the others: what is looked up, and whether that is all
+        self._filters: list[Matcher | None] = []
+        self._free: list[int] = []
+        self._apart: dict[int, Matcher] = {}  # evaluated for every message, by slot
+        self._fields: dict[Field, Equalities] = {}
+        self._access: dict[int, tuple[Equality, bool]] = {}  # of the others: what is looked up, and whether that is all
         for one in filters:
             self.add(one)
 
@@ -116,9 +116,9 @@ class FilterSet:
                     found = one.matches(bodies, properties, topics, lsns=lsns, times=times)
                     rows = [row for row, yes in enumerate(found) if yes]
                     return {slot: rows} if rows else {}
-        out = dict[int, list[int]]()
+        out: dict[int, list[int]] = {}
         records = self._read(bodies)
-        candidates = dict[int, list[int]]()
+        candidates: dict[int, list[int]] = {}
         for field, table in self._fields.items():
             self._look_up(field, table, records, bodies, properties, out, candidates)
         for slot, rows in candidates.items():
