@@ -51,6 +51,9 @@ class Facts:
     def queues(self, user: str) -> Sequence[Mapping[str, object]]:
         return self.present
 
+    def queue_names(self, user: str) -> Sequence[tuple[str, str]]:
+        return [(str(one.get("vhost", "/")), str(one["name"])) for one in self.queues(user)]
+
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         return next((one for one in self.present if (one["vhost"], one["name"]) == (vhost, name)), None)
 
@@ -286,6 +289,20 @@ def test_a_long_list_is_whole_and_in_order(facts: Facts, client: Client) -> None
     assert [one["messages"] for one in by_depth["items"]] == [1] * 100 + [2] * 200
     equal = [str(one["name"]) for one in facts.present if one["ready"] == 1][100:]
     assert [one["name"] for one in by_depth["items"]][:100] == equal, "equals keep their order"
+
+
+@pytest.mark.parametrize("sort", ["", "name", "vhost"])
+def test_of_a_page_by_name_only_what_it_shows_is_looked_at(facts: Facts, client: Client, sort: str) -> None:
+    facts.present = [{"name": f"q{n * 7919 % 1000:03}", "vhost": ("/", "shop")[n % 2]} for n in range(1000)]
+    looked = list[str]()
+    whole = type(facts).queue
+    facts.queue = lambda vhost, name, user: (looked.append(name), whole(facts, vhost, name, user))[1]  # type: ignore[method-assign]
+    query = f"sort={sort}&sort_reverse=true&page=2&page_size=20&columns=name,vhost"
+    page = client.get(f"/api/queues?{query}").json()
+    every = client.get(f"/api/queues?{query.replace('&page=2&page_size=20', '')}").json()
+    assert page["items"] == every[20:40]
+    assert (page["item_count"], page["filtered_count"], page["total_count"], page["page_count"]) == (20, 1000, 1000, 50)
+    assert looked == [one["name"] for one in page["items"]]
 
 
 def test_what_is_kept_since_the_last_scrape_begins_anew_with_each(facts: Facts, client: Client) -> None:

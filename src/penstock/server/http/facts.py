@@ -115,6 +115,13 @@ class Facts:
         queues = self._server.engine.core.queues()
         return (self._queue(one) for one in queues if rights is None or rights.sees_queue(one.vhost, one.name))
 
+    def queue_names(self, user: str) -> Iterator[tuple[str, str]]:
+        """Vhost and name of each of them, in the same order."""
+        self.refuse_early()
+        rights = self._server.users.rights(user)
+        queues = self._server.engine.core.queues()
+        return ((q.vhost, q.name) for q in queues if rights is None or rights.sees_queue(q.vhost, q.name))
+
     def queue_metrics(self) -> Iterator[QueueMetrics]:
         """Their numbers; none before the start is over."""
         if self._recovering() is not None:
@@ -128,10 +135,8 @@ class Facts:
         rights = self._server.users.rights(user)
         if rights is not None and not rights.sees_queue(vhost, name):
             return None
-        for queue in self._server.engine.core.queues():
-            if queue.name == name and queue.vhost == vhost:
-                return self._queue(queue)
-        return None
+        queue = self._server.engine.core.find_queue(vhost, name)
+        return None if queue is None else self._queue(queue)
 
     def consumers(self, user: str, vhost: str | None, queue: str | None = None) -> Iterator[Mapping[str, object]]:
         """Every consumer that the user may see."""

@@ -223,6 +223,10 @@ class ServerFacts(Protocol):
         """
         ...
 
+    def queue_names(self, user: str) -> Iterable[tuple[str, str]]:
+        """Vhost and name of each of them, in the same order."""
+        ...
+
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         """One queue, or None; None also where the user may not see it."""
         ...
