@@ -98,9 +98,10 @@ class RankedQueue(Queue):
             chunk[0] % 7 or told or self.shares.tenants is not None or self.ranks is not None
         ):
             rest["keys"] = expected_keys(self.settings, chunk)
+        if self.shares is not None and (rest.get("keys") is None or self.shares.staging):
+            self.strange.update(chunk)  # it waits, or waits behind such
+        else:
             self.strange.difference_update(chunk)
-        elif self.shares is not None and rest.get("keys") is None:
-            self.strange.update(chunk)
         if self.last_values is not None:
             rest["last_keys"] = [rest["batch"].bodies[row][0] for row in rest["rows"]]
         super().arrive(now, chunk, sink, **rest)
