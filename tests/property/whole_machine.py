@@ -375,7 +375,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         new = sorted(self.bodies.keys() - self.weighed)
         self.sizes.add_older(np.array(new, dtype=np.int64), np.array([weight(lsn) for lsn in new], dtype=np.int64))
         self.weighed.update(new)
-        queue.sizes = self.sizes
+        queue.declared = replace(queue.declared, sizes=self.sizes)
         by_state = Counter[str]()
         for m in messages:
             by_state[m.state] += weight(m.lsn)

@@ -132,7 +132,7 @@ class Core(
             and limits.blocks
             and limits.ever_fit(size)
             and not limits.fit(queue, size)
-            and self._router.queues.get((queue.vhost, queue.name)) is queue
+            and self._router.queues.find(queue.vhost, queue.name) is queue
         )
 
     def unjudged(

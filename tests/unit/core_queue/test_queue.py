@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -604,7 +605,7 @@ def test_a_million_letters_are_fetched_a_few_thousand_at_a_time() -> None:
 
 def test_an_action_is_for_its_reasons_only() -> None:
     q = Bench(max_cancels=1)
-    q.queue.actions = (OnExpire("q", ("max_cancels",)),)
+    q.queue.declared = replace(q.queue.declared, actions=(OnExpire("q", ("max_cancels",)),))
     worker = q.worker()
     a, b = q.publish(2)
     q.sent()

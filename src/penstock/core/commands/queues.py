@@ -38,7 +38,7 @@ class QueueCommands(RecoveryCommands):
 
     def find_queue(self, vhost: str, name: str) -> Queue | None:
         """A queue by its name, whoever may use it."""
-        return self._admin.queues.get((vhost, name))
+        return self._admin.queues.find(vhost, name)
 
     def queues(self) -> list[Queue]:
         """All queues, oldest first."""
@@ -75,7 +75,7 @@ class QueueCommands(RecoveryCommands):
         given: names of the settings that somebody gave; None: those that differ from their default.
         """
         now = self._at(now)
-        fresh = not passive and (vhost, name) not in self._admin.queues
+        fresh = not passive and self._admin.queues.find(vhost, name) is None
         if fresh:
             self._check_point(name, settings)
             if vhost in self.queue_limits:

@@ -197,7 +197,7 @@ class SubscriptionCommands(AcknowledgeCommands):
     def _name(self, subscription: Subscription, topic: str) -> None:
         """Set what the subscription names; raises, and changes nothing, for what cannot be named."""
         pattern: TopicPattern | None = None
-        if (subscription.vhost, topic) in self._admin.queues:
+        if self._admin.queues.find(subscription.vhost, topic) is not None:
             queue = self._admin.queue(subscription.vhost, topic, subscription.by)
             others = [one for one in queue.consumers if subscription.consumers.get(queue.id) is not one]
             if any(one.exclusive or subscription.exclusive for one in others):

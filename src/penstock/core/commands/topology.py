@@ -85,7 +85,7 @@ class TopologyCommands(SowCommands):
         self._admin.unbind(self._at(now), vhost, source, destination, destination_type, key, arguments)
 
     def _usable(self, vhost: str, name: str, kind: str, by: object | None) -> None:
-        queue = self._admin.queues.get((vhost, name))
+        queue = self._admin.queues.find(vhost, name)
         if kind == "queue" and queue is not None and queue.exclusive_to is not None and by is not None:
             self._admin.queue(vhost, name, by)
 

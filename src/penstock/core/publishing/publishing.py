@@ -323,11 +323,10 @@ class Publisher:
         """Some rows wait at their exchange, in its own queue; the others are published as ever."""
         lsns = list[int]()
         for (vhost, exchange), rows in by_exchange(batch, wait).items():
-            first = self._storing.put_into(
-                now,
-                self._router.queues[vhost, PREFIX + exchange],
-                waiting_rows(batch, rows, self.traits, persistent, self._interning.hiding),
-            )
+            waiting = self._router.queues.find(vhost, PREFIX + exchange)
+            assert waiting is not None  # it comes and goes with its exchange
+            some = waiting_rows(batch, rows, self.traits, persistent, self._interning.hiding)
+            first = self._storing.put_into(now, waiting, some)
             lsns += range(first, first + len(rows))
         others = [row for row in range(skip, len(batch.bodies)) if row not in wait]
         rest = None

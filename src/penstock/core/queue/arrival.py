@@ -73,7 +73,7 @@ def append_rest(
         queue.ready += len(left)
         if queue.weight >= 0:
             queue.weight += queue.sizes.total(left)
-    append_around(queue.main, left, gone)
+    append_around(queue.filled(), left, gone)
 
 
 def append_around(main: Main, left: Chunk, gone: Chunk) -> None:

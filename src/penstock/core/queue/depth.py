@@ -41,14 +41,14 @@ def arrive_behind_depth(
             every = range(len(batch)) if rows is None else rows
             rows = [row for lsn, row in zip(chunk, every, strict=True) if lsn not in lost]
         chunk = sorted_chunk(sift(chunk, gone)[1])
-        queue.main.seal(gone[-1])
+        queue.filled().seal(gone[-1])
     room = 0 if queue.tail.count else min(free(queue), len(chunk))
     if room:
         first = chunk[:room]
         if queue.targets.lists:
             some = None if batch is None else (range(len(batch)) if rows is None else rows)[:room]
             queue.targets.arrive(first, batch, some, queue.main)
-        queue.main.append(first, solid=False)
+        queue.filled().append(first, solid=False)
         queue.ready += room
     if room < len(chunk):
         queue.inactive_order().append(chunk[room:], solid=False)
@@ -75,7 +75,7 @@ def move_up(queue: Contents) -> int:
     for run in runs:
         if queue.targets.lists:
             queue.targets.arrive(run.chunk, None, None, queue.main)
-        queue.main.append(run.chunk, solid=False)
+        queue.filled().append(run.chunk, solid=False)
         queue.ready += len(run.chunk)
     return sum(len(run.chunk) for run in runs)
 

@@ -1,8 +1,8 @@
 """What a queue counts beside its messages: redeliveries, expirations by reason, how fast it is acknowledged.
 
-Made when it first delivers.  Times from lease to acknowledgement go into buckets that grow by a quarter of an octave,
-so a percentile is right within a quarter; one acknowledgement of several is looked at and stands for the others.
-There are so many buckets at most, and an acknowledgement costs the same for one message and ten thousand.
+Made when there is something to count.  Times from lease to acknowledgement go into buckets that grow by a quarter of an
+octave, so a percentile is right within a quarter; one acknowledgement of several is looked at and stands for the
+others.  There are so many buckets at most, and an acknowledgement costs the same for one message and ten thousand.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ class Figures:
     """Counts of one queue since the start of the process."""
 
     __slots__ = (
-        "_buckets", "_rate", "_rated_at", "dropped", "expirations", "letters_refused", "redelivered", "refused",
-        "replaced", "sampled", "step", "unsampled",
+        "_buckets", "_rate", "_rated_at", "acked", "delivered", "dropped", "expirations", "expired_leases",
+        "letters_refused", "redelivered", "refused", "replaced", "sampled", "stale", "step", "unsampled",
     )  # fmt: skip
 
     def __init__(self, mono: int = 0) -> None:
+        self.delivered = 0
         self.redelivered = 0
+        self.acked = 0
+        self.stale = 0  # settled by who did not hold it any more
+        self.expired_leases = 0  # deliveries that ended by time
         self.dropped = 0  # gave way to a limit at the head
         self.replaced = 0  # gave way to a newer message of a ring
         self.refused = 0  # did not come in, for a limit was met

@@ -88,7 +88,7 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
 def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     if not columns and queue.ranks is None and all(a[-1] < b[0] for a, b in pairwise(waiting)):
         for chunk in waiting:
-            queue.main.append(chunk)
+            queue.filled().append(chunk)
         queue.ready = queue.main.count
         return
     lsns = flat(waiting)
@@ -111,14 +111,14 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     late = [lsn for place, lsn in keys if place != lsn]
     strangers = np.union1d(apart, np.array(late, dtype=np.int64)) if late else apart  # LSNs that others may lie around
     if queue.ranks is not None:
-        queue.main.append(packed(lsns[~aside]))
+        queue.filled().append(packed(lsns[~aside]))
     for chunk, _ in tidy(lsns[~aside]) if queue.ranks is None else ():
         before, within = np.searchsorted(strangers, (queue.main.last(), chunk[0]))
         if before != within:
-            queue.main.seal(int(strangers[within - 1]))
-        queue.main.append(chunk, solid=bool(np.searchsorted(strangers, chunk[-1]) == within))
+            queue.filled().seal(int(strangers[within - 1]))
+        queue.filled().append(chunk, solid=bool(np.searchsorted(strangers, chunk[-1]) == within))
     if len(strangers):
-        queue.main.seal(int(strangers[-1]))
+        queue.filled().seal(int(strangers[-1]))
     if not len(apart):
         split(queue, keys)
         return

@@ -99,7 +99,7 @@ def take_older(
             if dormant:
                 queue.fenced().dormant.update(dormant)
             queue.barriers.delay(packed(lsns[late]), 1)
-            queue.main.seal(int(lsns[late][-1]))
+            queue.filled().seal(int(lsns[late][-1]))
             lsns = lsns[~late]
     if not len(lsns):
         return
@@ -110,7 +110,7 @@ def take_older(
         if queue.targets.lists:
             queue.targets.arrive(range(int(lsns[0]), int(lsns[0]) + 1), None, None, queue.main)
         for chunk, _ in tidy(lsns):
-            queue.main.append(chunk, solid=False)
+            queue.filled().append(chunk, solid=False)
         queue.ready += len(lsns)
         queue.weigh()
     else:
@@ -120,7 +120,7 @@ def take_older(
 
 def _mix(queue: Contents, last: int) -> None:
     """What comes, up to `last`, may lie between others: no array may be called solid any more."""
-    for main in (queue.main, *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None)):
+    for main in (queue.filled(), *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None)):
         main.loosen()
         main.seal(last)
     for run in chain(queue.runs(), queue.barriers.runs()):
@@ -155,7 +155,7 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
     if dormant:
         queue.fenced().dormant = dormant
     lasting.load(queue, contained.waiting(), contained.columns())
-    for main in (queue.main, queue.tail, *(barrier.order() for barrier in queue.barriers.waiting())):
+    for main in (queue.filled(), queue.inactive_order(), *(barrier.order() for barrier in queue.barriers.waiting())):
         main.loosen()
         main.seal(last)
     queue.renew_targets()

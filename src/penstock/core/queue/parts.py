@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from penstock.core.queue import weighing
 from penstock.core.queue.barriers.barriers import Barriers
+from penstock.core.queue.declared import Declared
 from penstock.core.queue.dispatching.attendance import Attendance
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
 from penstock.core.queue.dispatching.dispatch import DISPATCH_MOST
 from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.limits import limits_of
-from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.main_order import Main, Nothing
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import Ranking, begin_ranks
@@ -47,7 +48,8 @@ _TARGETS = Targets(0)
 _ROSTER = Roster()
 _ATTENDANCE = Attendance()
 NO_BARRIERS = Barriers()
-NO_TAIL = Main()
+NO_MAIN: Main = Nothing()
+NO_TAIL: Main = Nothing()
 _CONSUMERS: dict[Consumer, None] = {}
 _SIZES = Sizes()
 NO_CREDIT = list[Credit]()
@@ -58,13 +60,12 @@ class Parts:
     """Where the messages of one queue are by state and place, its consumers and counts; made when first needed."""
 
     __slots__ = (
-        "acked", "actions", "all_consumers", "arguments", "arrived", "attendance", "auto_delete", "barriers", "dedup",
-        "delayed", "delays", "delivered", "dispatch_most", "draining", "durable", "exclusive_to",
-        "expired_leases", "expiry", "figures", "free_credit", "hungry", "id",
+        "all_consumers", "arrived", "attendance", "barriers", "declared", "dedup",
+        "delayed", "delays", "dispatch_most", "draining", "expiry", "figures", "free_credit", "hungry", "id",
         "last_values", "lease_due", "leased", "leases_in_order", "leaving",
-        "letters", "limits", "main", "name", "older", "onward", "outstanding", "overfull", "overspent", "pace",
+        "letters", "limits", "main", "name", "older", "outstanding", "overfull", "overspent", "pace",
         "paused_until", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster", "ruling", "serial",
-        "settings", "shares", "sharing", "sizes", "stale", "tail", "targets", "vhost", "weight",
+        "settings", "shares", "sharing", "tail", "targets", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -79,25 +80,23 @@ class Parts:
         arguments: Mapping[str, object] | None = None,
         actions: Sequence[OnExpire | OnDelete] = (),
         sizes: Sizes = _SIZES,
+        onward: str | None = None,
     ) -> None:
         """sizes: bytes of all messages of the core; without, nothing weighs anything."""
+        table: dict[str, object] = dict(arguments) if arguments else _NO_ARGUMENTS
         self.id = id
-        self.vhost = vhost
         self.name = name
+        self.declared = Declared(
+            vhost, durable, exclusive_to, auto_delete, table, tuple(actions), sizes, onward
+        )  # perhaps one that others share
         self.settings = settings
         self.ruling: Ruling | None = None  # what makes them of its own ones; None: they are its own
-        self.durable = durable
-        self.exclusive_to = exclusive_to
-        self.auto_delete = auto_delete
-        self.arguments: dict[str, object] = dict(arguments) if arguments else _NO_ARGUMENTS
-        self.actions = tuple(actions)  # what actions want to know of its messages
-        self.sizes = sizes
         self.limits = limits_of(settings)  # of what is ready; None without any
         self.redelivered_below = 0  # what is older may have been seen before an unclean stop
         # positions
         self.ranks: Ranks | None = None  # priorities; with them main order, what came back and target lists are others
         self.ranking: Ranking | None = None  # some of them are not known, so nothing is delivered
-        self.main = Main()
+        self.main: Main = NO_MAIN  # `filled` is what to add to
         self.tail = NO_TAIL  # inactive: beyond the target depth
         self.returned = NOTHING_RETURNED
         self.delays = NO_DELAYS
@@ -123,7 +122,6 @@ class Parts:
         self.dispatch_most = DISPATCH_MOST
         self.overspent = False  # restored messages may be over their limits
         self.overfull = False  # more is ready than its limits allow, and goes in steps before anything is given out
-        self.onward: str | None = None  # whose it is: an exchange at which messages wait until they are due
         self.draining = False  # nothing is delivered until the server drains no more; the process's own affair
         self.paused_until = 0  # nothing is delivered before this moment (wall); 0: not paused
         # counts, changed beside what they count; `check` recounts them
@@ -131,12 +129,8 @@ class Parts:
         self.leased: int = 0
         self.delayed: int = 0
         self.outstanding: int = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
-        self.arrived = 0  # published to it since the start, as those below
-        self.delivered = 0
-        self.acked = 0
-        self.stale = 0
-        self.expired_leases = 0
-        self.figures: Figures | None = None  # what else it counts, from its first delivery on
+        self.arrived = 0  # published to it since the start
+        self.figures: Figures | None = None  # what else it counts since then, once there is something
         self.last_values: LastValues | None = None  # where a message may replace another
         if settings.last_value_key is not None:
             self.renew_keys()
@@ -150,12 +144,88 @@ class Parts:
         if expressions(settings):
             self.shares = Shares(settings, self.ranks)
 
+    # -- what it was declared with
+
+    @property
+    def vhost(self) -> str:
+        """Where its name is one."""
+        return self.declared.vhost
+
+    @property
+    def durable(self) -> bool:
+        """Whether it outlives the process."""
+        return self.declared.durable
+
+    @property
+    def exclusive_to(self) -> object | None:
+        """The connection that alone may use it."""
+        return self.declared.exclusive_to
+
+    @property
+    def auto_delete(self) -> bool:
+        """Whether it goes with its last consumer."""
+        return self.declared.auto_delete
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """As they were given; its settings are made of them."""
+        return self.declared.arguments
+
+    @property
+    def actions(self) -> tuple[OnExpire | OnDelete, ...]:
+        """What actions want to know of its messages."""
+        return self.declared.actions
+
+    @property
+    def sizes(self) -> Sizes:
+        """Bytes of all messages of the core."""
+        return self.declared.sizes
+
+    @property
+    def onward(self) -> str | None:
+        """Whose it is: an exchange at which messages wait until they are due."""
+        return self.declared.onward
+
+    # -- counts
+
+    def counted(self, mono: int = 0) -> Figures:
+        """What it counts besides `arrived`, to count something there."""
+        if self.figures is None:
+            self.figures = Figures(mono)
+        return self.figures
+
+    @property
+    def delivered(self) -> int:
+        """Deliveries since the start."""
+        return 0 if self.figures is None else self.figures.delivered
+
+    @property
+    def acked(self) -> int:
+        """Messages that were acknowledged since the start."""
+        return 0 if self.figures is None else self.figures.acked
+
+    @property
+    def stale(self) -> int:
+        """What was settled since the start by who did not hold it any more."""
+        return 0 if self.figures is None else self.figures.stale
+
+    @property
+    def expired_leases(self) -> int:
+        """Deliveries that ended by time since the start."""
+        return 0 if self.figures is None else self.figures.expired_leases
+
     def weigh(self) -> None:
         """Count the bytes of what is ready from now on, if a limit asks for them."""
         asked = self.limits is not None and self.limits.size < NEVER
         self.weight = weighing.ready_bytes(self) if asked else -1
 
     # -- parts, to put something there
+
+    def filled(self) -> Main:
+        """The main order."""
+        if self.main is NO_MAIN:
+            self.main = Main()
+        return self.main
 
     def coming_back(self) -> Returned:
         """Ready messages beside the main order."""

@@ -114,7 +114,7 @@ def arrive(
     elif elsewhere is None and dead is None and behind is None:
         if queue.targets.lists:
             queue.targets.arrive(chunk, batch, rows, queue.main)
-        queue.main.append(chunk)
+        queue.filled().append(chunk)
         queue.ready += len(chunk)
         if queue.weight >= 0:
             queue.weight += queue.sizes.total(chunk)

@@ -106,7 +106,7 @@ class Admin(Register):
 
         given: names of the settings that somebody gave; None: those that differ from their default.
         """
-        existing = self.queues.get((vhost, name))
+        existing = self.queues.find(vhost, name)
         if existing is not None or passive:
             found = self.queue(vhost, name, by if by is not None else exclusive_to)
             if not passive:
@@ -296,7 +296,7 @@ class Admin(Register):
         sources = {b.source for b in self._topology.bindings_to(vhost, "exchange", name)} - {name}
         self._outbox.record(Kind.EXCHANGE_DELETE, name, {"vhost": vhost})
         self._topology.delete_exchange(vhost, name)
-        waiting = self.queues.get((vhost, PREFIX + name))
+        waiting = self.queues.find(vhost, PREFIX + name)
         if waiting is not None and waiting.onward == name:
             self.delete_queue(now, waiting)
         return sources
@@ -350,7 +350,7 @@ class Admin(Register):
         if exchange is None:
             raise no_exchange(vhost, source)
         if kind == "queue":
-            bound = self.queues.get((vhost, destination))
+            bound = self.queues.find(vhost, destination)
             if bound is None:
                 raise NotFound(f"no queue '{destination}' in vhost '{vhost}'")
             if bound.onward is not None:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import Binding
+from penstock.core.topology.names import Names
 from penstock.core.topology.topology import DEFAULT, Topology, routing_type, table_of
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
@@ -178,7 +179,7 @@ class Router:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self.queues: dict[tuple[str, str], Queue] = {}
+        self.queues = Names()
         self._views: dict[tuple[str, str], Views] = {}
         self._indexes: dict[tuple[str, str], ExchangeIndex] = {}
         self._filters: dict[int, Filter] = {}
@@ -204,7 +205,7 @@ class Router:
     def add(self, queue: Queue) -> None:
         """A queue was declared, or its settings have changed (call `remove` first)."""
         settings = queue.settings
-        self.queues[queue.vhost, queue.name] = queue
+        self.queues.add(queue)
         name = settings.underlying_topic
         if name:
             views = self._views.setdefault((queue.vhost, settings.exchange), Views())
@@ -235,7 +236,7 @@ class Router:
     def remove(self, queue: Queue) -> None:
         """A queue is gone, or its settings are about to change."""
         settings = queue.settings
-        self.queues.pop((queue.vhost, queue.name), None)
+        self.queues.remove(queue)
         self._filters.pop(queue.id, None)
         self._barriers.pop(queue.id, None)
         self.rating.discard(queue.id)
@@ -266,7 +267,7 @@ class Router:
         The name of a queue whose underlying topic is another one stands for its `default_publish_target`.
         """
         if exchange == DEFAULT:
-            queue = self.queues.get((vhost, key))
+            queue = self.queues.find(vhost, key)
             if queue is not None and queue.settings.underlying_topic:
                 settings = queue.settings
                 return settings.exchange, settings.default_publish_target or settings.underlying_topic or key
@@ -296,7 +297,7 @@ class Router:
         by_headers = False
         visited = {exchange}
         todo = [exchange]
-        named = self.queues.get((vhost, key))  # most queues see their own name, and need no entry for that
+        named = self.queues.find(vhost, key)  # most queues see their own name, and need no entry for that
         if named is not None and not named.settings.underlying_topic and named.settings.exchange == exchange:
             found[named] = None
         if (views := self._views.get((vhost, exchange))) is not None:
@@ -312,7 +313,7 @@ class Router:
                     if destination not in visited:
                         visited.add(destination)
                         todo.append(destination)
-                elif (queue := self.queues.get((vhost, destination))) is not None:
+                elif (queue := self.queues.find(vhost, destination)) is not None:
                     found[queue] = None
         return by_headers
 

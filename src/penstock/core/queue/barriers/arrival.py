@@ -61,7 +61,7 @@ def _append(queue: Queue, chunk: Chunk, batch: Publishes | None, rows: Sequence[
     else:
         if queue.targets.lists:
             queue.targets.arrive(chunk, batch, rows, queue.main)
-        queue.main.append(chunk)
+        queue.filled().append(chunk)
         queue.ready += len(chunk)
 
 

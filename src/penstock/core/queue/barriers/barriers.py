@@ -294,7 +294,7 @@ def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
             else:
                 queue.main = barrier.main
         elif barrier.main is not None:
-            queue.main.seal(barrier.main.sealed)
+            queue.filled().seal(barrier.main.sealed)
         if barrier.back is not None:
             for run in barrier.back.runs():
                 queue.offer(run)

@@ -103,5 +103,5 @@ def _let_go(queue: Queue, first: Barrier, sink: Sink) -> None:
         one = range(lsn, lsn + 1)
         sink.effect(Deliver(consumer, queue, one, 1, again, after, barrier=True, others=others))
         others = 0
-    queue.delivered += len(takers)
+    queue.counted().delivered += len(takers)
     join_front(queue, (first,))

@@ -150,7 +150,7 @@ def look(queue: Queue, now: Now, sink: Sink) -> None:
             sink.effect(Overdue(consumer.on_overdue, timeout))
             continue
         runs = consumer.leases.granted_until(now.mono - timeout)
-        queue.expired_leases += sum(len(run.chunk) for run in runs)
+        queue.counted(now.mono).expired_leases += sum(len(run.chunk) for run in runs)
         queue.freed(consumer, runs)
         give_back(queue, now, runs, sink, cause="timeout", failed=True)
     watch_again(queue)

@@ -59,7 +59,7 @@ def browse(queue: Queue, sink: Sink, consumer: Consumer, count: int) -> int:
                 consumer.shared.used += len(part)
         after = 0 if queue.settings.deliver == "early" else part[-1]
         sink.effect(Deliver(consumer, queue, part, 1, False, after))
-    queue.delivered += sent
+    queue.counted().delivered += sent
     return sent
 
 

@@ -17,7 +17,6 @@ from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.fairness import deal, pick
 from penstock.core.queue.dispatching.matched import dispatch_matched
-from penstock.core.queue.figures import Figures
 from penstock.core.queue.heeding import exact_body, gone
 from penstock.core.queue.order.runs import Key, Run, packed, pairs_body, view
 from penstock.core.queue.settling.attempts import delivered
@@ -246,9 +245,7 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
             for attempt, pairs in attempts.items():
                 _log_grant(queue, sink, consumer, attempt, pack_pairs(queue.id, pairs))
     early = settings.deliver == "early"
-    figures = queue.figures
-    if figures is None:
-        figures = queue.figures = Figures(now.mono)
+    figures = queue.counted(now.mono)
     count = 0
     for run in runs:
         chunk, tally = run.chunk, run.tally
@@ -273,7 +270,7 @@ def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run
             chunk, again = chunk[again:], 0
         after = settled if once else 0 if early else chunk[-1]
         sink.effect(Deliver(consumer, queue, chunk, tally.deliveries + 1, again > 0, after, until=until))
-    queue.delivered += count
+    figures.delivered += count
     if queue.pace is not None:
         queue.pace.spend(count)
     if (once or not keep) and queue.shares is not None:

@@ -350,6 +350,21 @@ class Main:
                 yield chunk
 
 
+class Nothing(Main):
+    """An order that many queues share, for it stays empty: who has something to put there makes one of its own."""
+
+    __slots__ = ()
+
+    def append(self, chunk: Chunk, solid: bool = True) -> None:
+        raise AssertionError("nobody adds to the order that empty queues share")
+
+    def seal(self, lsn: int) -> None:
+        raise AssertionError("nobody seals the order that empty queues share")
+
+    def absorb(self, other: Main) -> None:
+        raise AssertionError("nobody adds to the order that empty queues share")
+
+
 def _last_of(segment: Segment) -> int:
     return segment.chunk[-1]
 

@@ -107,7 +107,7 @@ def _room(queue: Queue) -> int:
 def _put(queue: Queue, chunk: Chunk, batch: Publishes | None, rows: Sequence[int] | None) -> None:
     if queue.targets.lists:
         queue.targets.arrive(chunk, batch, rows, queue.main)
-    queue.main.append(chunk)
+    queue.filled().append(chunk)
     queue.ready += len(chunk)
     if queue.weight >= 0:
         queue.weight += queue.sizes.total(chunk)

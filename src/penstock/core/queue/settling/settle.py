@@ -75,7 +75,7 @@ def settle(
             elsewhere = sum(len(run.chunk) for run in found) + freed
             affected += elsewhere
         if verb is not Verb.UNSEEN:  # whom it was for cannot know what became of it meanwhile
-            queue.stale += sum(map(len, stale)) - elsewhere
+            queue.counted(now.mono).stale += sum(map(len, stale)) - elsewhere
     if not runs:
         return affected
     named = client or (by.tag if by is not None else "")
@@ -87,11 +87,13 @@ def settle(
         settled = sink.record(Kind.SETTLE, queue.name, header, body)
         if queue.actions:
             gone(queue, runs, settled, sink)
-        queue.acked += affected
-        if (figures := queue.figures) is not None:
-            figures.unsampled += affected
-            if figures.unsampled >= figures.step:
-                figures.sample(now.mono, runs[0])
+        figures = queue.figures
+        if figures is None:  # nothing of it was delivered yet
+            figures = queue.counted(now.mono)
+        figures.acked += affected
+        figures.unsampled += affected
+        if figures.unsampled >= figures.step:
+            figures.sample(now.mono, runs[0])
     elif verb is Verb.EXPIRE:
         queue.expire(runs, reason or "forced_expire", sink, by=named, dying=dying)
     else:

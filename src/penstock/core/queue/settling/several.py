@@ -54,7 +54,7 @@ def acknowledge(queue: Queue, now: Now, settled: Sequence[Acked], sink: Sink) ->
             if slots:
                 held = [run for run in held if run.place != SLOT]
             if held:
-                queue.acked += count
+                queue.counted(now.mono).acked += count
                 runs += held
         if stale:
             _record(queue, now, runs, named, sink)

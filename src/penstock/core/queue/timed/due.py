@@ -29,7 +29,7 @@ def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
         runs = consumer.leases.ended(now.mono, in_order, most) if most > 0 else []
         if runs:
             most -= sum(len(run.chunk) for run in runs)
-            queue.expired_leases += sum(len(run.chunk) for run in runs)
+            queue.counted(now.mono).expired_leases += sum(len(run.chunk) for run in runs)
             queue.freed(consumer, runs)
             give_back(queue, now, runs, sink, cause="lease", failed=True)
         deadline = consumer.leases.next_deadline(in_order)

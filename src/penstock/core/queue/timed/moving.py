@@ -105,7 +105,7 @@ def reschedule(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -> i
             queue.fenced().dormant.update(lsn for lsn in run.chunk if lsn in fences)
         queue.barriers.delay(run.chunk, 1)
     if fences:  # what stood before and behind one was joined, and it lives on between them
-        for main in (queue.main, *(barrier.order() for barrier in queue.barriers.waiting())):
+        for main in (queue.filled(), *(barrier.order() for barrier in queue.barriers.waiting())):
             main.loosen()
             main.seal(max(fences))
     return sum(len(run.chunk) for run in moving + runs)
