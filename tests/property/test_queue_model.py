@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.core.effects import Deliver, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue.dispatching import dispatch, filtering
+from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.order import main_order, returned, runs
@@ -47,7 +47,7 @@ TINY: list[tuple[Any, str, int]] = [
     (leases, "GATHERED_MOST", 3),
     (scattered, "DEAD_MOST", 1),
     (leases, "DEAD_MOST", 1),
-    (dispatch, "PIECES_MOST", 1),
+    (granting, "PIECES_MOST", 1),
     (filtering, "WALK_FIRST", 2),
     (filtering, "WALK_MOST", 5),
     (filtering, "WALK_LEAST", 1),

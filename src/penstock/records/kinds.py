@@ -47,7 +47,8 @@ class Kind(IntEnum):
     TOPIC_DELETE = 18  # header {"vhost", "exchange"}
 
     # what happened to a queue's messages; body: queue id + pairs
-    GRANT = 20  # header {"consumer", "client", "attempt"}: leased.  Lazy, never synced on its own
+    GRANT = 20  # header {"consumer", "client", "attempt"}: leased.  Lazy, never synced on its own.  Or {"attempt",
+    #   "to": [[consumer, client, pairs], ...]}: to several, in the order of the pairs, of which so many are each one's
     RETURN = 21  # header {"cause", "failed", "cancelled", "unseen"?, "not_before"?}: back to ready (or delayed)
     SETTLE = 22  # header {"by"}: acknowledged, or removed at send
     EXPIRE = 23  # header {"reason", "by"?, "dead": [[cause, new], ...]?, "left": [[action, step, pairs], ...]?}:

@@ -115,6 +115,29 @@ def test_a_batch_is_granted_and_settled_by_one_record_each() -> None:
     q.queue.check()
 
 
+def test_one_record_says_who_was_granted_what_of_several() -> None:
+    q = Bench(fairness_model="round-robin")
+    first, second = q.worker(client="me"), q.worker(client="you", max_backlog=3)
+    q.publish(6)
+    assert q.log() == [
+        (
+            Kind.GRANT,
+            {"attempt": 1, "to": [["c1", "me", 3], ["c2", "you", 3]]},
+            [100, 101, 102, 103, 104, 105, 101, 102, 103, 104, 105, 106],
+        )
+    ]
+    assert [one.leases.count for one in (first, second)] == [3, 3]
+    q.queue.check()
+
+
+def test_who_never_acknowledges_is_in_no_record_with_others() -> None:
+    q = Bench(fairness_model="round-robin")
+    q.worker(), q.worker(no_ack=True)
+    q.publish(2)
+    assert [kind for kind, _, _ in q.log()] == [Kind.GRANT, Kind.SETTLE]
+    q.queue.check()
+
+
 def test_one_pair_names_interleaved_messages() -> None:
     q = Bench()
     a, b = q.publish(40, gap=3), q.publish(40, gap=5)

@@ -87,3 +87,25 @@ def test_what_is_no_message_has_no_story() -> None:
             broker.story(f"{origin}|{int(lsn) + 1000}|")
         with pytest.raises(NotFound):
             broker.story(f"{origin}|1|")  # a record, and no message
+
+
+def test_of_several_that_one_step_gave_something_each_is_named_for_its_own() -> None:
+    with Broker({"queue": [{"name": "q", "fairness_model": "round-robin"}]}) as broker:
+        marks = [broker.publish("q", b"%d" % number, delay=5) for number in range(4)]
+        names = ("one", "other")
+        workers = [broker.subscribe("q", name=name, max_backlog=2) for name in names]
+        broker.advance(5)  # all of them are due at once
+        whose = {
+            message.bookmark: name for name, worker in zip(names, workers, strict=True) for message in worker.take()
+        }
+        assert sorted(whose) == sorted(marks)
+        assert set(whose.values()) == set(names)
+        for mark in marks:
+            [leased] = [event for event in broker.story(mark) if event.event == "leased"]
+            assert (leased.details["client"], leased.details["attempt"]) == (whose[mark], 1)
+            assert "to" not in leased.details
+        broker.advance(1)  # the grants are on the disk
+        broker.crash()
+        broker.restart()
+        again = broker.subscribe("q", name="third", max_backlog=4).take()
+        assert [message.attempt for message in again] == [2] * 4

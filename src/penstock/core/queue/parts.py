@@ -13,8 +13,8 @@ from penstock.core.queue.barriers.barriers import Barriers
 from penstock.core.queue.declared import Declared
 from penstock.core.queue.dispatching.attendance import Attendance
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
-from penstock.core.queue.dispatching.dispatch import DISPATCH_MOST
 from penstock.core.queue.dispatching.filtering import Targets
+from penstock.core.queue.dispatching.granting import DISPATCH_MOST
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.limits import limits_of
 from penstock.core.queue.order.main_order import Main, Nothing

@@ -221,6 +221,8 @@ class Teller:
                 details[word] = found
         if "not_before" in details:
             details["not_before"] = cast("int", details["not_before"]) / 1e6
+        if (to := cast("list[tuple[str, str, int]] | None", details.pop("to", None))) is not None:
+            details = {**_whom(to, unpack_pairs(record.body)[1], self.lsn), **details}
         self._tell(record, WORDS[record.kind], number, **details)
         if record.kind in LAST:
             self.at.discard(number)
@@ -376,6 +378,16 @@ def _records(table: pa.Table) -> Iterator[Record]:
 def _covers(pairs: object, lsn: int) -> bool:
     flat = cast("list[int]", pairs)
     return any(flat[i] <= lsn < flat[i + 1] for i in range(0, len(flat), 2))
+
+
+def _whom(to: Sequence[tuple[str, str, int]], pairs: object, lsn: int) -> dict[str, object]:
+    """Of several that one record granted something, who got this message."""
+    flat, start = cast("list[int]", pairs), 0
+    for consumer, client, count in to:
+        if _covers(flat[2 * start : 2 * (start + count)], lsn):
+            return {"consumer": consumer, "client": client}
+        start += count
+    return {}
 
 
 def _json(header: bytes) -> dict[str, object]:

@@ -88,7 +88,7 @@ def _note(queue: Queue, consumer: Consumer, part: Chunk) -> None:
 
 def _behind(queue: Queue, read: Key) -> Iterator[tuple[int, Chunk]]:
     """The same of what stands behind a place, and not at the head."""
-    heap = list[tuple[Key, int, Chunk]]()
+    heap: list[tuple[Key, int, Chunk]] = []
     for chunk in queue.main.chunks():
         _enter(heap, 0, chunk[bisect_right(chunk, read[0]) :])
     for run in queue.returned.runs():

@@ -70,7 +70,8 @@ class Consumer:
 
     __slots__ = (
         "_timeout", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "heads", "holder", "leases",
-        "leaving", "limit", "max_backlog", "no_ack", "on_overdue", "passive", "paused", "priority", "queue", "read",
+        "leaving", "limit", "max_backlog", "named", "no_ack", "on_overdue", "passive", "paused", "priority", "queue",
+        "read",
         "reported", "serial", "shared", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
@@ -99,6 +100,7 @@ class Consumer:
         self.holder = holder
         self.client = client
         self.first_grant = b""  # header of the record of a first delivery to it, once there was one
+        self.named = b""  # its names in the header of a record for several, once there was one
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.filter = filter

@@ -8,34 +8,24 @@ once; with filters `matched` looks at those that match.  Where consumers share c
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Deliver, Sink
-from penstock.core.queue.dispatching.attendance import watch
+from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.fairness import deal, pick
+from penstock.core.queue.dispatching.granting import grant, grant_all
 from penstock.core.queue.dispatching.matched import dispatch_matched
-from penstock.core.queue.heeding import exact_body, gone
-from penstock.core.queue.order.runs import Key, Run, packed, pairs_body, view
-from penstock.core.queue.settling.attempts import delivered
-from penstock.core.queue.settling.leases import SLOT
-from penstock.core.state.plain import dump
-from penstock.records.chunks import Now, as_chunk, pack_pairs
-from penstock.records.kinds import Kind
+from penstock.core.queue.order.runs import Key, Run, packed, view
+from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.dispatching.target_list import TargetList
     from penstock.core.queue.view import Queue
 
-DISPATCH_MOST = 2048
-"""Messages granted in one step; the queue asks to be called again for the rest, so that nobody holds up a turn."""
 TENANTS_MOST = 512
 """The same where tenants take turns, which costs a few microseconds a message."""
-PIECES_MOST = 8
-"""More pieces than this for one consumer are gathered."""
 
 
 def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
@@ -65,7 +55,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
             _one_by_one(queue, now, sink, budget)
             return
     elif queue.targets.lists:
-        dispatch_matched(queue, now, sink, budget, grant)
+        dispatch_matched(queue, now, sink, budget, grant_all)
         return
     for level in roster.levels:
         # the first test alone answers for most of many: `room` is a call
@@ -146,9 +136,7 @@ def _deal(queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], runs: li
             mine = lsns[owners == i]
             if len(mine):
                 shares[i].append(run.part(packed(mine), False))
-    for consumer, share in zip(free, shares, strict=True):
-        if share:
-            grant(queue, now, sink, consumer, share)
+    grant_all(queue, now, sink, [(one, share) for one, share in zip(free, shares, strict=True) if share])
     queue.roster.turn = free[int(who[-1])].serial
 
 
@@ -187,109 +175,13 @@ def _one_by_one(queue: Queue, now: Now, sink: Sink, budget: int) -> None:
             if consumer.shared is not None:
                 consumer.shared.used += 1
         queue.roster.turn = consumer.serial
-    for consumer in order:
-        share = shares.get(consumer.serial)
-        if share:
-            if not consumer.no_ack:
-                consumer.leases.count -= len(share)
-                if consumer.shared is not None:
-                    consumer.shared.used -= len(share)
-            grant(queue, now, sink, consumer, share)
-            if consumer.targets is not None:
-                consumer.targets.takers.served(consumer)
-
-
-def gathered(runs: list[Run]) -> list[Run]:
-    """Runs of one consumer with neighbours joined where tally, place and order allow."""
-    out = list[Run]()
-    last: Run | None = None
-    lsns = list[int]()
-    for run in runs:
-        same = last is not None and last.tally == run.tally and last.place == run.place
-        if same and lsns[-1] < run.chunk[0] and len(lsns) < DISPATCH_MOST:
-            lsns.extend(run.chunk)
-            continue
-        if last is not None:
-            out.append(last if len(lsns) == len(last.chunk) else last.part(as_chunk(lsns), False))
-        last, lsns = run, list(run.chunk)
-    if last is not None:
-        out.append(last if len(lsns) == len(last.chunk) else last.part(as_chunk(lsns), False))
-    return out
-
-
-def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run]) -> None:
-    """Give these to the consumer: the records, the lease, the effects.  They are no longer among the ready."""
-    settings = queue.settings
-    once = settings.semantics == "at-most-once"
-    keep = not consumer.no_ack
-    if len(runs) > PIECES_MOST or (len(runs) > 1 and len(runs[0].chunk) == 1):
-        runs = gathered(runs)
-    settled = 0
-    deadline = until = 0
-    if once or not keep:
-        body = exact_body(queue, runs) if queue.actions else pairs_body(queue.id, runs)
-        settled = sink.record(Kind.SETTLE, queue.name, {"by": consumer.client or consumer.tag}, body)
-        if queue.actions:
-            gone(queue, runs, settled, sink)
-    else:
-        if settings.lease_period:
-            deadline = now.mono + settings.lease_period
-            until = now.wall + settings.lease_period
-            queue.leased_until(deadline)
-        if len(runs) == 1:
-            _log_grant(queue, sink, consumer, runs[0].tally.deliveries + 1, pairs_body(queue.id, runs))
-        else:
-            attempts: dict[int, list[int]] = {}
-            for run in runs:
-                attempts.setdefault(run.tally.deliveries + 1, []).extend(run.pairs())
-            for attempt, pairs in attempts.items():
-                _log_grant(queue, sink, consumer, attempt, pack_pairs(queue.id, pairs))
-    early = settings.deliver == "early"
-    figures = queue.counted(now.mono)
-    count = 0
-    for run in runs:
-        chunk, tally = run.chunk, run.tally
-        count += len(chunk)
-        if keep:
-            if once:
-                run.place = SLOT
-            else:
-                run.tally = delivered(tally)
-                run.deadline = deadline
-                run.granted = now.mono
-            consumer.leases.add(run)
-        if consumer.timeout:
-            watch(queue, now.mono + consumer.timeout)
-        again = len(chunk) if tally.deliveries else 0
-        if not again and chunk[0] < queue.redelivered_below:
-            again = bisect_left(chunk, queue.redelivered_below)
-        figures.redelivered += again
-        if 0 < again < len(chunk):
-            after = settled if once else 0 if early else chunk[again - 1]
-            sink.effect(Deliver(consumer, queue, chunk[:again], tally.deliveries + 1, True, after, until=until))
-            chunk, again = chunk[again:], 0
-        after = settled if once else 0 if early else chunk[-1]
-        sink.effect(Deliver(consumer, queue, chunk, tally.deliveries + 1, again > 0, after, until=until))
-    figures.delivered += count
-    if queue.pace is not None:
-        queue.pace.spend(count)
-    if (once or not keep) and queue.shares is not None:
-        queue.shares.freed(runs)
-        if queue.shares.left(queue, runs) or queue.shares.tenants is not None:
-            queue.hungry = True
-    if keep:
-        queue.outstanding += count
-        if not once:
-            queue.leased += count
-        if consumer.shared is not None:
-            consumer.shared.used += count
-            consumer.shared.served(consumer)
-
-
-def _log_grant(queue: Queue, sink: Sink, consumer: Consumer, attempt: int, body: bytes) -> None:
-    header = consumer.first_grant if attempt == 1 else b""
-    if not header:
-        header = dump({"consumer": consumer.tag, "client": consumer.client, "attempt": attempt})
-        if attempt == 1:
-            consumer.first_grant = header
-    sink.record(Kind.GRANT, queue.name, header, body)
+    granted = [(consumer, shares[consumer.serial]) for consumer in order if consumer.serial in shares]
+    for consumer, share in granted:
+        if not consumer.no_ack:
+            consumer.leases.count -= len(share)
+            if consumer.shared is not None:
+                consumer.shared.used -= len(share)
+    grant_all(queue, now, sink, granted)
+    for consumer, _ in granted:
+        if consumer.targets is not None:
+            consumer.targets.takers.served(consumer)

@@ -63,7 +63,7 @@ def deal(
 
 
 def _fill(rooms: Sequence[int], count: int) -> Ints:
-    shares = list[int]()
+    shares: list[int] = []
     for room in rooms:
         shares.append(min(room, count))
         count -= shares[-1]
@@ -74,7 +74,7 @@ def _rotate(rooms: Sequence[int], first: int, count: int) -> Ints:
     n = len(rooms)
     order = [(first + i) % n for i in range(n)]
     left = [rooms[i] for i in order]
-    out = list[Ints]()
+    out: list[Ints] = []
     while count:
         alive = [i for i in range(n) if left[i]]
         rounds = min(min(left[i] for i in alive), count // len(alive))
@@ -101,7 +101,7 @@ def _proportional(rooms: Sequence[int], outstanding: Sequence[int], weights: Seq
     heapify(heap)
     held = list(outstanding)
     ends = [o + room for o, room in zip(outstanding, rooms, strict=True)]
-    out = list[int]()
+    out: list[int] = []
     for _ in range(count):
         i = heap[0][1]
         out.append(i)

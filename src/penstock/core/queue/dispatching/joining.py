@@ -12,7 +12,7 @@ from penstock.core.queue.depth import activate
 from penstock.core.queue.dispatching.attendance import muster, note_use
 from penstock.core.queue.dispatching.browsing import browse
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
-from penstock.core.queue.dispatching.dispatch import grant
+from penstock.core.queue.dispatching.granting import grant
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.settle import give_back
@@ -160,7 +160,7 @@ def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> 
         return browse(queue, sink, consumer, count)
     if queue.shares is not None:
         queue.shares.mono = now.mono
-    runs = list[Run]()
+    runs: list[Run] = []
     if consumer.targets is None:
         runs = queue.take_ready(count)
     else:

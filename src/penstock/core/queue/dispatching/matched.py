@@ -7,7 +7,7 @@ room otherwise than through the queue's own limit; `dispatch` sees to that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
 
-Grant: TypeAlias = "Callable[[Queue, Now, Sink, Consumer, list[Run]], None]"
+GrantAll: TypeAlias = "Callable[[Queue, Now, Sink, Sequence[tuple[Consumer, list[Run]]]], None]"
 
 
 class _Group:
@@ -40,19 +40,19 @@ class _Group:
         return queue.head() if self.list is None else self.list.head(queue.main)
 
 
-def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant: Grant) -> None:
+def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all: GrantAll) -> None:
     """Grant what can be granted, `budget` messages at most; then the queue is hungry."""
     model = queue.settings.fairness_model
     awake = queue.targets.awake
     shares: dict[Consumer, list[Run]] = {}
-    heap = list[tuple[Key, int, _Group]]()  # the number keeps groups from being compared
+    heap: list[tuple[Key, int, _Group]] = []  # the number keeps groups from being compared
     for group in _groups(queue):
         _enter(heap, group, queue)
     heapify(heap)
     held = 0
     while heap and queue.ready and queue.room - held > 0:
         key = heap[0][0]
-        wanting = list[_Group]()
+        wanting: list[_Group] = []
         while heap and heap[0][0] == key:
             wanting.append(heappop(heap)[2])
         if wanting[-1].list is None or wanting[0].list is None:  # of all messages: another list may have taken it
@@ -78,11 +78,11 @@ def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant: Gra
         held += counted
         for one in wanting:
             _enter(heap, one, queue, sort=True)
-    for consumer in sorted(shares, key=_rank):
-        share = shares[consumer]
+    for consumer, share in shares.items():
         if not consumer.no_ack:
-            consumer.leases.count -= sum(len(run.chunk) for run in share)
-        grant(queue, now, sink, consumer, share)
+            consumer.leases.count -= sum([len(run.chunk) for run in share])
+    if shares:
+        grant_all(queue, now, sink, [(consumer, shares[consumer]) for consumer in sorted(shares, key=_rank)])
 
 
 def _groups(queue: Queue) -> list[_Group]:
@@ -110,7 +110,7 @@ def _enter(heap: list[tuple[Key, int, _Group]], group: _Group, queue: Queue, *, 
 
 def _still(wanting: list[_Group], key: Key, heap: list[tuple[Key, int, _Group]], queue: Queue) -> list[_Group]:
     """Those of the groups whose oldest message this still is; the others go back into the heap."""
-    here = list[_Group]()
+    here: list[_Group] = []
     for group in wanting:
         if group.list is not None or queue.head() == key:
             here.append(group)

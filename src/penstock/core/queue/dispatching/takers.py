@@ -27,7 +27,7 @@ class Takers:
     __slots__ = ("_by_rank", "_heap", "_ranks")
 
     def __init__(self) -> None:
-        self._ranks = list[Rank]()  # ascending
+        self._ranks: list[Rank] = []  # ascending
         self._by_rank: dict[Rank, Consumer] = {}
         self._heap: list[tuple[int, float, int]] | None = None  # (priority, ratio, serial); made when it is asked for
 

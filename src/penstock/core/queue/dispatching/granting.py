@@ -1,0 +1,219 @@
+"""What was dealt is granted: the records, the leases, the effects.
+
+One record tells of all that a step gave out, whoever got it: a thousand workers that are given one message each would
+otherwise cost a row of the log each.  What is delivered at most once, or to who never acknowledges, is settled instead.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import orjson
+
+from penstock.core.effects import Deliver, Sink
+from penstock.core.queue.dispatching.attendance import watch
+from penstock.core.queue.heeding import exact_body, gone
+from penstock.core.queue.order.runs import Run, pairs_body
+from penstock.core.queue.settling.attempts import delivered
+from penstock.core.queue.settling.leases import SLOT
+from penstock.core.state.plain import dump
+from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.kinds import Kind
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+
+DISPATCH_MOST = 2048
+"""Messages granted in one step; the queue asks to be called again for the rest, so that nobody holds up a turn."""
+PIECES_MOST = 8
+"""More pieces than this for one consumer are gathered."""
+
+Share: TypeAlias = "tuple[Consumer, list[Run]]"
+"""A consumer, and what it is given: no longer among the ready, in the order in which it gets it."""
+
+PAIR_BYTES = 16
+
+pack_number = struct.Struct("<q").pack
+
+
+def gathered(runs: list[Run]) -> list[Run]:
+    """Runs of one consumer with neighbours joined where tally, place and order allow."""
+    out: list[Run] = []
+    last: Run | None = None
+    lsns: list[int] = []
+    for run in runs:
+        same = last is not None and last.tally == run.tally and last.place == run.place
+        if same and lsns[-1] < run.chunk[0] and len(lsns) < DISPATCH_MOST:
+            lsns.extend(run.chunk)
+            continue
+        if last is not None:
+            out.append(last if len(lsns) == len(last.chunk) else last.part(as_chunk(lsns), False))
+        last, lsns = run, list(run.chunk)
+    if last is not None:
+        out.append(last if len(lsns) == len(last.chunk) else last.part(as_chunk(lsns), False))
+    return out
+
+
+def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run]) -> None:
+    """Give these to the consumer: the records, the lease, the effects.  They are no longer among the ready."""
+    grant_all(queue, now, sink, [(consumer, runs)])
+
+
+def grant_all(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
+    """The same for several consumers, each of which is here once."""
+    if not shares:
+        return
+    once = queue.settings.semantics == "at-most-once"
+    if not once and not any(consumer.no_ack for consumer, _ in shares):
+        _lease(queue, now, sink, shares)
+        return
+    for consumer, runs in shares:
+        if once or consumer.no_ack:
+            _settle(queue, now, sink, consumer, runs, once=once)
+        else:
+            _lease(queue, now, sink, [(consumer, runs)])
+
+
+def _lease(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
+    """They are held until they are settled, or until their time is over."""
+    period = queue.settings.lease_period
+    deadline = until = 0
+    if period:
+        deadline, until = now.mono + period, now.wall + period
+        queue.leased_until(deadline)
+    shares = [(consumer, _few(runs) if len(runs) > 1 else runs) for consumer, runs in shares]
+    _log(queue, sink, shares)
+    total, mono = 0, now.mono
+    for consumer, runs in shares:
+        leases, before = consumer.leases, total
+        for run in runs:
+            chunk, times = run.chunk, run.tally.deliveries
+            total += len(chunk)
+            run.tally = delivered(run.tally)
+            run.deadline = deadline
+            run.granted = mono
+            leases.add(run)
+            _send(queue, now, sink, consumer, chunk, times, None, until)
+        if consumer.shared is not None:
+            consumer.shared.used += total - before
+            consumer.shared.served(consumer)
+    _count(queue, now, total)
+    queue.outstanding += total
+    queue.leased += total
+
+
+def _settle(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run], *, once: bool) -> None:
+    """They are removed before they are sent.  once: they fill the consumer's backlog until it acknowledges them."""
+    keep = not consumer.no_ack
+    runs = _few(runs)
+    body = exact_body(queue, runs) if queue.actions else pairs_body(queue.id, runs)
+    settled = sink.record(Kind.SETTLE, queue.name, {"by": consumer.client or consumer.tag}, body)
+    if queue.actions:
+        gone(queue, runs, settled, sink)
+    total = 0
+    for run in runs:
+        chunk = run.chunk
+        total += len(chunk)
+        if keep:
+            run.place = SLOT
+            consumer.leases.add(run)
+        _send(queue, now, sink, consumer, chunk, run.tally.deliveries, settled if once else None, 0)
+    _count(queue, now, total)
+    if queue.shares is not None:
+        queue.shares.freed(runs)
+        if queue.shares.left(queue, runs) or queue.shares.tenants is not None:
+            queue.hungry = True
+    if keep:
+        queue.outstanding += total
+        if consumer.shared is not None:
+            consumer.shared.used += total
+            consumer.shared.served(consumer)
+
+
+def _few(runs: list[Run]) -> list[Run]:
+    """Many small runs as few."""
+    return gathered(runs) if len(runs) > PIECES_MOST or (len(runs) > 1 and len(runs[0].chunk) == 1) else runs
+
+
+def _send(
+    queue: Queue, now: Now, sink: Sink, consumer: Consumer, chunk: Chunk, times: int, settled: int | None, until: int
+) -> None:
+    """Have messages that were delivered so many times before delivered, once what removes them is durable.
+
+    settled: the LSN of that; None: they are leased, or nobody acknowledges them, and `deliver` says when they may go.
+    """
+    if consumer.timeout:
+        watch(queue, now.mono + consumer.timeout)
+    early = queue.settings.deliver == "early"
+    again = len(chunk) if times else 0
+    if not again and chunk[0] < queue.redelivered_below:
+        again = bisect_left(chunk, queue.redelivered_below)
+    if again:
+        queue.counted(now.mono).redelivered += again
+        if again < len(chunk):
+            after = settled if settled is not None else 0 if early else chunk[again - 1]
+            sink.effect(Deliver(consumer, queue, chunk[:again], times + 1, True, after, until))
+            chunk, again = chunk[again:], 0
+    after = settled if settled is not None else 0 if early else chunk[-1]
+    sink.effect(Deliver(consumer, queue, chunk, times + 1, again > 0, after, until))
+
+
+def _count(queue: Queue, now: Now, count: int) -> None:
+    queue.counted(now.mono).delivered += count
+    if queue.pace is not None:
+        queue.pace.spend(count)
+
+
+# -- the record
+
+
+def _log(queue: Queue, sink: Sink, shares: Sequence[Share]) -> None:
+    """One record for each attempt that somebody makes; nearly always the first is the only one."""
+    consumer, runs = shares[0]
+    if len(shares) == 1 and len(runs) == 1:
+        _log_one(queue, sink, consumer, runs[0].tally.deliveries + 1, pairs_body(queue.id, runs))
+        return
+    attempts: dict[int, list[tuple[Consumer, bytes]]] = {}
+    for consumer, runs in shares:
+        for run in runs:
+            attempts.setdefault(run.tally.deliveries + 1, []).append((consumer, run.pair_bytes()))
+    for attempt, some in attempts.items():
+        body = b"".join([pack_number(queue.id), *[pairs for _, pairs in some]])
+        if some[0][0] is some[-1][0]:
+            _log_one(queue, sink, some[0][0], attempt, body)
+        else:
+            sink.record(Kind.GRANT, queue.name, _told(attempt, some), body)
+
+
+def _log_one(queue: Queue, sink: Sink, consumer: Consumer, attempt: int, body: bytes) -> None:
+    header = consumer.first_grant if attempt == 1 else b""
+    if not header:
+        header = dump({"consumer": consumer.tag, "client": consumer.client, "attempt": attempt})
+        if attempt == 1:
+            consumer.first_grant = header
+    sink.record(Kind.GRANT, queue.name, header, body)
+
+
+def _told(attempt: int, some: Sequence[tuple[Consumer, bytes]]) -> bytes:
+    """The header of a record for several, in the order of its pairs: the names of each, and how many pairs are its."""
+    to: list[bytes] = []
+    last, size = some[0][0], 0
+    for consumer, pairs in some:
+        if consumer is not last:
+            to.append(b"%s%d]" % (_named(last), size // PAIR_BYTES))
+            last, size = consumer, 0
+        size += len(pairs)
+    to.append(b"%s%d]" % (_named(last), size // PAIR_BYTES))
+    return b'{"attempt":%d,"to":[%s]}' % (attempt, b",".join(to))
+
+
+def _named(consumer: Consumer) -> bytes:
+    """The names of a consumer, as an entry of such a list begins."""
+    named = consumer.named
+    if not named:
+        named = consumer.named = orjson.dumps([consumer.tag, consumer.client])[:-1] + b","
+    return named
