@@ -42,7 +42,7 @@ class Timers:
 
     def due(self, now: Now) -> list[int]:
         """Ids of the queues with something due, ascending.  They are to be ticked and named as touched."""
-        out = set[int]()
+        out: set[int] = set()
         wall, mono = self.next()
         while wall is not None and wall <= now.wall:
             out.add(heappop(self._wall)[1])

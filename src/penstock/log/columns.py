@@ -33,7 +33,7 @@ _PACK = {code: struct.Struct("<" + code).pack for code in _WIDTH}
 
 def parts_of(entries: Iterable[Entry]) -> list[Part]:
     """The entries with groups opened, in order, without empty ones."""
-    out = list[Part]()
+    out: list[Part] = []
     for entry in entries:
         if isinstance(entry, Group):
             out += [part for part in entry.entries if len(part)]
@@ -44,7 +44,7 @@ def parts_of(entries: Iterable[Entry]) -> list[Part]:
 
 def _spread(values: list[Any], counts: list[int]) -> list[Any]:
     """One element a row, of one value or list a part."""
-    out = list[Any]()
+    out: list[Any] = []
     for value, count in zip(values, counts, strict=True):
         if value.__class__ is list:
             out += value
@@ -67,7 +67,7 @@ class Columns:
         counts, firsts, kinds, names, vias = list[int](), list[int](), list[Any](), list[Any](), list[Any]()
         routes, times, properties, bodies = list[Any](), list[Any](), list[Any](), list[bytes]()
         expires_at, not_before, priority = list[Any](), list[Any](), list[Any]()
-        packed = list[tuple[int, PackedBodies]]()
+        packed: list[tuple[int, PackedBodies]] = []
         for part in parts:
             if isinstance(part, Publishes):
                 some = part.bodies

@@ -180,7 +180,7 @@ class Committing:
         """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
         if self._running is not None or self.broken or self._closed:
             return None
-        due = list[int]()
+        due: list[int] = []
         if self._gathered.entries:
             lazy = self._gathered.lazy_since
             due.append(lazy + self.settings.ack_sync if lazy else self._clock.mono())

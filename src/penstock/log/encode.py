@@ -51,7 +51,7 @@ class Encoded(NamedTuple):
 
 def arrow_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
     """The same batch as pyarrow alone makes it: slow, and obvious."""
-    rows = list[tuple[object, ...]]()
+    rows: list[tuple[object, ...]] = []
     for part in parts_of(entries):
         if isinstance(part, Control):
             rows.append((

@@ -45,7 +45,7 @@ class Gathering:
     """Entries in LSN order, with their sum.  Empty after `take`."""
 
     def __init__(self, vias: Vias) -> None:
-        self.entries = list[Entry]()
+        self.entries: list[Entry] = []
         self.bytes = 0
         self.rows = 0
         self.urgent = False  # somebody waits

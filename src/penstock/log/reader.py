@@ -147,7 +147,7 @@ class Reader:
         `around`: what lies in damaged batches is left out too, instead of LogDamaged.
         LogDamaged when a batch is not what was written or cannot be read; OSError when the disk fails otherwise.
         """
-        found = list[pa.RecordBatch]()
+        found: list[pa.RecordBatch] = []
         at, n, segments = 0, len(lsns), self._catalog.segments
         place: tuple[Segment, int] | None = None
         solid = isinstance(lsns, range) and lsns.step == 1

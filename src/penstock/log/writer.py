@@ -154,7 +154,7 @@ class Appender:
         self._bytes = batch_bytes
         self._offset = segment.end
         self._last = segment.last
-        self._opened = list[Segment]()  # by the present commit
+        self._opened: list[Segment] = []  # by the present commit
         room.attach(segment.file, segment.end)
 
     def run(self, commit: Commit) -> None:

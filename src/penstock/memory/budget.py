@@ -42,8 +42,8 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.kept_back = min(limit // 8, KEPT_BACK_MOST)  # for reads that somebody waits for, and the allocator's holes
-        self.accounts = dict[str, Account]()
-        self._asked = dict[str, Callable[[], int]]()
+        self.accounts: dict[str, Account] = {}
+        self._asked: dict[str, Callable[[], int]] = {}
 
     def account(self, name: str) -> Account:
         """The account of that name, made if it is new."""

@@ -65,13 +65,13 @@ class Caches:
         self.sending = self.budget.account("sending")
         self.partial = self.budget.account("partial")
         self.budget.watch("arrivals", lambda: self.arrivals.bytes)
-        self.lines = dict[int, Line]()  # of queues whose heads are kept
+        self.lines: dict[int, Line] = {}  # of queues whose heads are kept
         self.parting = Parting(
             takers, self.budget, self.arrivals, self.area, self.pending, self.heads, self.lines, lambda: self.high
         )
         self.tight = False  # more is held than the budget allows, and no cache can shrink any more
-        self.trimmed = dict[int, Line]()  # queues whose heads had to give way, to be filled when there is room again
-        self._turns = dict[str, int]()  # how far a sweep got
+        self.trimmed: dict[int, Line] = {}  # queues whose heads had to give way, to be filled when there is room again
+        self._turns: dict[str, int] = {}  # how far a sweep got
 
     @property
     def used(self) -> int:
@@ -207,7 +207,7 @@ class Caches:
         queue: id of one that they are in, whose caches are looked through as well.
         """
         out, absent = Rows([], [], [], [], [], [], []), array("q")
-        shelves = list[Shelf]()
+        shelves: list[Shelf] = []
         if queue is not None:
             stores = [self.pending.shelves.get(queue), self.heads.shelves.get(queue)]
             shelves = [shelf for shelf in stores if shelf is not None]

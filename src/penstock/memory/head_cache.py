@@ -22,7 +22,7 @@ class HeadQueueCache(Shelves):
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
-        self._parted = set[int]()  # queues of which something newer than their shelf was left out
+        self._parted: set[int] = set()  # queues of which something newer than their shelf was left out
 
     def follows_on(self, queue: int) -> bool:
         """Whether what arrives next in a queue comes right after what is here."""

@@ -28,9 +28,9 @@ class HeadLoader:
     def __init__(self, caches: Caches, read: ReadCold) -> None:
         self._caches = caches
         self._read = read
-        self._lines = dict[int, Line]()  # by queue: to be filled
+        self._lines: dict[int, Line] = {}  # by queue: to be filled
         self._share = 0
-        self.reading = dict[int, Chunk]()  # by queue
+        self.reading: dict[int, Chunk] = {}  # by queue
 
     def __bool__(self) -> bool:
         """Whether there is something left to do."""
@@ -50,7 +50,7 @@ class HeadLoader:
         if -caches.budget.over < 2 * most:
             self._lines.clear()
             return
-        parts = dict[int, Chunk]()
+        parts: dict[int, Chunk] = {}
         for queue, line in list(islice(self._lines.items(), JOIN_MOST)):
             chunk = self._next(line)
             if len(chunk):

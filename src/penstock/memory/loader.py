@@ -45,14 +45,14 @@ class Loader:
     def __init__(self, caches: Caches, read: ReadCold) -> None:
         self._caches = caches
         self._read = read
-        self._look = dict[TargetList, None]()  # lists that may need something
-        self._callbacks = dict[TargetList, list[Callable[[], None]]]()  # by list: who waits for its next rows
-        self._reading = dict[TargetList, Chunk]()
+        self._look: dict[TargetList, None] = {}  # lists that may need something
+        self._callbacks: dict[TargetList, list[Callable[[], None]]] = {}  # by list: who waits for its next rows
+        self._reading: dict[TargetList, Chunk] = {}
         self._reads = 0  # under way; one may serve several lists
-        self._missed = set[TargetList]()  # a read for these was filled up by what lay before their rows
+        self._missed: set[TargetList] = set()  # a read for these was filled up by what lay before their rows
         self._turn = 0  # of reads, see `_neediest`
         self.heads = HeadLoader(caches, read)
-        self.gone = set[int]()  # waited for, and no longer in the log
+        self.gone: set[int] = set()  # waited for, and no longer in the log
 
     @property
     def idle(self) -> bool:
@@ -104,7 +104,7 @@ class Loader:
         best: TargetList | None = None
         least: tuple[int, int, float] = (3, 0, 0.0)
         high = caches.high
-        done = list[TargetList]()
+        done: list[TargetList] = []
         looked = 0
         for one in self._look:
             if one in self._reading:
@@ -206,7 +206,7 @@ class Loader:
         first, stop = chunk[0], chunk[min(len(chunk) - 1, most // one.mean)]
         low = first if one in self._missed else 2 * first - stop
         self._missed.discard(one)
-        answered = list[TargetList]()
+        answered: list[TargetList] = []
         for other in islice(chain(self._look, caches.area.lists.values()), JOIN_MOST):
             if other in parts or other in self._reading:
                 continue
@@ -305,7 +305,7 @@ class Loader:
         self._reads -= 1
         end = rows.lsns[-1] if rows.lsns else max(chunk[-1] for chunk in parts.values())
         slab = Slab.of_rows(rows) if rows.lsns else None
-        gone = dict[TargetList, set[int]]()
+        gone: dict[TargetList, set[int]] = {}
         for one, chunk in parts.items():
             self._reading.pop(one, None)
             came = chunk[: bisect_right(chunk, end)]

@@ -56,7 +56,7 @@ class Parting:
         self._pending = pending
         self._heads = heads
         self._high = high
-        self._idle_routes = set[int]()  # whose queues want no body at present
+        self._idle_routes: set[int] = set()  # whose queues want no body at present
         self._parted = 0
         self._placed = 0  # how often a queue was given its rows of a batch
         self._last = 0  # how often that may be before nothing more is kept
@@ -101,7 +101,7 @@ class Parting:
         lists = self._area.by_queue.get(queue)
         if not lists:
             return self._put_head(batch, line, need)
-        pending = list[Chunk]()
+        pending: list[Chunk] = []
         for one in lists:
             chunk = one.line.between(first, stop)
             if not len(chunk):

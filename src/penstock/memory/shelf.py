@@ -21,8 +21,8 @@ class Shelf:
     __slots__ = ("_firsts", "bytes", "rows", "slabs")
 
     def __init__(self) -> None:
-        self._firsts = list[int]()  # parallel to `slabs`
-        self.slabs = list[Slab]()  # ascending
+        self._firsts: list[int] = []  # parallel to `slabs`
+        self.slabs: list[Slab] = []  # ascending
         self.bytes = 0
         self.rows = 0
 
@@ -126,7 +126,7 @@ class Shelves:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.shelves = dict[int, Shelf]()
+        self.shelves: dict[int, Shelf] = {}
         self._longest: list[tuple[int, int]] = []  # heap of (-bytes, queue); some are out of date
 
     def put(self, queue: int, slab: Slab) -> None:

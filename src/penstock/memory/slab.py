@@ -208,7 +208,7 @@ class Slab:
             return copy(self), set()
         places = np.minimum(np.searchsorted(here, wanted), len(here) - 1)
         present = here[places] == wanted
-        lost = set[int]()
+        lost: set[int] = set()
         if not present.all():
             lost = set(cast("list[int]", wanted[~present].tolist()))
             wanted, places = wanted[present], places[present]
@@ -245,7 +245,7 @@ class Slab:
         if lsns[at : at + count] == chunk[start:stop]:
             return stop, slice(at, at + count)
         if count <= FEW:
-            where = list[int]()
+            where: list[int] = []
             for lsn in chunk[start:stop]:
                 at = bisect_left(lsns, lsn, at)
                 if lsns[at] != lsn:

@@ -17,7 +17,7 @@ class Spans:
         self._by_start: dict[int, int] = {}  # start -> pages
         self._by_end: dict[int, int] = {}  # stop -> start
         self._by_size: list[tuple[int, int]] = []  # (pages, start), ascending
-        self._edges = set[int]()  # no span reaches over these
+        self._edges: set[int] = set()  # no span reaches over these
         self.free = 0
 
     def add(self, start: int, pages: int) -> None:

@@ -129,8 +129,8 @@ class TargetArea:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.lists = dict[object, TargetList]()
-        self.by_queue = dict[int, list[TargetList]]()
+        self.lists: dict[object, TargetList] = {}
+        self.by_queue: dict[int, list[TargetList]] = {}
 
     def add(self, key: object, line: Line) -> TargetList:
         """A list that something was dispatched from, or will be."""

@@ -128,7 +128,7 @@ def data_bytes(array: pa.Array[Any]) -> int:
 
 def held_by(array: pa.Array[Any]) -> int:
     """Bytes that stay allocated as long as this column does: its buffers, and whole what they were cut from."""
-    roots = dict[int, int]()
+    roots: dict[int, int] = {}
     for buffer in array.buffers():
         root: Any = buffer
         while root is not None and root.parent is not None:

@@ -68,7 +68,7 @@ class _Reader:
 
     def columns(self, inside: str, depth: int) -> Columns:
         """Columns up to a `>` or the end."""
-        found = dict[str, str]()
+        found: dict[str, str] = {}
         while True:
             name, quoted = self._take()
             if not name or (name in ",:<>()" and not quoted):

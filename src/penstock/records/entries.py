@@ -105,7 +105,7 @@ class Publishes:
 
 def joined(batches: Sequence[Publishes], size: int) -> Publishes:
     """Batches that are not stored yet, in order, as one of `size` bytes."""
-    topics = list[Topic]()
+    topics: list[Topic] = []
     properties, bodies = list[bytes](), list[bytes]()
     columns: dict[str, list[int]] = {}
     for batch in batches:

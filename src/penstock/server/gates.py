@@ -74,7 +74,7 @@ class Gates:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._gates: dict[object, deque[tuple[Deliver, Chunk] | Fence]] = {}  # closed ones
-        self._full = set[object]()  # of them, those whose connection takes no more bytes now
+        self._full: set[object] = set()  # of them, those whose connection takes no more bytes now
 
     def waiting(self) -> Iterator[Chunk]:
         """What waits behind gates."""

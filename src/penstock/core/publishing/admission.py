@@ -71,9 +71,9 @@ class Admission:
             rows = range(start, stop)
             whole = not start and stop == size
             bans = {row - start: names for row, names in (banned or {}).items() if row in rows}
-            reasons = dict[int, Refusal]()
-            silent = set[int]()
-            dying = list[Dying]()
+            reasons: dict[int, Refusal] = {}
+            silent: set[int] = set()
+            dying: list[Dying] = []
             for queue, some in refused:
                 assert queue.limits is not None
                 if queue.limits.silent:
@@ -100,7 +100,7 @@ class Admission:
     ) -> tuple[int, list[tuple[Queue, Sequence[int]]]]:
         """Up to where it is known who refuses which rows from `start` on, and these."""
         stop = len(batch.bodies)
-        told = list[tuple[Queue, Sequence[int]]]()
+        told: list[tuple[Queue, Sequence[int]]] = []
         for queue, rows in takers:
             left = rows[bisect_left(rows, start) :]
             if len(left):

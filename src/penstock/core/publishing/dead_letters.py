@@ -105,14 +105,14 @@ class DeadLetters:
         publisher.letters_to = self._topics_of_refused
         self.letters = Marks()  # rows that the server wrote as dead letters
         self.without_place = 0  # letters that a target had no room for, each time they were tried
-        self.counts = dict[str, int]()  # messages that became a dead letter in this process, by AMQP's reason
+        self.counts: dict[str, int] = {}  # messages that became a dead letter in this process, by AMQP's reason
 
     def prepare(self, now: Now, queue: Queue, rows: Rows, letter: Letter) -> list[Prepared]:
         """What these messages become, in the order they died; nothing is written yet."""
         self._outbox.at(now)
         at = {lsn: row for row, lsn in enumerate(rows.lsns)}
         order = [at[lsn] for run in letter.runs for lsn in run.chunk if lsn in at]
-        out = list[Prepared]()
+        out: list[Prepared] = []
         if queue.onward is not None:
             return self._onward(queue, queue.onward, rows, order, letter.reason)
         target = queue.settings.letters_to(letter.reason)

@@ -47,7 +47,7 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
         header = header_codec.Properties(delivery_mode=header_codec.PERSISTENT)
     headers: Table = dict(header.headers or {})
     reason = amqp_reason(death.reason)
-    entries = list[Table]()
+    entries: list[Table] = []
     if own and isinstance(past := headers.get("x-death"), list):
         entries = [entry for entry in past if isinstance(entry, dict)]
     else:

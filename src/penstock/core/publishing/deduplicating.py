@@ -73,7 +73,7 @@ class Deduplication:
         singly: what becomes of a row elsewhere may have let go what one of them has before the next comes.
         """
         by_row: dict[int, list[tuple[Queue, int]]] = {}
-        told = list[list[int]]()
+        told: list[list[int]] = []
         for queue, rows in takers:
             if queue.is_due(now):
                 queue.tick(now, self._outbox)
@@ -92,7 +92,7 @@ class Deduplication:
         sure = {queue: _sure(queue, batch, admitted) for queue, _ in takers}
         size, start = len(batch.bodies), skip
         keyed = sorted(by_row)
-        parts = list[tuple[Sequence[int], Published]]()
+        parts: list[tuple[Sequence[int], Published]] = []
         while start < size:
             most = start + 1 if singly else size
             stop, bans = self._part(batch, start, most, keyed, by_row, sure, dict(takers))
@@ -126,12 +126,12 @@ class Deduplication:
     ) -> tuple[int, dict[int, list[Queue]]]:
         """Up to where, `most` at most, it is known which rows from `start` on are duplicates where, and these."""
         time = self._outbox.time
-        fresh = set[tuple[Queue, int]]()
+        fresh: set[tuple[Queue, int]] = set()
         out: dict[Queue, int] = {}  # rows that a queue does not take
         bans: dict[int, list[Queue]] = {}
         stop = most if size_of(batch.bodies) < GROUP_BYTES_MAX // 2 else min(most, start + 1)
         for row in keyed[bisect_left(keyed, start) : bisect_left(keyed, stop)]:
-            kept_out = list[Queue]()
+            kept_out: list[Queue] = []
             for queue, key in by_row[row]:
                 assert queue.dedup is not None
                 enters, stays = sure[queue]

@@ -123,7 +123,7 @@ def takers(batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, aski
 
 def _known(batch: Publishes, rows: Sequence[int], plan: Plan, always: int) -> tuple[list[int], list[int]]:
     """Places of rows that some filter has not judged, and the bits of the others."""
-    here = list[int]()
+    here: list[int] = []
     wanted = [always] * len(rows)
     asked = [(1 << i, answers_of(batch, one)) for i, one in enumerate(plan.filters) if one is not None]
     for place, row in enumerate(rows):
@@ -145,8 +145,8 @@ def _affordable(
 ) -> list[int]:
     """Of the places those that may be evaluated on the loop; the others are asked."""
     filters = len(plan.filters)
-    kept = list[int]()
-    away = list[int]()
+    kept: list[int] = []
+    away: list[int] = []
     for place in here:
         size = len(bodies[rows[place]])
         if size <= LOOP_BODY and asking.bytes >= size and asking.us >= 0:

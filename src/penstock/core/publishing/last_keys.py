@@ -28,7 +28,7 @@ def unkeyed(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) 
 
     expressions    each with the rows that its queue may take
     """
-    out = list[Question]()
+    out: list[Question] = []
     for text, rows in expressions:
         value = compile_value(text)
         if left := costly(batch, key_name(text), value, rows, KEY_US):

@@ -53,8 +53,8 @@ class Publishers:
 
         store: publishes rows that were judged here.
         """
-        seen = dict[str, int]()
-        fresh = list[int]()
+        seen: dict[str, int] = {}
+        fresh: list[int] = []
         for row, one in enumerate(traits):
             if one.publisher is not None and one.sequence is not None:
                 highest = seen.get(one.publisher, self.highest.get(one.publisher, 0))
@@ -173,7 +173,7 @@ class Publishers:
 
     def tick(self, now: Now) -> None:
         """Forget who is due."""
-        gone = list[str]()
+        gone: list[str] = []
         while (due := self.due()) is not None and due <= now.wall and len(gone) < GONE_AT_ONCE:
             publisher = next(iter(self._heard))
             del self._heard[publisher]

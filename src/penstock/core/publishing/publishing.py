@@ -321,7 +321,7 @@ class Publisher:
         self, now: Now, batch: Publishes, wait: dict[int, int], skip: int, persistent: bool | None, carbon: bool
     ) -> Published:
         """Some rows wait at their exchange, in its own queue; the others are published as ever."""
-        lsns = list[int]()
+        lsns: list[int] = []
         for (vhost, exchange), rows in by_exchange(batch, wait).items():
             waiting = self._router.queues.find(vhost, PREFIX + exchange)
             assert waiting is not None  # it comes and goes with its exchange

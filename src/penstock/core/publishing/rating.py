@@ -25,7 +25,7 @@ def unrated(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) 
 
     expressions    each with the rows that its queue may take
     """
-    out = list[Question]()
+    out: list[Question] = []
     for text, rows in expressions:
         value = compile_ranking(text)
         if isinstance(value, Levels) or not value.needs.isdisjoint(("lsn", "time")):

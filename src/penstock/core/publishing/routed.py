@@ -55,7 +55,7 @@ class Routed:
 
 def key_texts(queue: Queue, trusted: bool) -> set[str]:
     """Expressions of keys that a queue evaluates of each row as it enters; trusted: of the server's own rows."""
-    out = set[str]()
+    out: set[str] = set()
     if queue.last_values is not None and queue.settings.last_value_key is not None:
         out.add(queue.settings.last_value_key)
     if queue.dedup is not None and not trusted and queue.settings.dedup_key is not None:

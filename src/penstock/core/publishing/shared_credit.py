@@ -44,14 +44,14 @@ def share_out(now: Now, shares: list[Share], sink: Sink, effects: Sequence[Effec
     before = len(effects)
     while shares:
         contested = _contested(shares)
-        bound = set[int]()
+        bound: set[int] = set()
         cut: tuple[int, int] | None = None
         for room, mine in contested:
             bound.update(share.queue.id for share in mine)
             first = _first_beyond(mine, room)
             if first is not None and (cut is None or first < cut):
                 cut = first
-        left = list[Share]()
+        left: list[Share] = []
         for share in shares:
             chunk, rows = share.chunk, share.rows
             n = len(chunk)

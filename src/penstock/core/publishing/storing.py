@@ -74,7 +74,7 @@ class Storing:
             published = self._stored(now, batch, skip, terms)
             batch.judged = None  # nobody asks again, and the batch may be kept for its bodies
             return published
-        parts = list[Published]()
+        parts: list[Published] = []
         for some in _parts(batch, rows):
             bans = {row - some[0]: names for row, names in (terms.banned or {}).items() if row in some} or None
             part = batch.select(some)
@@ -146,7 +146,7 @@ class Storing:
             if route == NO_ROUTE and plan.queues:
                 return None  # the table of routes is full
         takers: dict[Queue, list[int]] = {}
-        shared = set[Queue]()
+        shared: set[Queue] = set()
         wanted = 0
         for topic, rows in groups.items():
             self._interning.place(topic)
@@ -171,7 +171,7 @@ class Storing:
         if grouped:
             self._outbox.begin()
         first = self._arrivals.store(batch, ())
-        taken = list[tuple[Queue, Chunk, list[int]]]()
+        taken: list[tuple[Queue, Chunk, list[int]]] = []
         for queue, rows in takers.items():
             if queue in shared:
                 rows.sort()
@@ -219,7 +219,7 @@ class Storing:
         stored, place = (batch, None) if len(rows) == size else (batch.select(rows), {r: i for i, r in enumerate(rows)})
         if blind:
             stored.topics = self._hidden(batch, rows, traits)
-        takers = list[tuple[Queue, "list[int]"]]()
+        takers: list[tuple[Queue, list[int]]] = []
         for queue, taken in routed.takers.items():
             taken.sort()
             takers.append((queue, taken if place is None else [place[row] for row in taken]))
@@ -230,7 +230,7 @@ class Storing:
         for topic in {stored.topics} if isinstance(stored.topics, Topic) else set(stored.topics):
             self._interning.place(topic)
         routes = [stored.routes] * len(rows) if isinstance(stored.routes, int) else stored.routes
-        unnamed = list[tuple[Queue, "list[int] | None"]]()
+        unnamed: list[tuple[Queue, list[int] | None]] = []
         if self._interning.full and NO_ROUTE in routes:
             unnamed = [(queue, [row for row in taken if routes[row] == NO_ROUTE]) for queue, taken in takers]
         barriers = {
@@ -241,7 +241,7 @@ class Storing:
         if grouped:
             self._outbox.begin()
         first = self._arrivals.store(stored, unnamed, barriers)
-        arriving = list[tuple[Queue, Chunk, list[int]]]()
+        arriving: list[tuple[Queue, Chunk, list[int]]] = []
         for queue, taken in takers:
             chunk: Chunk
             if len(taken) == len(rows):
@@ -257,7 +257,7 @@ class Storing:
 
     def _hidden(self, batch: Publishes, rows: Sequence[int], traits: list[Traits]) -> list[Topic]:
         """Topics of the rows, which hold what BCC says; the header that is stored says it no longer."""
-        out = list[Topic]()
+        out: list[Topic] = []
         made: dict[tuple[Topic, tuple[str, ...]], Topic] = {}
         for row in rows:
             topic, keys = batch.topic_of(row), traits[row].blind

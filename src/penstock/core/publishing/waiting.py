@@ -46,7 +46,7 @@ def later(
         rows: Sequence[int] = range(skip, len(batch.bodies))
     else:
         rows = [row for row in range(skip, len(topics)) if (topics[row].vhost, topics[row].exchange) in delaying]
-    out = dict[int, int]()
+    out: dict[int, int] = {}
     for row in rows:
         traits = memo[batch.properties_of(row)]
         if traits.refusal is not None:
@@ -131,8 +131,8 @@ def due_rows(
     find_topic    of a key at the exchange `name`; None: it is gone
     blind_of      BCC keys of a stored topic
     """
-    causes = list[int]()
-    topics = list[Topic]()
+    causes: list[int] = []
+    topics: list[Topic] = []
     headers, bodies, ends = list[bytes](), list[bytes](), list[int]()
     for i in order:
         came_by = rows.topics[i]

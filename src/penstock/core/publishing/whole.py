@@ -46,7 +46,7 @@ class Whole:
         self._what = what
         self._mandatory = mandatory
         self._reckoning = Reckoning()
-        self._known = set[Topic]()
+        self._known: set[Topic] = set()
         self._full: dict[Queue, int] = {}  # messages that have no room
         self.rows = 0  # looked at
 

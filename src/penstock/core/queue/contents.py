@@ -123,7 +123,7 @@ class Contents(Parts):
             if self.weight >= 0:
                 self.weight -= self.weight_of(alone)
             return alone
-        out = list[Run]()
+        out: list[Run] = []
         while count and (main.count or returned.count):
             first = main.key() if main.count else END
             if returned.count and returned.head() < first:

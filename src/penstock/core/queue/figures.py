@@ -87,7 +87,7 @@ class Figures:
         if buckets is None:
             return {}
         total = sum(buckets.values())
-        out = dict[float, float]()
+        out: dict[float, float] = {}
         seen, wanted = 0, iter(QUANTILES)
         quantile = next(wanted)
         for place, count in sorted(buckets.items()):

@@ -44,8 +44,8 @@ class LastValues:
         self.known = Ranks()  # the key of each message by LSN; of some that are gone, too
         self.loaded = False  # by a start: which message is the newest is not known yet
         self._newest: dict[int, int] = {}  # the LSN that came last of each key
-        self._replaced = list[int]()  # LSNs that gave way, if they wait
-        self._back = list[Run]()  # ready again, or for the first time, since somebody looked
+        self._replaced: list[int] = []  # LSNs that gave way, if they wait
+        self._back: list[Run] = []  # ready again, or for the first time, since somebody looked
 
     @property
     def waiting(self) -> bool:

@@ -98,7 +98,7 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
         load_ranks(queue, lsns, spread(lsns, columns.get("rank", array("q"))))
     if "expires_at" in columns:
         queue.timed().load(lsns, spread(lsns, columns["expires_at"]))
-    keys = list[tuple[int, int]]()
+    keys: list[tuple[int, int]] = []
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
     queue.ready = len(lsns)

@@ -33,7 +33,7 @@ class Older:
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []  # in order, disjoint
-        self.barriers = set[int]()  # those of them that are barriers
+        self.barriers: set[int] = set()  # those of them that are barriers
         self.count = 0
 
     def add(self, chunk: Chunk, barriers: Sequence[int]) -> None:
@@ -44,8 +44,8 @@ class Older:
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are here."""
-        out = list[Run]()
-        kept = list[Chunk]()
+        out: list[Run] = []
+        kept: list[Chunk] = []
         for chunk in self.chunks:
             inside, outside, _ = sift(chunk, wanted)
             if inside is not None:

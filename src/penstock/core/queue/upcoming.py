@@ -100,7 +100,7 @@ class Upcoming:
             return as_chunk(sorted(islice(targets.recalled, count)))
         if not queue.returned.count:
             return range(0)
-        out = list[int]()
+        out: list[int] = []
         for run in nsmallest(count, queue.returned.runs(), key=_first):
             out.extend(run.chunk[: count - len(out)])
             if len(out) >= count:
@@ -118,7 +118,7 @@ class Upcoming:
             return some
         found = targets.found
         start = bisect_left(found, first)
-        matching = list[int]()
+        matching: list[int] = []
         for lsn in islice(found, start, start + min(count, FOUND_MOST)):
             if lsn >= stop:
                 break

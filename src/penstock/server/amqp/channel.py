@@ -38,7 +38,7 @@ class Channel:
         self.followings: dict[str, Following] = {}  # those with a bookmark
         self.subscriptions: dict[str, Subscription] = {}  # by consumer tag: of several queues, or replaced
         self.filters: dict[str, Filter] = {}  # by consumer tag: as they were asked for
-        self.informed = set[str]()  # tags of consumers that want to know of their leases
+        self.informed: set[str] = set()  # tags of consumers that want to know of their leases
         self.encoders: dict[Consumer, DeliveryEncoder] = {}
         self.getters: dict[object, Consumer] = {}  # by queue: the passive consumer of basic.get
         self.cancelled_consumers: list[Consumer] = []  # cancelled by the client, still holding leases

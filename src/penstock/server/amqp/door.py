@@ -83,7 +83,7 @@ class AmqpDoor:
         self.holding = Holding(engine)
         self.alarm = DiskAlarm(engine, self.holding)
         self._confirms: dict[Channel, int] = {}
-        self._servers = list[asyncio.Server]()
+        self._servers: list[asyncio.Server] = []
         engine.on_broken.append(self._broken)
 
     # -- listening

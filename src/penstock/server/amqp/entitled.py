@@ -36,12 +36,12 @@ class Entitled:
     def __init__(self, intake: Intake, rights: Rights) -> None:
         self._intake = intake
         self._rights = rights
-        self._known = dict[Way, tuple[Filter, ...]]()
+        self._known: dict[Way, tuple[Filter, ...]] = {}
         self._version = -1
 
     def allows(self, run: events.PublishRun, judged: Judged | None) -> bool:
         """Whether all of a run may go in.  If not, what may has been taken, or the run waits for its filters."""
-        filters = dict[Filter, list[int]]()
+        filters: dict[Filter, list[int]] = {}
         bad, error = len(run.bodies), None
         for row in range(len(run.bodies)):
             try:

@@ -163,7 +163,7 @@ def replace(
 
 def informed(effect: Deliver, piece: Piece, origin: int) -> list[bytes]:
     """The headers of some rows, each with what `x-info` asks for."""
-    out = list[bytes]()
+    out: list[bytes] = []
     for row, lsn in enumerate(piece.chunk):
         data = piece.properties[row] if isinstance(piece.properties, list) else piece.properties
         properties = header_codec.decode(data)

@@ -223,7 +223,7 @@ class Tags:
 
     def take_back(self, lent: Lent) -> None:
         """What was lent is outstanding again, under its old tags."""
-        fresh = list[_Block]()
+        fresh: list[_Block] = []
         for tags, consumer, chunk in lent:
             start = 0
             for stop in range(1, len(tags) + 1):
@@ -284,7 +284,15 @@ class Tags:
     def _take(self, at: int, low: int, high: int, lent: Lent | None = None) -> Settled:
         out: Settled = []
         while at < len(self._blocks) and (block := self._blocks[at]).first <= high:
-            if block.left:
+            size = block.left
+            if size and lent is None and block.gone is None and low <= block.first and block.first + size - 1 <= high:
+                out.append((block.consumer, block.chunk))  # all of it, as nearly always
+                self.count -= size
+                self._idle += 1
+                block.first += size
+                block.chunk, block.left = range(0), 0
+                self._firsts[at] = block.first
+            elif size:
                 start, end = max(low - block.first, 0), min(high + 1 - block.first, len(block.chunk))
                 tags = block.tags(start, end) if lent is not None and start < end else range(0)
                 if start < end and len(chunk := block.take(start, end)):

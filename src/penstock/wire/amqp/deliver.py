@@ -112,6 +112,9 @@ class DeliveryEncoder:
             self.room -= 1
             found = self._middles[redelivered, topic, properties] = before, _Middles(self, head, properties)
         before, middle = found
+        if len(bodies) == 1 and 0 < len(bodies[0]) <= self.payload_max:
+            body = bodies[0]
+            return [before, _pack_tag(tag), middle[len(body)], body, END]
         between = END + before
         out = [before]
         rows = iter(bodies)

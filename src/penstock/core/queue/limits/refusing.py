@@ -55,7 +55,7 @@ def judged(
         return (), rows[free] if free < len(rows) else None
     space = limits.size - queue.weight if limits.size < NEVER else NEVER
     each = lengths(batch.bodies) if limits.size < NEVER else None
-    refused = list[int]()
+    refused: list[int] = []
     accepted = False
     for row in rows:
         if later is not None and later[row] > now.wall:
@@ -134,7 +134,7 @@ def blocked(queue: Queue) -> QueueBlocked:
 def told(queue: Queue) -> str:
     """The limits of a queue, and what is ready."""
     limits = queue.limits
-    out = list[str]()
+    out: list[str] = []
     if limits is not None and limits.length < NEVER:
         out.append(f"max_length is {limits.length}, {queue.ready} messages are ready")
     if limits is not None and limits.size < NEVER:
@@ -171,7 +171,7 @@ class Reckoning:
             self._taken[queue] = taken + fits, size
             return list(rows[fits:])
         each = lengths(batch.bodies) if limits.size < NEVER else None
-        out = list[int]()
+        out: list[int] = []
         for row in rows:
             if later is not None and later[row] > now.wall:
                 continue

@@ -30,7 +30,7 @@ def take_yielding(queue: Queue, count: int) -> list[Run]:
     main = queue.main
     if not isinstance(main, PriorityOrder):
         return queue.take_ready(count)
-    out = list[Run]()
+    out: list[Run] = []
     while count > 0 and queue.ready:
         runs = _of_the_lowest(queue, main, count)
         taken = sum([len(run.chunk) for run in runs])

@@ -132,7 +132,7 @@ class Main:
 
     def take(self, count: int, limit: int = NEVER) -> list[Run]:
         """Up to `count` of the oldest with LSNs below `limit`, in order, as runs; they are no longer here."""
-        out = list[Run]()
+        out: list[Run] = []
         segments = self.segments
         while count and self.count:
             if self.holes:
@@ -223,7 +223,7 @@ class Main:
         if len(wanted) <= FEW:
             return [self.punch(lsn) for lsn in wanted if self.has(lsn)]
         self.compact()
-        out = list[Run]()
+        out: list[Run] = []
         kept: deque[Segment] = deque()
         for index, segment in enumerate(self.segments):
             chunk = segment.chunk

@@ -81,7 +81,7 @@ class Pool:
 
     def first(self, count: int) -> Ints:
         """Up to `count` of the oldest, ascending; they stay."""
-        out = list[Ints]()
+        out: list[Ints] = []
         for index in range(self._first, len(self._parts)):
             part = self.portion(index)[:count]
             out.append(part)
@@ -92,7 +92,7 @@ class Pool:
 
     def take_upto(self, last: int) -> Ints:
         """Take all up to this LSN, ascending."""
-        out = list[Ints]()
+        out: list[Ints] = []
         while self._first < len(self._parts):
             part = self.portion(self._first)
             end = int(np.searchsorted(part, last, side="right"))
@@ -133,7 +133,7 @@ class Pool:
         """Take those of the wanted, ascending, that are here; ascending."""
         first, stop = wanted[0], wanted[-1] + 1
         asked = None if isinstance(wanted, range) else view(wanted)
-        out = list[Ints]()
+        out: list[Ints] = []
         for index, piece in enumerate(self._raw):
             if len(_within(piece, first, stop)):
                 lsns = _array(piece)

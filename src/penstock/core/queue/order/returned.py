@@ -45,7 +45,7 @@ class RunHeap(ABC):
         self._serial = 0  # breaks ties, so that runs are never compared
         self._loose = 0  # small runs that came since they were joined last
         self._loose_most = LOOSE_MOST
-        self._kinds = set[tuple[Tally, int, int]]()  # what they are, as far as that says which can be joined
+        self._kinds: set[tuple[Tally, int, int]] = set()  # what they are, as far as that says which can be joined
         self.count: int = 0
 
     @abstractmethod
@@ -74,7 +74,7 @@ class RunHeap(ABC):
 
     def _join(self) -> None:
         """Join small runs that have all in common, the order within being that of their LSNs."""
-        kept = list[Run]()
+        kept: list[Run] = []
         alike: dict[tuple[Tally, int, int], list[Run]] = {}
         for entry in self._heap:
             run = entry[3]
@@ -125,8 +125,8 @@ class RunHeap(ABC):
         """Take those of the wanted that are here, in the order of their keys."""
         if not self.count:
             return []
-        out = list[Run]()
-        left = list[Run]()
+        out: list[Run] = []
+        left: list[Run] = []
         for entry in self._heap:
             run = entry[3]
             inside, outside, slices = sift(run.chunk, wanted)
@@ -189,7 +189,7 @@ class Returned(RunHeap):
 
     def present(self, wanted: Chunk) -> list[Key]:
         """Where those of the wanted that are here stand."""
-        out = list[Key]()
+        out: list[Key] = []
         for entry in self._heap:
             inside = sift(entry[3].chunk, wanted)[0]
             if inside is not None:

@@ -51,7 +51,7 @@ def spent(tally: Tally, settings: QueueSettings) -> tuple[str, ...]:
 
 def binding_limit(settings: QueueSettings) -> tuple[str, int] | None:
     """The setting that ends a message which always fails, and how many deliveries it allows; None without a limit."""
-    limits = list[tuple[int, str]]()
+    limits: list[tuple[int, str]] = []
     if settings.max_deliveries:
         limits.append((settings.max_deliveries, "max_deliveries"))
     if settings.retry is not None and settings.retry.attempts:

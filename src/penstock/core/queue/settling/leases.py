@@ -91,7 +91,7 @@ class Leases:
 
     def take(self, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
         """Remove those of the chunk (ascending) that are held here; (the runs they were, the chunks not held)."""
-        out = list[Run]()
+        out: list[Run] = []
         rest = self._take_front(chunk, out)
         if rest is None:
             if self._lanes is not None:
@@ -109,6 +109,14 @@ class Leases:
             self.count -= sum([len(run.chunk) for run in out[before:]])
             self._sweep()
         return out, missing
+
+    def take_first(self, chunk: Chunk) -> Run | None:
+        """The run that was granted first, if it is just this chunk; it is removed then."""
+        runs = self.runs
+        if self._lanes is not None or not runs or runs[0].chunk != chunk:
+            return None
+        self.count -= len(chunk)
+        return runs.popleft()
 
     def _take_front(self, chunk: Chunk, out: list[Run]) -> Chunk | None:
         """Cut the chunk from the front of the runs as far as it is the same; returns what is left of it."""
@@ -201,7 +209,7 @@ class Leases:
 
     def holding(self, chunk: Chunk, deliveries: int) -> Chunk:
         """Those of the chunk that are held here since the delivery with this number."""
-        found = list[Chunk]()
+        found: list[Chunk] = []
         for run in self.runs:
             if run.tally.deliveries == deliveries and run.chunk[0] <= chunk[-1] and chunk[0] <= run.chunk[-1]:
                 if isinstance(run, Lease):
@@ -253,7 +261,7 @@ class Leases:
 
     def ended(self, mono: int, in_order: bool = True, most: int = NEVER) -> list[Run]:
         """Remove what has a deadline up to `mono`, oldest grants first: about `most` messages, at least a run."""
-        out = list[Run]()
+        out: list[Run] = []
         kept: deque[Run] = deque()
         runs = self.runs
         while runs and most > 0 and len(out) < STEP_RUNS:
@@ -281,7 +289,7 @@ class Leases:
 
     def granted_until(self, mono: int) -> list[Run]:
         """Remove what was granted up to then, oldest first: about `STEP_MOST` messages, at least a run."""
-        out = list[Run]()
+        out: list[Run] = []
         most = STEP_MOST
         runs = self.runs
         while runs and most > 0 and len(out) < STEP_RUNS:
@@ -298,7 +306,7 @@ class Leases:
 
     def oldest_grants(self, most: int) -> list[Run]:
         """Remove the oldest grants: about `most` messages, a run at least."""
-        out = list[Run]()
+        out: list[Run] = []
         runs = self.runs
         while runs and most > 0 and len(out) < STEP_RUNS:
             run = runs.popleft()

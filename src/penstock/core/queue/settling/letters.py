@@ -52,7 +52,7 @@ class Letter:
 
 def split(letter: Letter, lsns: Container[int]) -> tuple[Letter | None, list[Run]]:
     """What died before the first of these, and the rest; None: nothing did."""
-    before = list[Run]()
+    before: list[Run] = []
     for i, run in enumerate(letter.runs):
         at = next((at for at, lsn in enumerate(run.chunk) if lsn in lsns), None)
         if at is not None:

@@ -51,8 +51,8 @@ def settle(
     Without `by` the deliveries of the `client` are its own.  What was delivered at most once is no longer in the queue:
     whatever its receiver says frees a place in its backlog, and nothing but an ack reaches what was not delivered yet.
     """
-    runs = list[Run]()
-    stale = list[Chunk]()
+    runs: list[Run] = []
+    stale: list[Chunk] = []
     affected = 0
     if by is not None:
         for chunk in chunks:
@@ -109,7 +109,7 @@ def _elsewhere(
     queue: Queue, chunks: list[Chunk], verb: Verb, by: Consumer | None, client: str
 ) -> tuple[list[Run], int]:
     """Take these from other holders if that is allowed, and from ready and delayed; and how many slots that freed."""
-    out = list[Run]()
+    out: list[Run] = []
     slots = 0
     strict = queue.settings.leasing == "strict"
     kept = queue.settings.non_destructive  # only slots are freed
@@ -119,7 +119,7 @@ def _elsewhere(
         for holder in list(queue.holders()):
             if holder is by or holder.fenced or (strict and (by is not None or not client or holder.client != client)):
                 continue
-            rest = list[Chunk]()
+            rest: list[Chunk] = []
             for part in left:
                 if once and by is None and client and holder.client == client:
                     held, missing = holder.leases.take(part)

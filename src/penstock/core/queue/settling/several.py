@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink, Verb
@@ -36,30 +35,43 @@ def together(queue: Queue) -> bool:
 
 def acknowledge(queue: Queue, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
     """Deliveries of these consumers are done; returns how many messages that affected.  The queue is `together`."""
-    affected = 0
-    runs, named = list[Run](), ""
+    affected = freed = 0
+    runs: list[Run] = []
+    named = ""
     for consumer, chunks in settled:
         name = consumer.client or consumer.tag
         if name != named:
             _record(queue, now, runs, named, sink)
             runs, named = [], name
-        held, stale = list[Run](), list[Chunk]()
-        for chunk in chunks:
+        first = consumer.leases.take_first(chunks[0]) if len(chunks) == 1 and not consumer.closed else None
+        if first is not None and first.place != SLOT:  # what `freed` does, for one run of one who holds more or not
+            if consumer.serial:
+                freed += len(first.chunk)
+            else:
+                queue.leased -= len(first.chunk)
+            affected += len(first.chunk)
+            runs.append(first)
+            if consumer.targets is not None:
+                consumer.targets.wake(consumer)
+            continue
+        held: list[Run] = [] if first is None else [first]
+        stale: list[Chunk] = []
+        for chunk in chunks if first is None else ():
             found, missing = consumer.leases.take(chunk)
             held += found
             stale += missing
         if held:
             count, slots = queue.freed(consumer, held)
             affected += count
-            if slots:
-                held = [run for run in held if run.place != SLOT]
-            if held:
-                queue.counted(now.mono).acked += count
-                runs += held
+            if slots and (held := [run for run in held if run.place != SLOT]):
+                queue.counted(now.mono).acked += slots
+            runs += held
         if stale:
             _record(queue, now, runs, named, sink)
             runs = []
             affected += settle(queue, now, stale, Verb.ACK, sink, consumer, "", None, None)
+    queue.outstanding -= freed
+    queue.leased -= freed
     _record(queue, now, runs, named, sink)
     return affected
 
@@ -69,20 +81,24 @@ def _record(queue: Queue, now: Now, runs: Sequence[Run], named: str, sink: Sink)
     if not runs:
         return
     sink.record(Kind.SETTLE, queue.name, {"by": named} if named else None, _body(queue.id, runs))
-    if (figures := queue.figures) is not None:
-        figures.unsampled += sum([len(run.chunk) for run in runs])
-        if figures.unsampled >= figures.step:
-            figures.sample(now.mono, runs[0])
+    count = sum([len(run.chunk) for run in runs])
+    figures = queue.counted(now.mono)
+    figures.acked += count
+    figures.unsampled += count
+    if figures.unsampled >= figures.step:
+        figures.sample(now.mono, runs[0])
 
 
 def _body(queue: int, runs: Sequence[Run]) -> bytes:
     """The body of the record, with neighbours of several consumers in one pair."""
-    if not all(isinstance(run.chunk, range) for run in runs):
+    chunks = [run.chunk for run in runs]
+    if {*map(type, chunks)} != {range}:
         return pairs_body(queue, runs)
-    pairs = [queue]
-    for chunk in sorted([run.chunk for run in runs], key=itemgetter(0)):
-        if pairs[-1] == chunk[0] and len(pairs) > 1:
-            pairs[-1] = chunk[-1] + 1
+    pairs, end = [queue], -1
+    for first, last in sorted([(chunk[0], chunk[-1] + 1) for chunk in chunks]):
+        if first == end:
+            pairs[-1] = last
         else:
-            pairs += (chunk[0], chunk[-1] + 1)
+            pairs += (first, last)
+        end = last
     return struct.pack(f"<{len(pairs)}q", *pairs)

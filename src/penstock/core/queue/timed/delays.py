@@ -75,7 +75,7 @@ class Delays:
 
     def pop_retries(self, wall: int) -> list[Run]:
         """Take failed messages whose back-off is over, in order of its end; of very many the first."""
-        out = list[Run]()
+        out: list[Run] = []
         most = STEP_MOST
         while self.retries.count and self.retries.head()[0] <= wall and len(out) < STEP_RUNS and most > 0:
             out.append(self.retries.pop())

@@ -145,7 +145,7 @@ class Expiry:
             past, self.past = self.past, max(wall, self.past)
             self._look = _Look(past, self.past, self._spans_due(past, self.past), len(self.own.blocks))
         look = self._look
-        out = list[Chunk]()
+        out: list[Chunk] = []
         room = SPAN_MOST
         while look.spans and room > 0:
             span = look.spans.pop()
@@ -175,7 +175,7 @@ class Expiry:
 
     def _spans_due(self, past: int, wall: int) -> list[range]:
         """What the steps speak of, the oldest last."""
-        out = list[range]()
+        out: list[range] = []
         for first, last in self._steps.between(past, wall):
             span = range(first, last + 1)
             if out and out[-1].stop == span.start:

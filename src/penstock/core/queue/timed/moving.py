@@ -76,7 +76,7 @@ def reschedule(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -> i
     What was never delivered takes the place of its next DUE record, what was returns to its own place then.
     """
     moved = queue.delays.move(wanted, when) if queue.delayed else None
-    moving = list[Run]()
+    moving: list[Run] = []
     if moved is not None and len(moved):
         moving.append(Run(packed(np.sort(moved)), False))
         wanted = _without(wanted, moving[0].chunk)
@@ -118,7 +118,7 @@ def _without(wanted: Chunk, moved: Chunk) -> Chunk:
 def _fences(queue: Queue, wanted: Chunk) -> set[int]:
     """Those of the wanted that are barriers."""
     barriers = queue.barriers
-    out = set[int]()
+    out: set[int] = set()
     if len(wanted) and (len(barriers) or barriers.dormant):
         marked = barriers.marked()
         inside = sift(marked, wanted)[0] if len(marked) else None

@@ -159,14 +159,14 @@ class Schedule(Timetable):
                 return False  # very many are due
         horizon = self._horizon
         lsns, times = [NOBODY], [NOBODY]
-        chosen_of = dict[Block, npt.NDArray[np.bool_]]()
+        chosen_of: dict[Block, npt.NDArray[np.bool_]] = {}
         for block in self.blocks:
             if block is not near and block.due_after(0) <= horizon:
                 chosen_of[block] = block.columns()[1] <= horizon
         found = sum([int(chosen.sum()) for chosen in chosen_of.values()])
         if found + (len(near.lsns) if near is not None else 0) > 8 * NEAR:
             return False
-        kept = list[Block]()
+        kept: list[Block] = []
         for block in self.blocks:
             held, at = block.columns()
             if block is near:

@@ -204,7 +204,7 @@ class Timetable:
         """Take those of the wanted that are here, ascending, and their times."""
         lsns = [np.zeros(0, dtype=np.int64)]
         moments = [np.zeros(0, dtype=np.int64)]
-        kept = list[Block]()
+        kept: list[Block] = []
         asked = np.zeros(0, dtype=np.int64) if isinstance(wanted, range) else view(wanted)
         for block in self.blocks:
             if block.lsns[-1] < wanted[0] or block.lsns[0] > wanted[-1]:
