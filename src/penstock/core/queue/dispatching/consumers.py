@@ -71,8 +71,7 @@ class Consumer:
     __slots__ = (
         "_timeout", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "heads", "holder", "leases",
         "leaving", "limit", "max_backlog", "named", "no_ack", "on_overdue", "passive", "paused", "priority", "queue",
-        "read",
-        "reported", "serial", "shared", "standby", "tag", "targets", "timeout",
+        "read", "reported", "serial", "shared", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
     def __init__(
