@@ -20,6 +20,7 @@ class Timers:
     def __init__(self, moved: set[Queue]) -> None:
         """moved: gets every queue that was touched, too; somebody else empties it."""
         self._moved = moved
+        self._changed: set[Queue] | None = None  # touched since somebody asked; None: nobody asks
         self.touched: set[Queue] = set()
         self._known: dict[int, tuple[int | None, int | None]] = {}  # queue id -> its next deadlines, if it has any
         self._wall: list[tuple[int, int]] = []  # (time, queue id)
@@ -28,7 +29,22 @@ class Timers:
     def forget(self, queue: Queue) -> None:
         """The queue is gone."""
         self.touched.discard(queue)
+        if self._changed is not None:
+            self._changed.add(queue)
         self._known.pop(queue.id, None)
+
+    def watch(self, wanted: bool) -> None:
+        """Whether somebody will ask which queues have `changed`."""
+        self._changed = set() if wanted else None
+
+    def changed(self) -> set[Queue]:
+        """Queues that were touched, or are gone, since this was asked last; none unless watched."""
+        self._look()
+        taken = self._changed
+        if taken is None:
+            return set()
+        self._changed = set()
+        return taken
 
     def next(self) -> tuple[int | None, int | None]:
         """The earliest deadlines on the wall and on the monotonic clock; None: nothing is due ever."""
@@ -56,6 +72,8 @@ class Timers:
 
     def _look(self) -> None:
         self._moved |= self.touched
+        if self._changed is not None:
+            self._changed |= self.touched
         for queue in self.touched:
             wall, mono = queue.next_deadline()
             known = self._known.get(queue.id, _NEVER)

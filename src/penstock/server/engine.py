@@ -29,6 +29,7 @@ from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Group, Publishes, Rows
 from penstock.records.kinds import Kind
 from penstock.server.actions.acts import Acts
+from penstock.server.events.notices import Notices
 from penstock.server.fetching import Fetches
 from penstock.server.filters.judging import Judges
 from penstock.server.filters.keying import Keyings
@@ -111,6 +112,7 @@ class Engine:
         self.gates = Gates(self)
         self.tending = Tending(self)
         self.acts = Acts(self)
+        self.notices = Notices(self)
         bodies.parting.takers = self.tending.takers
         bodies.arrivals.lacking = log.durable
         bodies.budget.watch("commits", lambda: log.pending_bytes)  # beside the bodies that they were made from
@@ -182,6 +184,7 @@ class Engine:
             elif entry.kind not in LAZY_KINDS:
                 urgent = True
         self._perform(core.take_effects())
+        self.notices.gather(journal)
         if journal:
             self.acts.ledger.seen = last_of(journal[-1])
         fences, self._fences = self._fences, []

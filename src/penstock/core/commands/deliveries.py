@@ -44,6 +44,8 @@ class DeliveryCommands(QueueCommands):
         """The same for who was there before the server drained."""
         consumer = queue.subscribe(self._at(now), self._out, **terms)
         self._touch(queue, consumer.shared)
+        if self.attendance is not None and not consumer.passive:
+            self.attendance.append((True, consumer))
         return consumer
 
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
@@ -55,6 +57,8 @@ class DeliveryCommands(QueueCommands):
         was_open = not consumer.closed
         queue.unsubscribe(now, consumer, self._out, requeue=requeue, lost=lost)
         self._touch(queue, consumer.shared)
+        if self.attendance is not None and was_open and not consumer.passive:
+            self.attendance.append((False, consumer))
         if queue.auto_delete and was_open and not consumer.passive and not queue.consumers:
             self.delete_queue(now, queue)
 

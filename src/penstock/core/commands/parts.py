@@ -20,7 +20,7 @@ from penstock.core.paging import Paging
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.publishing import Publisher
-from penstock.core.queue.dispatching.consumers import Credit
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.queue.settling.sweep import Sweep
 from penstock.core.queue.view import Queue
@@ -116,6 +116,8 @@ class Parts:
         self.queue_limits: dict[str, int] = {}  # of vhosts: queues there may be; whoever serves sets it, no log has it
         self._unruled: dict[int, None] = {}  # ids of queues for which policies of now may say something else
         self._sweeping = 0  # the serial number of the last one
+        self.attendance: list[tuple[bool, Consumer]] | None = None  # consumers that came (True) or went; whoever wants
+        # to know of them puts a list here, and empties it
 
     @property
     def publishers(self) -> dict[str, int]:
@@ -195,6 +197,8 @@ class Parts:
     def _ending(self, now: Now, queue: Queue) -> int:
         """What ends with a queue besides its records."""
         self._touch(queue)
+        if self.attendance is not None:
+            self.attendance += [(False, one) for one in queue.all_consumers if not (one.closed or one.passive)]
         self.streams.queue_gone(queue.id)
         self._holdings.queue_gone(queue.id)
         ready = queue.delete(now, self._out)
@@ -218,6 +222,14 @@ class Parts:
     def _at(self, now: Now) -> Now:
         """The instant to decide at: record times never decrease, and what is decided follows them."""
         return self._out.at(now)
+
+    def watch_queues(self, wanted: bool) -> None:
+        """Whether somebody will ask for `changed_queues`."""
+        self._timers.watch(wanted)
+
+    def changed_queues(self) -> set[Queue]:
+        """Queues to which something happened since this was asked last, also what is gone; none unless watched."""
+        return self._timers.changed()
 
     def _by_id(self, number: int) -> Queue | None:
         return self._admin.by_id.get(number)

@@ -136,6 +136,8 @@ class AmqpDoor:
             self.alarm.forget(session)
             self.holding.forget(session)
             self.counters.connections_closed += 1
+            if session.opened:
+                self.engine.notices.connection(session, opened=False)
 
     # -- logins
 
@@ -173,6 +175,7 @@ class AmqpDoor:
             session.vhost = vhost
             session.opened = True
             session.machine.accept_open()
+            self.engine.notices.connection(session, opened=True)
         session.outgoing.mark_dirty()
 
     def tell_stranger(self, session: Session, event: events.ConnectionFailed) -> None:

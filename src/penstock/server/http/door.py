@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from penstock.errors import Unavailable
+from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.rows import rows_of
 from penstock.server.opening.listening import bind
@@ -23,16 +25,27 @@ if TYPE_CHECKING:
     from penstock.server.tls.keeping import Keeper
 
 
+class LinkedProtocol(AutoHTTPProtocol):
+    """uvicorn's protocol; a request finds its connection's transport under `state`, as `transport`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's: a client connected."""
+        super().connection_made(cast("asyncio.Transport", transport))
+        self.app_state = {**self.app_state, "transport": transport}
+
+
 class HttpDoor:
     """uvicorn without its own signal handling, on our loop."""
 
     def __init__(self, server: Server, version: str, progress: Progress | None = None) -> None:
         facts = Facts(server, version, progress)
+        self._events = Events(server, facts)
         config = uvicorn.Config(
-            create_app(facts, rows_of(server, facts)),
+            create_app(facts, rows_of(server, facts, self._events)),
             log_level="warning",
             access_log=False,
             lifespan="off",
+            http=LinkedProtocol,
             timeout_graceful_shutdown=1,
         )
         self._uvicorn = uvicorn.Server(config)
@@ -69,6 +82,7 @@ class HttpDoor:
             if self._task.done():
                 raise Unavailable("the HTTP door did not open") from self._task.exception()
             await asyncio.sleep(0)
+        self._events.begin()
 
     async def _serve(self, listeners: Sequence[socket.socket]) -> None:
         with contextlib.ExitStack() as open_:
@@ -80,6 +94,7 @@ class HttpDoor:
         """Finish what is being answered, then stop."""
         if self._handshakes is not None:
             self._handshakes.close()
+        self._events.close()
         self._uvicorn.should_exit = True
         if self._task is not None:
             await self._task

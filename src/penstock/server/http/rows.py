@@ -16,6 +16,7 @@ from penstock.server.http.topology import Topology
 from penstock.wire.http import (
     bindings,
     definitions,
+    events,
     exchanges,
     health,
     links,
@@ -30,11 +31,12 @@ from penstock.wire.http import (
 
 if TYPE_CHECKING:
     from penstock.server.app import Server
+    from penstock.server.http.events import Events
     from penstock.server.http.facts import Facts
     from penstock.wire.http.routes import Row
 
 
-def rows_of(server: Server, facts: Facts) -> list[Row]:
+def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
     """The paths beside those that the facts answer."""
     waits = Waits()
     topology = Topology(server, facts, waits)
@@ -53,5 +55,6 @@ def rows_of(server: Server, facts: Facts) -> list[Row]:
         *pipelines.rows(facts.pipelines),
         *own.rows(Own(server, facts, waits)),
         *query.rows(Querying(server, facts, waits)),
+        *events.rows(watching),
         *health.rows(facts, topology, talk),
     ]

@@ -1,0 +1,191 @@
+"""The census: how many messages every queue has, and how fast they come and go; counted for all onlookers together.
+
+The first count looks at every queue, a later one at those that something happened to since: ten thousand idle queues
+cost nothing.  Once a minute all are looked at again.  A count goes in steps of a few milliseconds, and is made at most
+four times a second, however many look on.  Rates are those between two counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from heapq import nlargest
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from penstock.records.dataclass import dataclass
+from penstock.wire.http.answers import gathered
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.server.engine import Engine
+
+APART_S = 0.25
+"""Between two counts at least."""
+
+WHOLE_S = 60.0
+"""After so long everything is counted anew."""
+
+LIMITS = ("dropped", "replaced", "refused")
+"""What limits do, as `Figures` counts it."""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One queue as of the last count; counters are since the start, rates a second."""
+
+    queue: Queue
+    ready: int = 0
+    leased: int = 0
+    delayed: int = 0
+    messages: int = 0
+    consumers: int = 0
+    arrived: int = 0
+    delivered: int = 0
+    acked: int = 0
+    publish_rate: float = 0.0
+    deliver_rate: float = 0.0
+    ack_rate: float = 0.0
+    losses: tuple[int, ...] = ()  # of `LIMITS`
+    expired: int = 0
+
+    def plain(self) -> dict[str, object]:
+        """As JSON has it, with the names that the management API gives them."""
+        return {
+            "name": self.queue.name,
+            "vhost": self.queue.vhost,
+            "messages": self.messages,
+            "messages_ready": self.ready,
+            "messages_unacknowledged": self.leased,
+            "messages_delayed": self.delayed,
+            "consumers": self.consumers,
+            "publish_rate": round(self.publish_rate, 3),
+            "deliver_rate": round(self.deliver_rate, 3),
+            "ack_rate": round(self.ack_rate, 3),
+        }
+
+
+COUNTS = ("messages", "ready", "leased", "delayed", "consumers")
+RATES = ("publish_rate", "deliver_rate", "ack_rate")
+
+_counts = attrgetter(*COUNTS)
+_rates = attrgetter(*RATES)
+
+
+class Census:
+    """The counts.  Belongs to the loop's thread; kept while somebody looks on."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.rows: dict[int, Row] = {}  # by queue id
+        self.gone: dict[int, dict[str, int]] = {}  # what limits did to a queue, by its id, since somebody asked
+        self.version = 0  # of the rows
+        self._sums = [0] * len(COUNTS)  # of all rows
+        self._counted = -1e9  # when
+        self._whole = -1e9
+        self._moving = set[int]()  # rows with a rate
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Somebody looks on."""
+        self._engine.core.watch_queues(True)
+        self._counted = self._whole = -1e9
+
+    def close(self) -> None:
+        """Nobody does any more."""
+        self._engine.core.watch_queues(False)
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self.rows, self._moving, self.gone = {}, set(), {}
+        self._sums = [0] * len(COUNTS)
+
+    async def count(self) -> None:
+        """Count, unless that was done just now; whoever comes meanwhile waits for the same count."""
+        if self._task is None or self._task.done():
+            if asyncio.get_running_loop().time() - self._counted < APART_S:
+                return
+            self._task = asyncio.ensure_future(self._count())
+        await asyncio.shield(self._task)
+
+    async def _count(self) -> None:
+        core, now = self._engine.core, asyncio.get_running_loop().time()
+        changed: Iterable[Queue] = core.changed_queues()
+        seconds = now - self._counted
+        if now - self._whole >= WHOLE_S:
+            self._whole, changed = now, core.queues()
+            there = {queue.id for queue in changed}
+            for number in self.rows.keys() - there:
+                self._drop(number)
+        moved, self._moving = self._moving, set()
+        await gathered(self._look(queue, seconds) for queue in changed)
+        for number in moved - self._moving:
+            if (row := self.rows.get(number)) is not None:
+                row.publish_rate = row.deliver_rate = row.ack_rate = 0.0
+        if moved or changed:
+            self.version += 1
+        self._counted = now
+
+    def _look(self, queue: Queue, seconds: float) -> None:
+        number = queue.id
+        if self._engine.core.queue_by_id(number) is not queue:
+            self._drop(number)
+            return
+        row = self.rows.get(number)
+        fresh = row is None
+        if row is None:
+            row = self.rows[number] = Row(queue)
+        before = _counts(row)
+        row.ready, row.leased, row.delayed = queue.ready + queue.held, queue.leased, queue.delayed
+        row.messages = row.ready + row.leased + row.delayed
+        row.consumers = len(queue.consumers)
+        self._sums = [total + new - old for total, new, old in zip(self._sums, _counts(row), before, strict=True)]
+        counters = queue.arrived, queue.delivered, queue.acked
+        if not fresh:
+            rates = [
+                max(after - before, 0) / seconds
+                for before, after in zip((row.arrived, row.delivered, row.acked), counters, strict=True)
+            ]
+            row.publish_rate, row.deliver_rate, row.ack_rate = rates
+            if any(rates):
+                self._moving.add(number)
+        row.arrived, row.delivered, row.acked = counters
+        if (figures := queue.figures) is not None:
+            losses = figures.dropped, figures.replaced, figures.refused
+            expired = sum((figures.expirations or {}).values())
+            if not fresh and (losses != row.losses or expired != row.expired):
+                self._note(number, row, losses, expired)
+            row.losses, row.expired = losses, expired
+
+    def _drop(self, number: int) -> None:
+        if (row := self.rows.pop(number, None)) is not None:
+            self._sums = [total - old for total, old in zip(self._sums, _counts(row), strict=True)]
+
+    def _note(self, number: int, row: Row, losses: tuple[int, ...], expired: int) -> None:
+        told = self.gone.setdefault(number, {})
+        for name, before, after in zip(LIMITS, row.losses or (0,) * len(LIMITS), losses, strict=True):
+            if after > before:
+                told[name] = told.get(name, 0) + after - before
+        if expired > row.expired:
+            told["expired"] = told.get("expired", 0) + expired - row.expired
+
+    # -- what onlookers ask
+
+    def totals(self, rows: Sequence[Row] | None = None) -> dict[str, float]:
+        """`COUNTS` and `RATES` of all queues together, or of those that somebody sees."""
+        if rows is None:
+            counts = self._sums
+            moving = [self.rows[number] for number in self._moving if number in self.rows]
+        else:
+            counts = [sum(column) for column in zip(*map(_counts, rows), strict=True)] or [0] * len(COUNTS)
+            moving = [row for row in rows if row.queue.id in self._moving]
+        rates = [round(sum(column), 3) for column in zip(*map(_rates, moving), strict=True)] or [0.0] * len(RATES)
+        return dict(zip((*COUNTS, *RATES), (*counts, *rates), strict=True))
+
+    def top(self, most: int, rows: Iterable[Row] | None = None) -> list[Row]:
+        """The deepest queues; those with messages or traffic."""
+        some = self.rows.values() if rows is None else rows
+        return nlargest(most, (row for row in some if row.messages or row.publish_rate), key=_depth)
+
+
+_depth = attrgetter("messages", "publish_rate")

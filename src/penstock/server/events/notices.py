@@ -1,0 +1,221 @@
+"""Events of what is decided and of who comes and goes: read off the journal of a turn, told once it is durable.
+
+A change of the topology is a record of the log, so the journal has all of them, whatever door they came by; batches of
+messages and what happens to them are passed over at the cost of a look at each batch.  A policy may change thousands of
+queues at once: the first of them are told one by one, the others as a number.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import orjson
+
+from penstock.core.queue.order.runs import NEVER
+from penstock.records.entries import Control, Group
+from penstock.records.kinds import Kind
+from penstock.server.events.feed import Feed
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.records.entries import Entry
+    from penstock.server.amqp.session import Session
+    from penstock.server.engine import Engine
+
+MONITORING = "monitoring"
+
+ALTERED_MOST = 100
+"""Altered queues of one turn that are told one by one."""
+
+QUEUE_ID = struct.Struct("<q")
+
+Table = Mapping[str, object]
+
+
+class Notices:
+    """What an engine's turns, and its doors, tell the feed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.feed = Feed(engine.call_soon)
+        self._attendance: list[tuple[bool, Consumer]] = []
+        engine.core.attendance = self._attendance
+
+    def gather(self, journal: Sequence[Entry]) -> None:
+        """Of a turn that ends: see that what it decided is told once it is durable."""
+        told: list[Control] = []
+        for entry in journal:
+            if isinstance(entry, Control):
+                if entry.kind in TOLD:
+                    told.append(entry)
+            elif isinstance(entry, Group):
+                for part in entry.entries:
+                    if isinstance(part, Control) and part.kind in TOLD:
+                        told.append(part)
+        if told:
+            known = [(one, self._queue(one)) for one in told]  # a later turn may delete it
+            self._engine.when_durable(told[-1].lsn, lambda: self._tell(known))
+        if self._attendance:
+            some = self._attendance[:]
+            self._attendance.clear()
+            for came, consumer in some:
+                self._consumer(came, consumer)
+
+    def _queue(self, control: Control) -> tuple[str, str] | None:
+        """Vhost and name of the queue that a record is about, where that is there."""
+        if control.kind not in OF_QUEUE or len(control.body) < QUEUE_ID.size:
+            return None
+        queue = self._engine.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
+        return None if queue is None else (queue.vhost, queue.name)
+
+    def _tell(self, known: Sequence[tuple[Control, tuple[str, str] | None]]) -> None:
+        altered = 0
+        for control, queue in known:
+            if control.kind is Kind.QUEUE_ALTER:
+                altered += 1
+                if altered > ALTERED_MOST:
+                    continue
+            if control.kind in OF_QUEUE and queue is None:
+                continue  # it is gone, and its end is told
+            header = cast("dict[str, object]", orjson.loads(control.header)) if control.header else {}
+            TOLD[control.kind](self.feed, control, header, queue)
+        if altered > ALTERED_MOST:
+            self.feed.tell("queues.altered", known[-1][0].time, {"count": altered - ALTERED_MOST})
+
+    # -- who comes and goes
+
+    def _consumer(self, came: bool, consumer: Consumer) -> None:
+        queue = consumer.queue
+        fields = {
+            "vhost": queue.vhost,
+            "queue": queue.name,
+            "consumer_tag": consumer.tag,
+            "client": consumer.client,
+            "ack_required": not consumer.no_ack,
+            "exclusive": consumer.exclusive,
+        }
+        name = "consumer.created" if came else "consumer.deleted"
+        self.feed.tell(name, self._engine.clock.wall(), fields, vhost=queue.vhost, queue=queue.name)
+
+    def connection(self, session: Session, *, opened: bool) -> None:
+        """An AMQP connection opened its vhost, or is gone."""
+        fields: dict[str, object] = {
+            "name": f"{session.peer} -> {session.local}",
+            "user": session.user,
+            "vhost": session.vhost,
+        }
+        if not opened:
+            fields["seconds"] = round((self._engine.clock.mono() - session.opened_at) / 1e6, 3)
+        name = "connection.created" if opened else "connection.closed"
+        self.feed.tell(name, self._engine.clock.wall(), fields, vhost=session.vhost, user=session.user)
+
+
+# -- records as events
+
+
+def _queue_created(feed: Feed, control: Control, header: Table, _: object) -> None:
+    vhost = str(header["vhost"])
+    kept = {key: header.get(key) for key in ("durable", "exclusive", "auto_delete")}
+    fields = {"vhost": vhost, "queue": control.name, **kept}
+    feed.tell("queue.created", control.time, fields, vhost=vhost, queue=control.name)
+
+
+def _queue_altered(feed: Feed, control: Control, header: Table, queue: tuple[str, str] | None) -> None:
+    vhost, name = cast("tuple[str, str]", queue)
+    changed = header.get("changed") or header.get("settings")
+    keys = sorted(cast("dict[str, object]", changed)) if isinstance(changed, dict) else []
+    feed.tell("queue.altered", control.time, {"vhost": vhost, "queue": name, "changed": keys}, vhost=vhost, queue=name)
+
+
+def _queue_deleted(feed: Feed, control: Control, header: Table, _: object) -> None:
+    vhost = str(header["vhost"])
+    feed.tell("queue.deleted", control.time, {"vhost": vhost, "queue": control.name}, vhost=vhost, queue=control.name)
+
+
+def _queue_purged(feed: Feed, control: Control, _: Table, queue: tuple[str, str] | None) -> None:
+    vhost, name = cast("tuple[str, str]", queue)
+    feed.tell("queue.purged", control.time, {"vhost": vhost, "queue": name}, vhost=vhost, queue=name)
+
+
+def _queue_paused(feed: Feed, control: Control, header: Table, queue: tuple[str, str] | None) -> None:
+    vhost, name = cast("tuple[str, str]", queue)
+    fields: dict[str, object] = {"vhost": vhost, "queue": name, "by": header.get("by", "")}
+    until = cast("int", header.get("until", 0))
+    if until:
+        fields["until"] = None if until >= NEVER else until / 1e6
+    feed.tell("queue.paused" if until else "queue.resumed", control.time, fields, vhost=vhost, queue=name)
+
+
+def _named(event: str, key: str) -> Teller:
+    """Of what has a name and a vhost."""
+
+    def tell(feed: Feed, control: Control, header: Table, _: object) -> None:
+        vhost = str(header.get("vhost", "/"))
+        fields: dict[str, object] = {"vhost": vhost, key: control.name}
+        fields |= {name: header[name] for name in ("type", "exchange", "operator") if name in header}
+        feed.tell(event, control.time, fields, vhost=vhost)
+
+    return tell
+
+
+def _policy(event: str) -> Teller:
+    def tell(feed: Feed, control: Control, header: Table, _: object) -> None:
+        vhost = str(header.get("vhost", "/"))
+        fields = {"vhost": vhost, "policy": control.name}
+        kept = {key: header[key] for key in ("pattern", "priority", "apply_to") if key in header}
+        kind = "operator_policy" if header.get("operator") else "policy"
+        feed.tell(f"{kind}.{event}", control.time, {**fields, **kept}, vhost=vhost)
+
+    return tell
+
+
+def _address(feed: Feed, control: Control, header: Table, _: object) -> None:
+    vhost = str(header.get("vhost", "/"))
+    name = "address_setting.set" if "values" in header else "address_setting.cleared"
+    feed.tell(name, control.time, {"vhost": vhost, "pattern": control.name}, vhost=vhost)
+
+
+def _binding(event: str) -> Teller:
+    def tell(feed: Feed, control: Control, header: Table, _: object) -> None:
+        vhost = str(header.get("vhost", "/"))
+        keys = ("source", "destination", "destination_type", "key")
+        feed.tell(event, control.time, {"vhost": vhost, **{key: header.get(key) for key in keys}}, vhost=vhost)
+
+    return tell
+
+
+def _stream(feed: Feed, control: Control, header: Table, _: object) -> None:
+    fields = {"stream": control.name, "mode": header.get("mode"), "epoch": header.get("epoch")}
+    feed.tell("stream.opened", control.time, fields, tag=MONITORING)
+
+
+def _stream_released(feed: Feed, control: Control, header: Table, _: object) -> None:
+    how = next((key for key in ("dropped", "abandoned") if header.get(key)), "released")
+    feed.tell("stream.released", control.time, {"stream": control.name, "how": how}, tag=MONITORING)
+
+
+Teller = Callable[[Feed, Control, Table, "tuple[str, str] | None"], None]
+
+TOLD: Mapping[Kind, Teller] = {
+    Kind.EXCHANGE_DECLARE: _named("exchange.created", "exchange"),
+    Kind.EXCHANGE_DELETE: _named("exchange.deleted", "exchange"),
+    Kind.QUEUE_DECLARE: _queue_created,
+    Kind.QUEUE_ALTER: _queue_altered,
+    Kind.QUEUE_DELETE: _queue_deleted,
+    Kind.PURGE: _queue_purged,
+    Kind.PAUSE: _queue_paused,
+    Kind.BIND: _binding("binding.created"),
+    Kind.UNBIND: _binding("binding.deleted"),
+    Kind.TOPIC_DECLARE: _named("topic.created", "topic"),
+    Kind.TOPIC_DELETE: _named("topic.deleted", "topic"),
+    Kind.POLICY: _policy("set"),
+    Kind.POLICY_DELETE: _policy("cleared"),
+    Kind.ADDRESS_SETTING: _address,
+    Kind.STREAM: _stream,
+    Kind.STREAM_RELEASE: _stream_released,
+}
+
+OF_QUEUE = frozenset({Kind.QUEUE_ALTER, Kind.PURGE, Kind.PAUSE})
+"""Records that have the id of a queue and not its vhost."""

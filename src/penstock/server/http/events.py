@@ -1,0 +1,262 @@
+"""Who looks on at what happens: places in the feed, and what each is shown.  `wire.http.events` sends it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import Unavailable
+from penstock.server.allocator import resident_bytes
+from penstock.server.events.watch import Watch
+from penstock.wire.http.events import Told, Wanted
+from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, MONITORING, SUFFICES
+
+if TYPE_CHECKING:
+    from penstock.server.app import Server
+    from penstock.server.entitlements import Rights
+    from penstock.server.events.census import Row
+    from penstock.server.events.feed import Feed, Happened
+    from penstock.server.http.facts import Facts
+
+STREAMS_MOST = 128
+"""Clients that look on at once; each costs a connection, and its `stats`."""
+
+OF_USER_MOST = 32
+
+LOOK_S = 1.0
+"""How often the server is looked at for what no record tells of, while it serves."""
+
+STOPS = "the server stops"
+
+
+class Events:
+    """All places.  Belongs to the loop's thread."""
+
+    def __init__(self, server: Server, facts: Facts) -> None:
+        self._server = server
+        self.facts = facts
+        self.run = secrets.token_hex(4)  # part of every id: numbers begin anew with the process
+        self.places = set[Place]()
+        self._watch: Watch | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.closed = ""  # why nobody is let in any more
+
+    # -- looks
+
+    def begin(self) -> None:
+        """Look once a second from now on, as soon as the server is there."""
+        self._look()
+
+    def _look(self) -> None:
+        if self._server.serving and not self.closed:
+            self.watch_of().look()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def watch_of(self) -> Watch:
+        """What looks.  Raises Unavailable while the server starts."""
+        self.facts.refuse_early()
+        if self._watch is None:
+            self._watch = Watch(self._server)
+        return self._watch
+
+    def close(self, why: str = STOPS) -> None:
+        """Tell everybody that nothing more comes."""
+        self.closed = why
+        if self._timer is not None:
+            self._timer.cancel()
+        for place in list(self.places):
+            place.wake()
+
+    # -- places
+
+    def watch(self, user: str, wanted: Wanted) -> Place:
+        """A new place.  Raises Unavailable."""
+        watch = self.watch_of()
+        if self.closed:
+            raise Unavailable(self.closed)
+        if len(self.places) >= STREAMS_MOST:
+            raise Unavailable(f"{STREAMS_MOST} clients look on already, and more may not")
+        if sum(place.user == user for place in self.places) >= OF_USER_MOST:
+            raise Unavailable(f"user '{user}' looks on {OF_USER_MOST} times already, and may not more often")
+        if not self.places:
+            watch.census.open()
+        place = Place(self, self._server, watch, user, wanted)
+        self.places.add(place)
+        return place
+
+    def forget(self, place: Place) -> None:
+        """Somebody left."""
+        self.places.discard(place)
+        if not self.places and self._watch is not None:
+            self._watch.census.close()
+
+
+class Place:
+    """One client's: how far it has seen, and what it may see."""
+
+    def __init__(self, events: Events, server: Server, watch: Watch, user: str, wanted: Wanted) -> None:
+        self.user = user
+        self._events = events
+        self._server = server
+        self._watch = watch
+        self._wanted = wanted
+        self._feed: Feed = server.engine.notices.feed
+        self._woken = asyncio.Event()
+        self._feed.listeners.add(self.wake)
+        self._seen: dict[int, bool] = {}  # by queue id: whether these rights show it
+        self._rights: Rights | None = None
+        self._first: list[Told] = []
+        self._at = self._begin(wanted.last)
+
+    def _begin(self, last: str) -> int:
+        """Where to read on, after the words that come first."""
+        run, _, number = last.partition("-")
+        feed = self._feed
+        at = feed.last
+        if run == self._events.run and number.isascii() and number.isdecimal():
+            at = min(int(number), feed.last)
+        elif last:
+            at = feed.first - 1
+            why = "the server has been started anew, or the id is none of its own"
+            self._first.append(Told("gap", {"after": last, "reason": f"{why}: what was before is not known"}))
+        hello = {"user": self.user, "server": self._server.settings.server.name, "interval": self._wanted.interval}
+        self._first.insert(0, Told("hello", hello, "" if last else self._id(at)))
+        return at
+
+    def _id(self, number: int) -> str:
+        return f"{self._events.run}-{number}"
+
+    def wake(self) -> None:
+        """Something has happened."""
+        self._woken.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when something has happened, or that time is over."""
+        if seconds > 0 and not self._first:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
+            except TimeoutError:
+                return
+        self._woken.clear()
+
+    def close(self) -> None:
+        """The client is gone."""
+        self._feed.listeners.discard(self.wake)
+        self._events.forget(self)
+
+    # -- what it may see
+
+    @property
+    def ended(self) -> str:
+        """Why nothing more comes."""
+        if self._events.closed:
+            return self._events.closed
+        return "" if self._may(MANAGEMENT) else f"user '{self.user}' may not look on any more"
+
+    def _may(self, tag: str) -> bool:
+        return not SUFFICES[tag].isdisjoint(self._events.facts.tags(self.user))
+
+    def _sees(self, event: Happened) -> bool:
+        if self._wanted.only and not event.name.startswith(self._wanted.only):
+            return False
+        if event.tag and not self._may(event.tag):
+            return False
+        users = self._server.users
+        if event.user is not None and event.user != self.user and not self._may(MONITORING):
+            return False
+        if event.vhost is None:
+            return True
+        if event.queue is not None:
+            rights = users.rights(self.user)
+            return rights is None or rights.sees_queue(event.vhost, event.queue)
+        return self._may(MONITORING) or self._may(ADMINISTRATOR) or users.enters(self.user, event.vhost)
+
+    def _visible(self) -> Sequence[Row] | None:
+        """The rows that the user sees; None: all."""
+        rights = self._server.users.rights(self.user)
+        if rights is None:
+            return None
+        if rights is not self._rights or len(self._seen) > 2 * len(self._watch.census.rows) + 1000:
+            self._rights, self._seen = rights, {}
+        out, seen = list[Row](), self._seen
+        for number, row in self._watch.census.rows.items():
+            shown = seen.get(number)
+            if shown is None:
+                shown = seen[number] = rights.sees_queue(row.queue.vhost, row.queue.name)
+            if shown:
+                out.append(row)
+        return out
+
+    # -- what it is told
+
+    def news(self, most: int) -> Sequence[Told]:
+        """What has happened since the last call."""
+        told, self._first = self._first, []
+        feed = self._feed
+        if self._at < feed.first - 1:
+            missed = feed.first - 1 - self._at
+            reason = f"{missed} events are not kept any more"
+            told.append(Told("gap", {"after": self._id(self._at), "reason": reason}))
+            self._at = feed.first - 1
+        for event in feed.since(self._at, most):
+            self._at = event.number
+            if self._sees(event):
+                data = {"time": event.time / 1e6, **event.fields}
+                told.append(Told(event.name, data, self._id(event.number)))
+        if self._at < feed.last:
+            self._woken.set()
+        return told
+
+    async def stats(self) -> Told:
+        """How the server stands."""
+        census = self._watch.census
+        await census.count()
+        rows = self._visible()
+        top = census.top(self._wanted.top, rows)
+        queues = [row.plain() for row in top]
+        queues += [row.plain() for row in self._named() if not any(row.queue is one.queue for one in top)]
+        count = len(census.rows if rows is None else rows)
+        return Told("stats", {**self._server_facts(), "totals": self._totals(rows, count), "queues": queues})
+
+    def _named(self) -> Iterator[Row]:
+        core, rights, vhost = self._server.engine.core, self._server.users.rights(self.user), self._wanted.vhost
+        for name in self._wanted.queues:
+            queue = core.find_queue(vhost, name)
+            row = None if queue is None else self._watch.census.rows.get(queue.id)
+            if row is not None and (rights is None or rights.sees_queue(vhost, name)):
+                yield row
+
+    def _totals(self, rows: Sequence[Row] | None, count: int) -> Mapping[str, object]:
+        totals = self._watch.census.totals(rows)
+        sessions = self._server.amqp.sessions
+        return {
+            "queues": count,
+            "messages": totals["messages"],
+            "messages_ready": totals["ready"],
+            "messages_unacknowledged": totals["leased"],
+            "messages_delayed": totals["delayed"],
+            "consumers": totals["consumers"],
+            "connections": sum(one.opened for one in sessions),
+            "channels": sum(len(one.channels) for one in sessions),
+            **{name: totals[name] for name in ("publish_rate", "deliver_rate", "ack_rate")},
+        }
+
+    def _server_facts(self) -> dict[str, object]:
+        engine, log = self._server.engine, self._server.log
+        budget, segments = engine.bodies.budget, log.segments()
+        return {
+            "time": engine.clock.wall() / 1e6,
+            "status": self._events.facts.health().get("status"),
+            "alarms": [{"alarm": name, "reason": why} for name, why in self._watch.alarms.items()],
+            "memory": {"used": budget.used, "limit": budget.limit, "resident": resident_bytes()},
+            "disk_free": log.disk.free(),
+            "log": {
+                "bytes": sum(segment.bytes for segment in segments),
+                "segments": len(segments),
+                "durable_lsn": log.durable,
+                "last_lsn": engine.core.last_lsn,
+            },
+        }

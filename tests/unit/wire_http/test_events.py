@@ -1,0 +1,291 @@
+"""Server-sent events over a real socket: what is told, to whom, from where on, and how a stream ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pika
+import pytest
+
+import penstock.server.http.events as places
+import penstock.wire.http.events as streams
+from event_stream import Event, EventReader
+from http_lab import Http
+from penstock.server.events.feed import TEXT_MOST, Feed
+from penstock.testing.doors import Doors
+
+
+def reader(http: Http, query: str = "interval=off", **more: Any) -> EventReader:
+    return EventReader(http.broker.http_url, query, **more)
+
+
+def doors_of(http: Http) -> Doors:
+    doors = http.broker._doors
+    assert doors is not None
+    return doors
+
+
+def places_of(http: Http) -> list[places.Place]:
+    door = doors_of(http)._http
+    assert door is not None
+    return list(door._events.places)
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_changes_come_with_what_they_are_about(http: Http) -> None:
+    with reader(http) as stream:
+        assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
+        events = stream.events()
+        assert next(events).name == "hello"
+        http.do("PUT", "queues/%2F/%3Cb%3Ejobs", {"durable": True}, 201)
+        http.do(
+            "PUT", "policies/%2F/cap", {"pattern": "jobs$", "definition": {"max-length": 5}, "apply-to": "queues"}, 201
+        )
+        http.do("POST", "queues/%2F/%3Cb%3Ejobs/pause", {"for": "5m"}, 200)
+        http.do("POST", "queues/%2F/%3Cb%3Ejobs/resume", {}, 200)
+        http.publish("<b>jobs", "one")
+        http.do("DELETE", "queues/%2F/%3Cb%3Ejobs/contents")
+        http.do("DELETE", "policies/%2F/cap")
+        http.do("DELETE", "queues/%2F/%3Cb%3Ejobs")
+        names, found = list[str](), list[Event]()
+        while not names or names[-1] != "queue.deleted":
+            found.append(next(events))
+            names.append(found[-1].name)
+    assert names == [
+        "queue.created", "policy.set", "queue.altered", "queue.paused", "queue.resumed", "queue.purged",
+        "policy.cleared", "queue.altered", "queue.deleted",
+    ]  # fmt: skip
+    assert {one.data["queue"] for one in found if "queue" in one.data} == {"<b>jobs"}
+    assert found[0].data["vhost"] == "/"
+    assert found[1].data == {**found[1].data, "policy": "cap", "pattern": "jobs$"}
+    assert found[2].data["changed"] == ["max_length"]
+    assert found[3].data["by"] == "guest"
+    assert found[3].data["until"] > 0
+    ids = [int(one.id.partition("-")[2]) for one in found]
+    assert ids == list(range(ids[0], ids[0] + len(ids)))
+
+
+def test_connections_and_consumers_come_and_go(http: Http) -> None:
+    with reader(http, "interval=off&only=connection,consumer") as stream:
+        stream.until("hello")
+        connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
+        channel = connection.channel()
+        channel.basic_consume("q", lambda *_: None, consumer_tag="mine")
+        connection.process_data_events()
+        channel.basic_get("q")  # looks once: no consumer
+        opened = stream.until("connection.created")
+        assert opened.data["user"] == "guest"
+        assert stream.until("consumer.created").data["consumer_tag"] == "mine"
+        connection.close()
+        assert stream.until("consumer.deleted").data["queue"] == "q"
+        assert stream.until("connection.closed").data["name"] == opened.data["name"]
+
+
+def test_a_deleted_queue_ends_its_consumers(http: Http) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
+    connection.channel().basic_consume("q", lambda *_: None)
+    with reader(http) as stream:
+        stream.until("hello")
+        http.do("DELETE", "queues/%2F/q")
+        assert {next(one).name for one in [stream.events()] for _ in range(2)} == {"consumer.deleted", "queue.deleted"}
+    connection.close()
+
+
+def test_a_client_goes_on_after_the_last_event_it_saw(http: Http) -> None:
+    with reader(http) as stream:
+        http.do("PUT", "queues/%2F/one", {}, 201)
+        last = stream.until("queue.created").id
+    http.do("PUT", "queues/%2F/two", {}, 201)
+    with reader(http, last=last) as stream:
+        events = stream.events()
+        assert [next(events).name, next(events).data["queue"]] == ["hello", "two"]
+    with reader(http, f"interval=off&last_event_id={last}") as stream:
+        assert stream.until("queue.created").data["queue"] == "two"
+
+
+def test_a_client_of_another_run_is_told_that_it_missed_something(http: Http) -> None:
+    http.do("PUT", "queues/%2F/one", {}, 201)
+    with reader(http, last="0badcafe-7") as stream:
+        assert "started anew" in stream.until("gap").data["reason"]
+        assert stream.until("queue.created", queue="one")
+
+
+def test_what_the_ring_has_lost_is_a_gap(http: Http) -> None:
+    with reader(http) as stream:
+        last = stream.until("hello").id
+    doors = doors_of(http)
+    feed = doors.engine.notices.feed
+    doors.run(lambda: [feed.tell("alarm.set", 0, {"alarm": str(n)}) for n in range(5000)])
+    with reader(http, last=last) as stream:
+        assert stream.until("gap").data["reason"] == f"{5000 - 4096} events are not kept any more"
+        assert stream.until("alarm.set").data["alarm"] == str(5000 - 4096)
+
+
+def test_stats_have_totals_and_the_queues_that_were_named(http: Http) -> None:
+    for name in ("deep", "deeper", "shallow"):
+        http.do("PUT", f"queues/%2F/{name}", {}, 201)
+    for name, count in (("deep", 2), ("deeper", 3), ("shallow", 1)):
+        for _ in range(count):
+            http.publish(name, "x")
+    with reader(http, "interval=250ms&top=1&queue=shallow&queue=absent") as stream:
+        first = stream.until("stats").data
+        assert first["totals"]["messages_ready"] == 6
+        assert first["totals"]["queues"] == 4
+        assert [one["name"] for one in first["queues"]] == ["deeper", "shallow"]
+        assert first["alarms"] == []
+        assert first["log"]["durable_lsn"] > 0
+        assert first["memory"]["limit"] > first["memory"]["used"]
+        http.take("deeper", 2)
+        http.publish("shallow", "y")
+        later = first
+        while later["totals"]["messages"] != 5:
+            later = stream.until("stats").data
+        assert later["totals"]["publish_rate"] >= 0
+        http.do("DELETE", "queues/%2F/deep")
+        while later["totals"]["queues"] != 3:
+            later = stream.until("stats").data
+        assert later["totals"]["messages"] == 3
+
+
+def test_limits_and_dead_letters_are_told_as_numbers(http: Http) -> None:
+    http.do("PUT", "queues/%2F/dead", {}, 201)
+    arguments = {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    http.do("PUT", "queues/%2F/small", {"arguments": arguments}, 201)
+    with reader(http, "interval=250ms&only=queue.limited,dead_letters") as stream:
+        http.publish("small", "0")
+        while stream.until("stats").data["totals"]["messages"] != 1:
+            pass
+        for n in range(6):
+            http.publish("small", str(n))
+        found = {"dropped": 0, "dead": 0}
+        while found != {"dropped": 6, "dead": 6}:
+            event = next(stream.events())
+            found["dropped"] += event.data.get("dropped", 0)
+            found["dead"] += event.data["count"] if event.name == "dead_letters" else 0
+    assert http.broker.stats("small")["ready"] == 1
+
+
+def test_rights_say_what_is_shown(http: Http) -> None:
+    for name, tags in (("looker", "management"), ("watcher", "monitoring"), ("nobody", "")):
+        http.do("PUT", f"users/{name}", {"password": name, "tags": tags}, 201)
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    http.do("PUT", "permissions/shop/looker", {"configure": "", "write": "", "read": "^mine"}, 201)
+    http.do("PUT", "permissions/%2F/watcher", everything, 201)
+    with reader(http, user="nobody") as refused:
+        assert refused.status == 401
+    with reader(http, user="looker") as own, reader(http, user="watcher") as other:
+        own.until("hello")
+        other.until("hello")
+        for vhost in ("%2F", "shop"):
+            for name in ("mine", "yours"):
+                http.do("PUT", f"queues/{vhost}/{name}", {}, 201)
+        policy = {"pattern": "none", "definition": {"max-length": 5}}
+        http.do("PUT", "policies/%2F/hidden", policy, 201)
+        http.do("PUT", "policies/shop/shown", policy, 201)
+        found = list[tuple[str, str]]()
+        for event in own.events():
+            assert event.data["vhost"] == "shop"
+            found.append((event.name, event.data.get("queue", event.data.get("policy"))))
+            if event.name == "policy.set":
+                break
+        assert found == [("queue.created", "mine"), ("queue.created", "yours"), ("policy.set", "shown")]
+        assert other.until("policy.set").data["policy"] == "hidden"
+    with reader(http, "interval=250ms", user="looker") as own:
+        assert own.until("stats").data["totals"]["queues"] == 2  # of his vhost, as in the list of queues
+
+
+def test_a_user_who_loses_his_tag_is_shown_no_more(http: Http) -> None:
+    http.do("PUT", "users/looker", {"password": "looker", "tags": "management"}, 201)
+    with reader(http, user="looker") as stream:
+        stream.until("hello")
+        http.do("PUT", "users/looker", {"password": "looker", "tags": ""})
+        http.do("PUT", "queues/%2F/one", {}, 201)
+        assert "may not look on any more" in stream.until("end").data["reason"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("interval=5", "interval"),
+        ("interval=10ms", "interval is 10ms, not 'off' or a duration from 250ms to 1h"),
+        ("top=501", "top is '501', not a whole number from 0 to 500"),
+        ("&".join(["queue=q"] * 2 + [f"queue={n}" for n in range(500)]), "queue is there 501 times"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(http: Http, query: str, reason: str) -> None:
+    assert reason in http.refused("GET", f"events?{query}")
+
+
+def test_clients_are_bounded(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "OF_USER_MOST", 2)
+    with reader(http) as one, reader(http) as two:
+        one.until("hello")
+        two.until("hello")
+        assert "'guest' looks on 2 times already" in http.refused("GET", "events?interval=off", status=503)
+    wait_until(lambda: not places_of(http))
+    with reader(http) as again:
+        again.until("hello")
+
+
+def test_who_does_not_read_is_cut_off_with_a_sentence(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "SLOW_S", 0.2)
+    monkeypatch.setattr(streams, "LOOK_S", 0.02)
+    monkeypatch.setattr(streams, "UNSENT_MOST", 4096)
+    with reader(http, receive_buffer=4096) as slow:
+        slow.until("hello")
+        flood(http)
+        assert "nothing was read for" in slow.until("end").data["reason"]
+    monkeypatch.setattr(streams, "GOODBYE_S", 0.05)
+    with reader(http, receive_buffer=4096) as dead:
+        dead.until("hello")
+        flood(http)
+        wait_until(lambda: not places_of(http))  # without having read a byte
+
+
+def flood(http: Http) -> None:
+    """Tell the only client more than the kernel holds for it, until it is given no more."""
+    doors, [place] = doors_of(http), places_of(http)
+    feed, fields = doors.engine.notices.feed, {"alarm": "x", "reason": "y" * TEXT_MOST}
+    stuck, at = time.monotonic(), -1
+    while time.monotonic() - stuck < 0.4:
+        doors.run(lambda: [feed.tell("alarm.set", 0, fields) for _ in range(200)])
+        if place._at != at:
+            stuck, at = time.monotonic(), place._at
+
+
+def test_a_quiet_stream_has_heartbeats(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.05)
+    with reader(http) as stream:
+        lines = stream._lines()
+        while stream.comments < 4:  # the first comes at once
+            stream.comments += next(lines).startswith(b":")
+
+
+def test_the_end_of_the_server_is_told(http: Http) -> None:
+    with reader(http) as stream:
+        stream.until("hello")
+        http.broker.close()
+        assert stream.until("end").data["reason"] == "the server stops"
+
+
+def test_the_feed_keeps_so_many_and_no_more() -> None:
+    rung = list[int]()
+    feed = Feed(lambda ring: ring(), most=10)
+    feed.listeners.add(lambda: rung.append(feed.last))
+    for n in range(25):
+        feed.tell("x", n, {"n": n, "text": "a" * 2000})
+    assert (feed.first, feed.last) == (16, 25)
+    assert [one.number for one in feed.since(0, 3)] == [16, 17, 18]
+    assert [one.number for one in feed.since(22, 10)] == [23, 24, 25]
+    assert [one.number for one in feed.since(15, 10)] == list(range(16, 26))
+    assert feed.since(25, 10) == []
+    assert len(str(feed.since(24, 1)[0].fields["text"])) == TEXT_MOST + 1
+    assert rung == list(range(1, 26))
