@@ -28,6 +28,8 @@ def whole() -> typer.Typer:
     from penstock.cli import (
         backfilling,
         backups,
+        bench_deep,
+        bench_spark,
         benching,
         certificates,
         connections,
@@ -77,6 +79,8 @@ def whole() -> typer.Typer:
     lineage.add_to(pipelines.app)
     app.add_typer(pipelines.app, name="pipeline")
     app.add_typer(logs.app, name="log")
+    bench_deep.add_to(benching.app)
+    bench_spark.add_to(benching.app)
     app.add_typer(benching.app, name="bench")
     app.add_typer(connections.app, name="connection")
     app.add_typer(exchanges.exchange, name="exchange")

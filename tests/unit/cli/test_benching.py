@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from penstock.cli import bench_spark
 from penstock.cli.benching import figures, share
 from penstock.testing import Broker
 
@@ -67,3 +68,30 @@ def test_a_queue_that_is_there_is_filled_and_emptied(broker: Broker, run: Run) -
 def test_what_the_server_refuses_ends_it(broker: Broker, run: Run) -> None:
     status, _, err = run("bench", "publish", "--count", "10", "--queue", "small", "--url", broker.flight_url)
     assert (status, "of 10 messages the server stored 3" in err) == (1, True)
+
+
+def test_a_deep_queue_is_filled_before_anything_is_taken(broker: Broker, run: Run) -> None:
+    url = ("--url", broker.flight_url)
+    status, out, err = run("bench", "deep", "--count", "25000", "--size", "20", "--json", *url)
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert (found["messages"], found["bytes"]) == (25000, 20)
+    assert found["fill_per_second"] == pytest.approx(25000 / found["fill_seconds"], rel=0.01)
+    assert found["drain_per_second"] == pytest.approx(25000 / found["drain_seconds"], rel=0.01)
+    assert 0 < found["first_delivery_ms"] <= found["drain_seconds"] * 1e3
+    memory = found["memory"]
+    assert min(memory.values()) > 1 << 20
+    assert found["memory_a_message"] == pytest.approx((memory["full"] - memory["before"]) / 25000, abs=0.06)
+    status, out, _ = run("bench", "deep", "--count", "10", *url)
+    assert (status, "first delivery" in out, "server memory before" in out) == (0, True, True)
+    assert [one["queue"] for one in json.loads(run("queue", "list", "--json", *url)[1])] == ["mine", "small"]
+
+
+def test_without_pyspark_a_bench_of_spark_says_what_it_needs(
+    broker: Broker, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_spark, "find_spec", lambda _: None)
+    status, out, err = run("bench", "spark", "--url", broker.flight_url)
+    assert (status, out) == (2, "")
+    assert "pip install 'penstock[spark]'" in err
+    assert len(err.strip().splitlines()) == 1
