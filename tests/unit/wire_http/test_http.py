@@ -51,8 +51,12 @@ class Facts:
     def queues(self, user: str) -> Sequence[Mapping[str, object]]:
         return self.present
 
-    def queue_names(self, user: str) -> Sequence[tuple[str, str]]:
-        return [(str(one.get("vhost", "/")), str(one["name"])) for one in self.queues(user)]
+    def short_queues(self, user: str, vhost: str | None, sort: str) -> Sequence[dict[str, object]]:
+        return [
+            {"messages_ready": one.get("ready", 0), **one, "make": lambda one=one: one}
+            for one in self.present
+            if vhost in {None, one["vhost"]}
+        ]
 
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         return next((one for one in self.present if (one["vhost"], one["name"]) == (vhost, name)), None)
@@ -94,6 +98,14 @@ class Facts:
 
     def tags(self, user: str) -> Sequence[str]:
         return ["administrator"]
+
+    def segments(self) -> Mapping[str, object]:
+        return {"segments": []}
+
+    def topics(self, user: str) -> Sequence[Mapping[str, object]]:
+        return []
+
+    views = streams = lambda self: ()
 
     def process(self) -> Mapping[str, object]:
         return {"uptime": 5, "processors": 2}

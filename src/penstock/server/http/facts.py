@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ from penstock.server.figures import (
 )
 from penstock.server.http.rates import Rates
 from penstock.server.pulse import BOUNDS
+from penstock.server.settings_shown import settings_in_force
+from penstock.server.streams.standing import facts as standing_facts
 from penstock.wire.http.facts import Metrics, QueueMetrics
 from penstock.wire.http.vhosts import CLUSTER_NAME
 
@@ -115,12 +119,25 @@ class Facts:
         queues = self._server.engine.core.queues()
         return (self._queue(one) for one in queues if rights is None or rights.sees_queue(one.vhost, one.name))
 
-    def queue_names(self, user: str) -> Iterator[tuple[str, str]]:
-        """Vhost and name of each of them, in the same order."""
+    def short_queues(self, user: str, vhost: str | None, sort: str) -> Iterator[dict[str, object]]:
+        """The same queues with what a list is chosen and sorted by alone, each with what makes all of it."""
         self.refuse_early()
-        rights = self._server.users.rights(user)
-        queues = self._server.engine.core.queues()
-        return ((q.vhost, q.name) for q in queues if rights is None or rights.sees_queue(q.vhost, q.name))
+        rights, clock = self._server.users.rights(user), self._server.engine.clock
+        for queue in self._server.engine.core.queues():
+            if vhost in {None, queue.vhost} and (rights is None or rights.sees_queue(queue.vhost, queue.name)):
+                rates = self._rates.stats(queue, clock.mono()) if sort.startswith("message_stats") else {}
+                ready, leased, delayed = queue.ready, queue.leased, queue.delayed
+                yield {
+                    "name": queue.name,
+                    "vhost": queue.vhost,
+                    "messages": ready + leased + delayed,
+                    "messages_ready": ready,
+                    "messages_unacknowledged": leased,
+                    "consumers": len(queue.consumers),
+                    "penstock": {"delayed": delayed},
+                    "message_stats": rates,
+                    "make": partial(self._queue, queue),
+                }
 
     def queue_metrics(self) -> Iterator[QueueMetrics]:
         """Their numbers; none before the start is over."""
@@ -135,8 +152,9 @@ class Facts:
         rights = self._server.users.rights(user)
         if rights is not None and not rights.sees_queue(vhost, name):
             return None
-        queue = self._server.engine.core.find_queue(vhost, name)
-        return None if queue is None else self._queue(queue)
+        core = self._server.engine.core
+        queue = core.find_queue(vhost, name)
+        return None if queue is None else {**self._queue(queue), "settings": settings_in_force(core, queue)}
 
     def consumers(self, user: str, vhost: str | None, queue: str | None = None) -> Iterator[Mapping[str, object]]:
         """Every consumer that the user may see."""
@@ -247,6 +265,40 @@ class Facts:
         """Spark pipelines, as their drivers told of them last."""
         self.refuse_early()
         return self._server.engine.pipelines.all()
+
+    def segments(self) -> Mapping[str, object]:
+        """The files of the log, and how far it is."""
+        self.refuse_early()
+        log, archive = self._server.log, self._server.engine.archive
+        return {
+            "segments": [one._asdict() for one in log.segments()],
+            "first_lsn": log.first_lsn,
+            "durable_lsn": log.durable,
+            "last_lsn": self._server.engine.core.last_lsn,
+            "archive": None if archive is None else archive.told(),
+        }
+
+    def topics(self, user: str) -> Sequence[Mapping[str, object]]:
+        """Topics with a key that the user may read."""
+        self.refuse_early()
+        rights = self._server.users.rights(user)
+        return [
+            asdict(one)
+            for one in topic_numbers(self._server.engine.core)
+            if rights is None
+            or rights.administrator
+            or rights.reads_topic(one.vhost, one.exchange, one.name) is not False
+        ]
+
+    def views(self) -> Sequence[Mapping[str, object]]:
+        """Views and conflated topics that the settings name."""
+        self.refuse_early()
+        return [asdict(one) for one in view_numbers(self._server.engine)]
+
+    def streams(self) -> Sequence[Mapping[str, object]]:
+        """Durable readers."""
+        self.refuse_early()
+        return standing_facts(self._server.engine)
 
     def process(self) -> Mapping[str, object]:
         """Facts of the process."""

@@ -16,6 +16,7 @@ import orjson
 from penstock.errors import AccessRefused, NotFound
 from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
+from penstock.server.entitlements import narrowed
 from penstock.server.http.commands import Commands
 from penstock.wire.flight.bookmarks import format_bookmark
 
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from penstock.records.entries import Rows
     from penstock.server.flight.actions.messages import MessageActions
     from penstock.server.flight.entitled import Gatekeeper
+
+
+LOOKED_MOST = 10_000
+"""Messages that a peek with a filter looks at, the first of the queue."""
+
+PART = 250
+"""Messages whose bodies it reads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +91,48 @@ class Own(Commands):
             raise NotFound("Not Found")
         return queue, rights.read_queue(vhost, name)
 
-    async def peek(self, user: str, vhost: str, name: str, count: int) -> Sequence[Seen]:
-        """The first ready messages, of those that the user may read."""
+    async def peek(
+        self, user: str, vhost: str, name: str, count: int, filter: str | None
+    ) -> tuple[Sequence[Seen], int]:
+        """The first ready messages, of those that the user may read, and that a filter matches."""
         queue, right = self._readable(user, vhost, name)
-        returned = {lsn: run.tally.deliveries for run in islice(queue.returned.runs(), count) for lsn in run.chunk}
-        main = list(queue.main.after(0, count)) if queue.main.count else []
-        lsns = sorted({*main, *returned})[:count]
+        wanted = narrowed(filter, right)
+        most = count if filter is None else LOOKED_MOST
+        returned = {lsn: run.tally.deliveries for run in islice(queue.returned.runs(), most) for lsn in run.chunk}
+        main = list(queue.main.after(0, most)) if queue.main.count else []
+        lsns = sorted({*main, *returned})[:most]
         if not lsns:
-            return []
+            return [], 0
         await self.durable(lsns[-1])
+        ready, origin, found, looked = queue.ready, self.engine.log.origin, list[Seen](), 0
+        while lsns[looked:] and len(found) < count:
+            part = lsns[looked : looked + PART]
+            rows = await self._rows(part, queue.id)
+            if wanted is None:
+                allowed = [True] * len(rows)
+            else:
+                allowed = await asyncio.to_thread(wanted.matches, rows.bodies, rows.properties)
+            found += [
+                Seen(topic.exchange, topic.name, header, body, lsn in returned, max(ready - looked - place - 1, 0),
+                     format_bookmark(origin, lsn), time)
+                for place, (lsn, topic, header, body, time, good) in enumerate(
+                    zip(rows.lsns, rows.topics, rows.properties, rows.bodies, rows.times, allowed, strict=True)
+                )
+                if good
+            ]  # fmt: skip
+            looked += len(part)
+        return found[:count], looked
+
+    async def _rows(self, lsns: list[int], queue: int) -> Rows:
         answer: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
 
         def read(rows: Rows) -> None:
             if not answer.done():
                 answer.set_result(rows)
 
-        self.engine.read_rows(as_chunk(lsns), read, queue.id)
+        self.engine.read_rows(as_chunk(lsns), read, queue)
         self.engine.arm()
-        rows = await answer
-        allowed = [True] * len(rows) if right is None else right.matches(rows.bodies, rows.properties)
-        ready, origin = queue.ready, self.engine.log.origin
-        return [
-            Seen(topic.exchange, topic.name, header, body, lsn in returned, max(ready - place - 1, 0),
-                 format_bookmark(origin, lsn), time)
-            for place, (lsn, topic, header, body, time, good) in enumerate(
-                zip(rows.lsns, rows.topics, rows.properties, rows.bodies, rows.times, allowed, strict=True)
-            )
-            if good
-        ]  # fmt: skip
+        return await answer
 
     def leases(self, user: str, vhost: str, name: str, most: int) -> Sequence[Mapping[str, object]]:
         """Holders with the messages they hold, oldest grants first."""

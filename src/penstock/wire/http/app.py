@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -27,6 +28,7 @@ from penstock.wire.http.facts import ServerFacts
 from penstock.wire.http.lists import BadQuery
 from penstock.wire.http.metrics import exposition
 from penstock.wire.http.routes import Row, Table
+from penstock.wire.http.site import Site
 
 REALM = "Penstock"
 
@@ -45,7 +47,7 @@ def create_app(facts: ServerFacts, rows: Sequence[Row] = ()) -> Starlette:
     """
     table = Table([*overview.rows(facts), *queues.rows(facts), *consumers.rows(facts), *rows])
     openapi.add(table, facts)
-    probes = _Probes(facts)
+    probes, site = _Probes(facts), Site()
 
     async def api(request: Request) -> Response:
         user = str(request.scope["penstock_user"])
@@ -58,10 +60,11 @@ def create_app(facts: ServerFacts, rows: Sequence[Row] = ()) -> Starlette:
             Route("/metrics", probes.metrics),
             Route("/metrics/per-object", probes.metrics_per_object),
             Route("/api/{rest:path}", api, methods=METHODS),
+            *site.routes(),
         ],
         exception_handlers={HTTPException: _told, BadQuery: _bad_query, PenstockError: _refused},  # pyright: ignore[reportArgumentType] - each handler takes its own exception
     )
-    app.add_middleware(_Login, facts=facts)
+    app.add_middleware(_Login, facts=facts, open_paths=UNGUARDED | site.parts.keys())
     app.state.table = table
     return app
 
@@ -85,15 +88,22 @@ async def _refused(_: Request, error: Exception) -> Response:
 class _Login:
     """Asks for basic authentication."""
 
-    def __init__(self, app: ASGIApp, facts: ServerFacts) -> None:
+    def __init__(self, app: ASGIApp, facts: ServerFacts, open_paths: AbstractSet[str]) -> None:
+        """open_paths: exceptions, so that a new path is guarded."""
         self._app = app
         self._facts = facts
+        self._open = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not is_guarded(str(scope["path"])):
+        if scope["type"] != "http" or str(scope["path"]) in self._open:
             await self._app(scope, receive, send)
             return
-        login = credentials(Headers(scope=scope).get("authorization", ""))
+        headers = Headers(scope=scope)
+        if scope["method"] not in SAFE and from_another_site(headers):
+            reason = "a page of another site may change nothing here"
+            await refusal(403, "forbidden", reason)(scope, receive, send)
+            return
+        login = credentials(headers.get("authorization", ""))
         client: tuple[str, int] | None = scope.get("client")
         if login is None or not self._facts.check_login(*login, client[0] if client else ""):
             reason = "Login failed" if login is not None else "Authorisation failed"
@@ -104,9 +114,21 @@ class _Login:
         await self._app(scope, receive, send)
 
 
-def is_guarded(path: str) -> bool:
-    """Whether a path asks for a login; written as a list of exceptions, so that a new path is guarded."""
-    return path not in {"/healthz", "/readyz", "/metrics", "/metrics/per-object"}
+UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/metrics/per-object"})
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def from_another_site(headers: Headers) -> bool:
+    """Whether a browser says that a page of another origin made it ask, with a login that it remembers.
+
+    Source: W3C Fetch Metadata; browsers without it say the origin.  Who is no browser says neither.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in {"same-origin", "none"}
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != headers.get("host", "")
 
 
 def credentials(header: str) -> tuple[str, str] | None:

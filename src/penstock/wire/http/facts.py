@@ -223,8 +223,11 @@ class ServerFacts(Protocol):
         """
         ...
 
-    def queue_names(self, user: str) -> Iterable[tuple[str, str]]:
-        """Vhost and name of each of them, in the same order."""
+    def short_queues(self, user: str, vhost: str | None, sort: str) -> Iterable[dict[str, object]]:
+        """The same, of one vhost or of all, with the keys of `queues.SHORT` alone, and `make`, which makes all of it.
+
+        sort: what is sorted by; `message_stats` are there only if it is of them.
+        """
         ...
 
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
@@ -261,6 +264,22 @@ class ServerFacts(Protocol):
 
     def tags(self, user: str) -> Sequence[str]:
         """What else a user may do, as RabbitMQ names it: `administrator`, `monitoring`."""
+        ...
+
+    def segments(self) -> Mapping[str, object]:
+        """The files of the log, and how far it is: for `/api/log`."""
+        ...
+
+    def topics(self, user: str) -> Sequence[Mapping[str, object]]:
+        """Topics with a key that the user may read: `vhost exchange name records index_bytes`."""
+        ...
+
+    def views(self) -> Sequence[Mapping[str, object]]:
+        """Views and conflated topics that the settings name: `vhost name records lag rebuilds stopped`."""
+        ...
+
+    def streams(self) -> Sequence[Mapping[str, object]]:
+        """Durable readers, what they hold and what they have not read yet."""
         ...
 
     def process(self) -> Mapping[str, object]:

@@ -37,25 +37,15 @@ def name_search(pattern: str) -> Callable[[str], bool]:
 
 async def listed(items: Iterable[dict[str, object]], query: Mapping[str, str]) -> Response:
     """The answer to a list's query; each item is made when it is asked for.  Raises BadQuery."""
-    chosen = await asyncio.to_thread(choose, await _in_order(await gathered(items), query), query)
+    chosen = await chosen_of(await gathered(items), query)
     if isinstance(chosen, list):
         return await json_list(cast("list[object]", chosen))
     return json_response(chosen)
 
 
-async def paged(
-    names: Iterable[dict[str, object]],
-    query: Mapping[str, str],
-    whole: Callable[[Mapping[str, object]], dict[str, object] | None],
-) -> Response:
-    """The answer to a query for a page, where what it sorts and chooses by is in `names`: of many items those that it
-    shows alone are made, by `whole`.  None there: the item has gone meanwhile.  Raises BadQuery.
-    """
-    chosen = await asyncio.to_thread(choose, await _in_order(await gathered(names), query), {**query, "columns": ""})
-    page = cast("dict[str, object]", chosen)
-    shown = cast("list[Mapping[str, object]]", page["items"])
-    items = [item for item in await gathered(map(whole, shown)) if item is not None]
-    return json_response({**page, "item_count": len(items), "items": _columns(items, query)})
+async def chosen_of(items: list[dict[str, object]], query: Mapping[str, str]) -> object:
+    """What a list's query chooses, in its order.  Raises BadQuery."""
+    return await asyncio.to_thread(choose, await _in_order(items, query), query)
 
 
 async def _in_order(items: list[dict[str, object]], query: Mapping[str, str]) -> Sequence[Mapping[str, object]]:

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from penstock.wire.http.answers import gathered, json_response, not_found
 from penstock.wire.http.facts import Metrics, ServerFacts
-from penstock.wire.http.lists import only_columns
-from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, Ask, Row
+from penstock.wire.http.lists import listed, only_columns
+from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, MONITORING, Ask, Row
 
 RABBITMQ_VERSION = "3.13.0"
 """What tools that look at `rabbitmq_version` are told: the version whose behaviour they will meet."""
@@ -28,6 +28,10 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
     return (
         Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force"),
         Row("GET", "/api/whoami", doors.whoami, "The user that is asking"),
+        Row("GET", "/api/log", doors.log, "The files of the log, and how far it is", MONITORING),
+        Row("GET", "/api/topics", doors.topics, "Topics with a key: how many records they have", many=True),
+        Row("GET", "/api/views", doors.views, "Views and conflated topics", MONITORING, many=True),
+        Row("GET", "/api/streams", doors.streams, "Durable readers and their lag", MONITORING, many=True),
         Row("GET", "/api/nodes", doors.nodes, "The one node", many=True),
         Row("GET", "/api/nodes/{name}", doors.node, "The one node"),
         Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance"),
@@ -98,6 +102,23 @@ class _Overview:
     async def whoami(self, ask: Ask) -> Response:
         """The user that is asking."""
         return json_response({"name": ask.user, "tags": list(ask.tags)})
+
+    async def log(self, _: Ask) -> Response:
+        """Segments, oldest first."""
+        return json_response(self._facts.segments())
+
+    async def topics(self, ask: Ask) -> Response:
+        """Those that the user may read."""
+        return await listed(map(dict[str, object], self._facts.topics(ask.user)), ask.query)
+
+    async def views(self, ask: Ask) -> Response:
+        """Of the settings."""
+        return await listed(map(dict[str, object], self._facts.views()), ask.query)
+
+    async def streams(self, ask: Ask) -> Response:
+        """By name."""
+        found = ({"name": one.get("stream"), **one} for one in self._facts.streams())
+        return await listed(found, ask.query)
 
     def _node(self) -> dict[str, object]:
         numbers = self._facts.metrics()

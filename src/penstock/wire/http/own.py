@@ -20,6 +20,9 @@ from penstock.wire.http.routes import MANAGEMENT, Ask, Row
 
 PEEK_MOST = 1000
 
+LOOKED = "x-looked-at"
+"""Header of a peek: at how many messages it looked, of which a filter may have chosen some."""
+
 
 class Seen(Got, Protocol):
     """A message as `Own.peek` gives it."""
@@ -42,8 +45,10 @@ class Own(Protocol):
         """One of the actions that Flight has too, with its fields."""
         ...
 
-    async def peek(self, user: str, vhost: str, name: str, count: int) -> Sequence[Seen]:
-        """The first messages that are ready, which stay."""
+    async def peek(
+        self, user: str, vhost: str, name: str, count: int, filter: str | None
+    ) -> tuple[Sequence[Seen], int]:
+        """The first messages that are ready, which stay, of those that a filter matches; how many were looked at."""
         ...
 
     def leases(self, user: str, vhost: str, name: str, most: int) -> Sequence[Mapping[str, object]]:
@@ -59,7 +64,7 @@ def rows(own: Own) -> Sequence[Row]:
     doors, path = _Own(own), "/api/queues/{vhost}/{name}"
     return (
         Row("GET", f"{path}/explain", doors.explain, "Why nothing, or one message (bookmark=), is not delivered"),
-        Row("GET", f"{path}/peek", doors.peek, "The first messages (count=), which stay", MANAGEMENT),
+        Row("GET", f"{path}/peek", doors.peek, "The first messages (count=, filter=, truncate=)", MANAGEMENT),
         Row("GET", f"{path}/leases", doors.leases, "Who holds which messages", MANAGEMENT),
         Row("POST", f"{path}/pause", doors.pause, "Deliver nothing: for a while (for), or for good", MANAGEMENT, "for"),
         Row("POST", f"{path}/resume", doors.resume, "Deliver again", MANAGEMENT),
@@ -87,11 +92,14 @@ class _Own:
 
     async def peek(self, ask: Ask) -> Response:
         """As a get shows them, with bookmark and time."""
-        count = Fields(ask.query).count("count", 1, PEEK_MOST, 10)
-        found = await self._own.peek(ask.user, ask.names["vhost"], ask.names["name"], count)
-        return json_response(
-            [{"bookmark": one.bookmark, "time": one.time / 1e6, **message_item(one, "auto", -1)} for one in found]
-        )
+        fields = Fields(ask.query)
+        count, wanted = fields.count("count", 1, PEEK_MOST, 10), fields.text("filter", "")
+        truncate = fields.count("truncate", -1, 1 << 31, -1)
+        found, looked = await self._own.peek(ask.user, ask.names["vhost"], ask.names["name"], count, wanted or None)
+        items = [
+            {"bookmark": one.bookmark, "time": one.time / 1e6, **message_item(one, "auto", truncate)} for one in found
+        ]
+        return json_response(items, headers={LOOKED: str(looked)})
 
     async def leases(self, ask: Ask) -> Response:
         """By holder."""

@@ -22,6 +22,7 @@ from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.publish import refusal
+from penstock.server.settings_shown import settings_in_force
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
 from penstock.wire.flight.fields import Fields, nearest, read_json
 from penstock.wire.flight.tickets import TEXT_LIMIT
@@ -231,12 +232,7 @@ class Actions(SinkActions):
         def work() -> Reply:
             core = self.engine.core
             queue = core.queue(vhost, name)
-            sources = core.sources(queue)
-            settings = {
-                key: {"value": written(QUEUE_KEYS[key], getattr(queue.settings, key), "python"), "from": source}
-                for key, source in sources.items()
-                if source != "default"
-            }
+            settings = settings_in_force(core, queue)
             return {**self.counts(queue), **core.policy_facts(queue), "settings": settings}
 
         return self._do(caller, work, durable=False)

@@ -1,0 +1,102 @@
+"""The dashboard in a browser, as a user has it: logging in, finding a queue, looking at hostile messages, acting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from browser import MISSING, Browser
+from http_lab import Http
+from penstock.testing import Broker
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def http() -> Iterator[Http]:
+    with Broker({"queue": [{"name": "q"}, {"name": HOSTILE, "lease_period": "30s"}]}) as broker:
+        yield Http(broker)
+
+
+def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
+    for n in range(60):
+        http.do("PUT", f"queues/%2F/jobs-{n:03}", {}, 201)
+    for n in range(3):
+        http.broker.publish(HOSTILE, b'{"n": %d, "text": "<script>document.title = \'owned\'</script>"}' % n)
+    with Browser(tmp_path) as browser:
+        browser.go(http.broker.http_url + "/")
+        browser.type("input[name=user]", "guest")
+        browser.type("input[name=password]", "wrong")
+        browser.press("Log in")
+        browser.see("Login failed")
+        browser.type("input[name=password]", "guest")
+        browser.press("Log in")
+        browser.see("Deepest queues")
+        browser.see(HOSTILE)  # among the deepest, as text
+
+        browser.press("Queues")
+        browser.see("62 of 62 queues, page 1 of 2")
+        browser.type("input[type=search]", "jobs-01")
+        browser.see("10 of 62 queues, page 1 of 1")
+        browser.type("input[type=search]", "onerror")
+        browser.see("1 of 62 queues")
+        browser.press(HOSTILE)
+        browser.see("Nobody consumes.")
+        browser.see("lease_period")
+
+        browser.type("input[placeholder^='/total']", "/n > 0")
+        browser.press("Peek")
+        browser.see("2 found in the first 3 that are ready.")
+        browser.see("<script>")
+        browser.type("input[placeholder^='/total']", "/n >>")
+        browser.press("Peek")
+        browser.wait(
+            lambda: browser.run("return document.querySelector('pre.failed:not([hidden])') !== null"), "a refusal"
+        )
+
+        browser.press("Pause")
+        browser.press("Pause", "dialog")
+        browser.see("is paused")
+        browser.press("Resume")
+        browser.press("Resume", "dialog")
+        browser.see("goes on")
+        browser.press("Move…")
+        browser.type("dialog label:nth-of-type(1) input", "q")
+        browser.type("dialog label:nth-of-type(2) input", "/n = 2")
+        browser.press("Count", "dialog")
+        browser.see("1 of 1 would go: 1 to q")
+        browser.press("Move", "dialog")
+        browser.see("1 messages went: 1 to q")
+        assert http.broker.stats("q")["ready"] == 1
+        browser.press("Purge…")
+        browser.wait(lambda: "2 messages are ready" in browser.text(), "a count")
+        browser.press("Remove 2 messages", "dialog")
+        browser.see("was purged")
+        assert http.broker.stats(HOSTILE)["ready"] == 0
+
+        for place in ("Topics", "Streams & pipelines", "Connections", "Log"):
+            browser.press(place, "nav")
+            browser.wait(lambda: browser.run("return document.querySelector('main h1') !== null"), place)
+        browser.see("segment")
+        browser.press("SQL", "nav")
+        browser.type("textarea", 'SELECT count(*) AS n FROM "q"')
+        browser.press("Run")
+        browser.see("1 rows in")
+        browser.size(420, 800)
+        for place in ("", "queues", "queue/%2F/q", "sql"):
+            browser.run("location.hash = arguments[0]", f"#/{place}")
+            browser.wait(lambda: browser.run("return document.querySelector('main h1') !== null"), place)
+            wide = "return document.documentElement.scrollWidth <= window.innerWidth"
+            assert browser.run(wide), f"{place} is wider than a narrow window"
+        assert browser.run("return document.title").endswith("Penstock")
+        complaints = [one for one in browser.complaints() if "401" not in one and "400" not in one]
+        assert complaints == []
+        http.do("PUT", "users/guest", {"password": "other", "tags": "administrator"})
+        browser.press("Queues", "nav")
+        browser.see("The login is not good any more.")
+    assert httpx.get(http.broker.http_url + "/").status_code == 200
