@@ -29,6 +29,9 @@ WHOLE_S = 60.0
 LIMITS = ("dropped", "replaced", "refused")
 """What limits do, as `Figures` counts it."""
 
+ENDS = ("time_limit", "max_deliveries", "max_cancels", "forced_expire")
+"""Why else messages leave without success, as its `expirations` are named; a move is none."""
+
 
 @dataclass(slots=True, eq=False)
 class Row:
@@ -46,8 +49,7 @@ class Row:
     publish_rate: float = 0.0
     deliver_rate: float = 0.0
     ack_rate: float = 0.0
-    losses: tuple[int, ...] = ()  # of `LIMITS`
-    expired: int = 0
+    losses: tuple[int, ...] = ()  # of `LIMITS`, then of `ENDS`
 
     def plain(self) -> dict[str, object]:
         """As JSON has it, with the names that the management API gives them."""
@@ -79,7 +81,6 @@ class Census:
         self._engine = engine
         self.rows: dict[int, Row] = {}  # by queue id
         self.gone: dict[int, dict[str, int]] = {}  # what limits did to a queue, by its id, since somebody asked
-        self.version = 0  # of the rows
         self._sums = [0] * len(COUNTS)  # of all rows
         self._counted = -1e9  # when
         self._whole = -1e9
@@ -100,10 +101,10 @@ class Census:
         self.rows, self._moving, self.gone = {}, set(), {}
         self._sums = [0] * len(COUNTS)
 
-    async def count(self) -> None:
-        """Count, unless that was done just now; whoever comes meanwhile waits for the same count."""
+    async def count(self, apart: float = APART_S) -> None:
+        """Count, unless that was done so many seconds ago; whoever comes meanwhile waits for the same count."""
         if self._task is None or self._task.done():
-            if asyncio.get_running_loop().time() - self._counted < APART_S:
+            if asyncio.get_running_loop().time() - self._counted < apart:
                 return
             self._task = asyncio.ensure_future(self._count())
         await asyncio.shield(self._task)
@@ -122,8 +123,6 @@ class Census:
         for number in moved - self._moving:
             if (row := self.rows.get(number)) is not None:
                 row.publish_rate = row.deliver_rate = row.ack_rate = 0.0
-        if moved or changed:
-            self.version += 1
         self._counted = now
 
     def _look(self, queue: Queue, seconds: float) -> None:
@@ -151,23 +150,22 @@ class Census:
                 self._moving.add(number)
         row.arrived, row.delivered, row.acked = counters
         if (figures := queue.figures) is not None:
-            losses = figures.dropped, figures.replaced, figures.refused
-            expired = sum((figures.expirations or {}).values())
-            if not fresh and (losses != row.losses or expired != row.expired):
-                self._note(number, row, losses, expired)
-            row.losses, row.expired = losses, expired
+            reasons = figures.expirations or {}
+            losses = (figures.dropped, figures.replaced, figures.refused, *(reasons.get(why, 0) for why in ENDS))
+            if not fresh and losses != row.losses:
+                self._note(number, row.losses, losses)
+            row.losses = losses
 
     def _drop(self, number: int) -> None:
         if (row := self.rows.pop(number, None)) is not None:
             self._sums = [total - old for total, old in zip(self._sums, _counts(row), strict=True)]
 
-    def _note(self, number: int, row: Row, losses: tuple[int, ...], expired: int) -> None:
+    def _note(self, number: int, before: tuple[int, ...], losses: tuple[int, ...]) -> None:
         told = self.gone.setdefault(number, {})
-        for name, before, after in zip(LIMITS, row.losses or (0,) * len(LIMITS), losses, strict=True):
-            if after > before:
-                told[name] = told.get(name, 0) + after - before
-        if expired > row.expired:
-            told["expired"] = told.get("expired", 0) + expired - row.expired
+        names = (*LIMITS, *ENDS)
+        for name, then, now in zip(names, before or (0,) * len(names), losses, strict=True):
+            if now > then:
+                told[name] = told.get(name, 0) + now - then
 
     # -- what onlookers ask
 

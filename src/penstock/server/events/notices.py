@@ -54,7 +54,7 @@ class Notices:
                 for part in entry.entries:
                     if isinstance(part, Control) and part.kind in TOLD:
                         told.append(part)
-        if told:
+        if told and self._engine.broken is None:
             known = [(one, self._queue(one)) for one in told]  # a later turn may delete it
             self._engine.when_durable(told[-1].lsn, lambda: self._tell(known))
         if self._attendance:

@@ -28,6 +28,9 @@ OF_USER_MOST = 32
 LOOK_S = 1.0
 """How often the server is looked at for what no record tells of, while it serves."""
 
+COUNT_S = 2.0
+"""While somebody looks on queues are counted at least so often, whatever he asked for."""
+
 STOPS = "the server stops"
 
 
@@ -41,6 +44,7 @@ class Events:
         self.places = set[Place]()
         self._watch: Watch | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._counting: asyncio.Task[None] | None = None
         self.closed = ""  # why nobody is let in any more
 
     # -- looks
@@ -51,7 +55,10 @@ class Events:
 
     def _look(self) -> None:
         if self._server.serving and not self.closed:
-            self.watch_of().look()
+            watch = self.watch_of()
+            watch.look()
+            if self.places and (self._counting is None or self._counting.done()):
+                self._counting = asyncio.ensure_future(watch.census.count(COUNT_S))
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def watch_of(self) -> Watch:
@@ -66,6 +73,8 @@ class Events:
         self.closed = why
         if self._timer is not None:
             self._timer.cancel()
+        if self._counting is not None:
+            self._counting.cancel()
         for place in list(self.places):
             place.wake()
 

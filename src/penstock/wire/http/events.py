@@ -53,6 +53,9 @@ LOOK_S = 0.25
 GOODBYE_S = 5.0
 """Who has not read his last sentence by then is cut off without it."""
 
+STOP_S = 0.5
+"""The same where the server wants to end."""
+
 QUEUES_MOST = 500
 TOP_MOST = 500
 
@@ -236,7 +239,7 @@ class EventStream(Response):
                 until = sent + HEARTBEAT_S
                 await watching.wait((min(until, next_stats) if self._interval else until) - now)
         await _body(send, Told("end", {"reason": why}).encoded(), more=False)
-        until = clock() + GOODBYE_S
+        until = clock() + (STOP_S if watching.ended else GOODBYE_S)
         while self._unsent() and clock() < until:  # noqa: ASYNC110 - a transport has no event for it
             await asyncio.sleep(LOOK_S)
         if self._unsent() and self._link is not None:
