@@ -249,7 +249,8 @@ function moving(names, verb) {
   const look = async () => {
     const sum = await all(verb, names, wanted(), true);
     counted = JSON.stringify(wanted());
-    setText(preview, `${count(sum.moved)} of ${count(sum.matched)} would go: ${told(sum)}.`);
+    const goes = Object.values(sum.targets).reduce((total, n) => total + n, 0);
+    setText(preview, `${count(goes)} of ${count(sum.matched)} would go: ${told(sum)}.`);
   };
   return confirmed({
     title, verb: redrive ? "Redrive" : "Move",

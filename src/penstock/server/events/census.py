@@ -8,7 +8,7 @@ four times a second, however many look on.  Rates are those between two counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -84,7 +84,7 @@ class Census:
         self._sums = [0] * len(COUNTS)  # of all rows
         self._counted = -1e9  # when
         self._whole = -1e9
-        self._moving = set[int]()  # rows with a rate
+        self._moving: set[int] = set()  # rows with a rate
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -98,7 +98,7 @@ class Census:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self.rows, self._moving, self.gone = {}, set(), {}
+        self.rows, self._moving, self.gone = {}, set[int](), {}
         self._sums = [0] * len(COUNTS)
 
     async def count(self, apart: float = APART_S) -> None:
@@ -118,12 +118,17 @@ class Census:
             there = {queue.id for queue in changed}
             for number in self.rows.keys() - there:
                 self._drop(number)
-        moved, self._moving = self._moving, set()
-        await gathered(self._look(queue, seconds) for queue in changed)
+        moved, self._moving = self._moving, set[int]()
+        await gathered(self._looks(changed, seconds))
         for number in moved - self._moving:
             if (row := self.rows.get(number)) is not None:
                 row.publish_rate = row.deliver_rate = row.ack_rate = 0.0
         self._counted = now
+
+    def _looks(self, queues: Iterable[Queue], seconds: float) -> Iterator[None]:
+        for queue in queues:
+            self._look(queue, seconds)
+            yield
 
     def _look(self, queue: Queue, seconds: float) -> None:
         number = queue.id

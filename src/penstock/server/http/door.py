@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
 from penstock.server.http.events import Events
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.server.tls.keeping import Keeper
 
 
-class LinkedProtocol(AutoHTTPProtocol):
+class LinkedProtocol(H11Protocol):
     """uvicorn's protocol; a request finds its connection's transport under `state`, as `transport`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
