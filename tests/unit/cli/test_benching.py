@@ -93,5 +93,5 @@ def test_without_pyspark_a_bench_of_spark_says_what_it_needs(
     monkeypatch.setattr(bench_spark, "find_spec", lambda _: None)
     status, out, err = run("bench", "spark", "--url", broker.flight_url)
     assert (status, out) == (2, "")
-    assert "pip install 'penstock[spark]'" in err
-    assert len(err.strip().splitlines()) == 1
+    assert err.splitlines()[0] == f"penstock: {bench_spark.MISSING}"
+    assert "pip install 'penstock[spark]'" in bench_spark.MISSING

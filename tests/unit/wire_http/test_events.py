@@ -9,6 +9,7 @@ from typing import Any
 import pika
 import pytest
 
+import penstock.server.events.watch as watch
 import penstock.server.http.events as places
 import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
@@ -155,7 +156,8 @@ def test_stats_have_totals_and_the_queues_that_were_named(http: Http) -> None:
         assert later["totals"]["messages"] == 3
 
 
-def test_limits_and_dead_letters_are_told_as_numbers(http: Http) -> None:
+def test_limits_and_dead_letters_are_told_as_numbers(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "QUIET_S", 0.5)
     http.do("PUT", "queues/%2F/dead", {}, 201)
     arguments = {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     http.do("PUT", "queues/%2F/small", {"arguments": arguments}, 201)

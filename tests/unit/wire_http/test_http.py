@@ -53,7 +53,11 @@ class Facts:
 
     def short_queues(self, user: str, vhost: str | None, sort: str) -> Sequence[dict[str, object]]:
         return [
-            {"messages_ready": one.get("ready", 0), **one, "make": lambda one=one: one}
+            {
+                "messages": sum(int(str(one.get(state, 0))) for state in ("ready", "leased", "delayed")),
+                **one,
+                "make": lambda one=one: one,
+            }
             for one in self.present
             if vhost in {None, one["vhost"]}
         ]

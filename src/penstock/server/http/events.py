@@ -190,7 +190,8 @@ class Place:
             return None
         if rights is not self._rights or len(self._seen) > 2 * len(self._watch.census.rows) + 1000:
             self._rights, self._seen = rights, {}
-        out, seen = list[Row](), self._seen
+        out: list[Row] = []
+        seen = self._seen
         for number, row in self._watch.census.rows.items():
             shown = seen.get(number)
             if shown is None:
