@@ -91,6 +91,7 @@ class QueueCommands(RecoveryCommands):
                 note_use(queue, now)
                 self._touch(queue)
             if fresh:
+                self._touch(queue)  # whoever counts queues knows it by that
                 drain(queue, self.draining)
                 self._paging.wanted |= bool(queue.settings.file_backed_metadata)
                 self._begin_pass(queue)
