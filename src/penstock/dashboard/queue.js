@@ -60,14 +60,12 @@ export function queue(vhost, name) {
   const peeked = peek(names);
   const pause = h("button", { type: "button", onclick: () => act(paused ? resuming : pausing) }, "Pause");
   let paused = false;
-  let ready = 0;
 
   async function load() {
     try {
       const [all, why] = await Promise.all([ask("queue", { names }), ask("explain", { names })]);
       const more = all.penstock;
       paused = more.paused;
-      ready = all.messages_ready;
       setText(pause, paused ? "Resume" : "Pause");
       setText(badge, paused ? (more.paused_until ? `paused until ${moment(more.paused_until)}` : "paused") : "running");
       badge.className = paused ? "badge paused" : "badge";
@@ -93,7 +91,11 @@ export function queue(vhost, name) {
   }
 
   async function act(how) {
-    if (await how()) load();
+    try {
+      if (await how()) load();
+    } catch (error) {
+      say(error.message, true);
+    }
   }
 
   const pausing = () => {
@@ -114,14 +116,17 @@ export function queue(vhost, name) {
       return `${name} goes on.`;
     },
   });
-  const purging = () => confirmed({
-    title: `Purge ${name}`, verb: `Remove ${count(ready)} messages`, danger: true,
-    text: h("p", {}, `${count(ready)} messages are ready and are removed for good. What is leased or delayed stays.`),
-    act: async () => {
-      await ask("purge", { names });
-      return `${name} was purged.`;
-    },
-  });
+  const purging = async () => {
+    const { messages_ready: ready } = await ask("queue", { names }); // as it is now, not as it was shown last
+    return confirmed({
+      title: `Purge ${name}`, verb: `Remove ${count(ready)} messages`, danger: true,
+      text: h("p", {}, `${count(ready)} messages are ready and are removed for good. What is leased or delayed stays.`),
+      act: async () => {
+        await ask("purge", { names });
+        return `${name} was purged.`;
+      },
+    });
+  };
   const redriving = () => moving(names, "redrive");
   const movingOn = () => moving(names, "move");
 
@@ -157,7 +162,6 @@ export function queue(vhost, name) {
         setText(tile.in, rate(one.publish_rate));
         setText(tile.out, rate(one.deliver_rate));
         setText(tile.acked, rate(one.ack_rate));
-        ready = one.messages_ready;
         history.add(data.time, [one.messages_ready, one.messages_unacknowledged, one.messages_delayed, one.publish_rate, one.deliver_rate, one.ack_rate]);
         depth.draw(history);
         speed.draw(history);
