@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import httpx
 import pytest
@@ -52,12 +53,16 @@ class Facts:
     def queues(self, user: str) -> Sequence[Mapping[str, object]]:
         return self.present
 
+    def whole(self, one: dict[str, object]) -> dict[str, object]:
+        self.made.append(str(one["name"]))
+        return one
+
     def short_queues(self, user: str, vhost: str | None, sort: str) -> Sequence[dict[str, object]]:
         return [
             {
                 "messages": sum(int(str(one.get(state, 0))) for state in ("ready", "leased", "delayed")),
                 **one,
-                "make": lambda one=one: (self.made.append(str(one["name"])), one)[1],
+                "make": partial(self.whole, one),
             }
             for one in self.present
             if vhost in {None, one["vhost"]}
