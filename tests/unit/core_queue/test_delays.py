@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.timed import schedule, timetable
+from penstock.core.queue.timed.delays import Delays
 from penstock.core.queue.timed.schedule import Schedule
 from penstock.core.queue.timed.timetable import Timetable
 
@@ -109,3 +110,26 @@ def test_after_a_long_stop_no_step_looks_at_more_than_its_share(monkeypatch: pyt
         last = int(times_of[-1]) if len(lsns) else last
         steps += 1
     assert steps < 2000 / 8 * 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_due_and_not_very_much_comes_in_one_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "NEAR", 1)
+    chance = random.Random(seed)
+    delays, due, lsn, wall = Delays(), dict[int, int](), 0, 1
+    for _ in range(60):
+        for _ in range(chance.randrange(5)):
+            lsn += 1
+            due[lsn] = wall + chance.choice((3, 3, 5, 20))
+            delays.schedule([lsn], [due[lsn]])
+        if due and chance.random() < 0.3:
+            moved = chance.choice(sorted(due))
+            due[moved] = max(1, wall + chance.randrange(-2, 9))
+            delays.move(range(moved, moved + 1), due[moved])
+        wall += chance.choice((0, 1, 4, 30))
+        assert delays.pop_retries(wall) == []
+        come = [one for chunk in delays.pop_scheduled(wall) for one in chunk]
+        assert come == sorted((one for one, when in due.items() if when <= wall), key=lambda one: (due[one], one))
+        for one in come:
+            del due[one]
+        assert delays.due == min(due.values(), default=NEVER)

@@ -88,11 +88,17 @@ class Delays:
 
         Of very many the earliest; `due` has passed as long as there are more.
         """
-        if not self.scheduled.count:
+        parts: list[Ints] = []
+        room = STEP_TIMES
+        while room > 0 and self.scheduled.count and self.scheduled.next_after(0) <= wall:
+            taken = self.scheduled.take(wall, room, STEP_MOST)[0]
+            if not len(taken):
+                break  # those that are due next are looked for
+            parts.append(taken)
+            room -= len(taken)
+        if not parts:
             return []
-        ordered = self.scheduled.take(wall, STEP_TIMES, STEP_MOST)[0]
-        if not len(ordered):
-            return []
+        ordered = np.concatenate(parts)
         self._reckon()
         breaks = np.flatnonzero(np.diff(ordered) < 0) + 1
         return [packed(part) for part in np.split(ordered, breaks)]
