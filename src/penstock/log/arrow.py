@@ -12,6 +12,11 @@ import pyarrow as pa
 from penstock.records.compute import compute
 from penstock.records.schema import COLUMNS
 
+BATCH_COST = 8 << 10
+"""Bytes of memory that a decoded batch takes beside its values: what Arrow and pyarrow make for each column of it."""
+
+JOIN_AT_ONCE = 64
+
 _AT = {name: COLUMNS.get_field_index(name) for name in COLUMNS.names}
 
 
@@ -111,6 +116,30 @@ def cells_where(table: pa.Table, kind: int, names: Iterable[str]) -> list[list[A
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Several batches as one."""
     return batches[0] if len(batches) == 1 else cast("pa.RecordBatch", cast("Any", pa).concat_batches(batches))
+
+
+class Joining:
+    """Batches that will be one.  Small ones are joined as they come: a thousand of one row each would take 8 MiB."""
+
+    __slots__ = ("_fresh", "_groups")
+
+    def __init__(self) -> None:
+        self._groups = list[pa.RecordBatch]()
+        self._fresh = list[pa.RecordBatch]()
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """The next one."""
+        self._fresh.append(batch)
+        if len(self._fresh) == JOIN_AT_ONCE:
+            self._groups.append(joined(self._fresh))
+            self._fresh = []
+
+    def __bool__(self) -> bool:
+        return bool(self._groups or self._fresh)
+
+    def whole(self) -> pa.RecordBatch:
+        """All of them, of which there is at least one."""
+        return joined([*self._groups, *self._fresh])
 
 
 def chosen(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log.arrow import cells, column, joined, lengths, micros, nulls, one_value, span, take
+from penstock.log.arrow import BATCH_COST, Joining, cells, column, lengths, micros, nulls, one_value, span, take
 from penstock.log.damage import UNREADABLE, Damage
 from penstock.log.frame import FrameReader, NotAFrame, sound
 from penstock.log.index import Catalog, Chosen, Segment, after
@@ -126,7 +126,7 @@ class Reader:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the batches that are kept."""
+        """Bytes of memory that the batches that are kept take."""
         return self._kept_bytes
 
     def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
@@ -147,7 +147,7 @@ class Reader:
         `around`: what lies in damaged batches is left out too, instead of LogDamaged.
         LogDamaged when a batch is not what was written or cannot be read; OSError when the disk fails otherwise.
         """
-        found: list[pa.RecordBatch] = []
+        found = Joining()
         at, n, segments = 0, len(lsns), self._catalog.segments
         place: tuple[Segment, int] | None = None
         solid = isinstance(lsns, range) and lsns.step == 1
@@ -173,13 +173,15 @@ class Reader:
                 left = self._pick(decoded, lsns[at:stop], found, left)
             at = max(stop, at + 1)
         if ahead and place is not None:
-            self._read_ahead(*place, min(ahead, self._budget // 2))
-        return self._rows(joined(found)) if found else Rows([], [], [], [], [], [], [])
+            self._read_ahead(*place, ahead)
+        return self._rows(found.whole()) if found else Rows([], [], [], [], [], [], [])
 
     def _read_ahead(self, segment: Segment, number: int, size: int) -> None:
-        while size > 0 and number + 1 < len(segment.lsns):
+        room = self._budget // 2
+        while size > 0 and room > 0 and number + 1 < len(segment.lsns):
             number += 1
             size -= segment.lengths[number]
+            room -= segment.lengths[number] + BATCH_COST
             try:
                 self._decode(segment, number)
             except LogDamaged:
@@ -237,7 +239,8 @@ class Reader:
             failure = damaged(*where, f"cannot be read: {error.strerror}")
             self.damage.met(segment.name, number, failure)
             raise failure from error
-        decoded = _Decoded(batch, max(len(data), batch.nbytes) if segment.header.codec else len(data))
+        size = max(len(data), batch.nbytes) if segment.header.codec else len(data)
+        decoded = _Decoded(batch, size + BATCH_COST)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = decoded
@@ -246,13 +249,13 @@ class Reader:
                     self._kept_bytes -= self._kept.popitem(last=False)[1].size
         return decoded
 
-    def _slice(self, decoded: _Decoded, low: int, high: int, found: list[pa.RecordBatch], left: int) -> int:
+    def _slice(self, decoded: _Decoded, low: int, high: int, found: Joining, left: int) -> int:
         if not decoded.messages:
             return self._pick(decoded, cast("list[int]", decoded.lsns[low:high].tolist()), found, left)
         whole = low == 0 and high == len(decoded.lsns)
         return _add(decoded.batch if whole else decoded.batch.slice(low, high - low), found, left)
 
-    def _pick(self, decoded: _Decoded, wanted: Sequence[int], found: list[pa.RecordBatch], left: int) -> int:
+    def _pick(self, decoded: _Decoded, wanted: Sequence[int], found: Joining, left: int) -> int:
         """Scattered rows of one batch."""
         asked = np.asarray(wanted, np.int64)
         rows = asked - decoded.first if decoded.dense else np.searchsorted(decoded.lsns, asked)
@@ -291,7 +294,7 @@ class Reader:
         return self._vias.topics(None if plain else cells(batch, "via"), cells(batch, "name"))
 
 
-def _add(batch: pa.RecordBatch, found: list[pa.RecordBatch], left: int) -> int:
+def _add(batch: pa.RecordBatch, found: Joining, left: int) -> int:
     """Rows of messages, appended as far as `left` bytes reach; the bytes that are left then."""
     if left < _NO_LIMIT:
         size = span(batch, "body") + span(batch, "properties") + _ROW_COST * batch.num_rows

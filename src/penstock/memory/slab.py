@@ -30,6 +30,9 @@ HEADER_OVERHEAD = 33
 TIME_COST = 40
 """Bytes of a time, a deadline or a priority in a list: the number and its slot."""
 
+BATCH_OVERHEAD = 360
+"""Bytes of a batch beside its rows: the object, its lists, its numbers and its place among the arrivals."""
+
 FEW = 24
 """Rows that are found one by one as fast as by numpy."""
 
@@ -74,7 +77,7 @@ def batch_cost(batch: Publishes) -> int:
         headers = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * rows
         batch.size = size_of(batch.bodies) + headers
     several = isinstance(properties, list)
-    size = batch.size + (HEADER_OVERHEAD * rows if several else 0)
+    size = batch.size + BATCH_OVERHEAD + (HEADER_OVERHEAD * rows if several else 0)
     if isinstance(batch.bodies, list):
         return size + ROW_OVERHEAD * rows
     return size + WIDTH * rows + (HEADER_SHARE * rows if several else 0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.memory.arrivals import Arrivals
-from penstock.memory.slab import HEADER_OVERHEAD, ROW_OVERHEAD, batch_cost
+from penstock.memory.slab import BATCH_OVERHEAD, HEADER_OVERHEAD, ROW_OVERHEAD, batch_cost
 from penstock.records.bodies import PackedBodies
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Topic
@@ -109,23 +112,40 @@ def test_bodies_of_a_batch_that_nobody_measured_are_counted() -> None:
     """Batches of the AMQP door come without a size: 100 kB of body once counted for 49 bytes."""
     arrivals = Arrivals()
     arrivals.add(Publishes(TOPICS[0], b"header", [b"x" * 100_000], 1, wanted=1))
-    assert arrivals.bytes == 100_000 + 6 + ROW_OVERHEAD
+    assert arrivals.bytes == BATCH_OVERHEAD + 100_000 + 6 + ROW_OVERHEAD
     arrivals.add(Publishes(TOPICS[0], [b"a", b"bc"], [b"x", b"yz"], 2, wanted=2))
-    assert arrivals.bytes == 100_000 + 6 + ROW_OVERHEAD + 6 + 2 * (ROW_OVERHEAD + HEADER_OVERHEAD)
+    rows = 100_000 + 6 + ROW_OVERHEAD + 6 + 2 * (ROW_OVERHEAD + HEADER_OVERHEAD)
+    assert arrivals.bytes == 2 * BATCH_OVERHEAD + rows
+
+
+def test_messages_that_come_one_by_one_count_what_they_take() -> None:
+    """A batch of one small message takes four times its row: it once counted for the row alone."""
+    arrivals = Arrivals()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for lsn in range(1000, 6000):
+            body, header = b"%0100d" % lsn, bytes(bytearray(b"\x10\0\x02"))
+            arrivals.add(Publishes(TOPICS[0], header, [body], lsn, 10**15 + lsn, wanted=1))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.9 * taken <= arrivals.bytes <= 1.1 * taken
 
 
 def test_packed_bodies_count_what_they_hold() -> None:
     arrivals = Arrivals()
     bodies = [b"x" * 100] * 10
     arrivals.add(Publishes(TOPICS[0], b"h", PackedBodies.of(bodies), 1, wanted=10, size=1010))
-    assert arrivals.bytes == 1010 + 4 * 10
+    assert arrivals.bytes == BATCH_OVERHEAD + 1010 + 4 * 10
     assert [piece.bodies for piece in arrivals.pieces(range(3, 5))] == [bodies[:2]]
     assert [piece.bodies for piece in arrivals.pieces(range(1, 11, 3))] == [bodies[:4]]
     arrivals.add(Publishes(TOPICS[0], [b"h"] * 10, PackedBodies.of(bodies), 11, wanted=10, size=1010))
-    assert arrivals.bytes == 2 * 1010 + 4 * 10 + (12 + HEADER_OVERHEAD) * 10
+    assert arrivals.bytes == 2 * (BATCH_OVERHEAD + 1010) + 4 * 10 + (12 + HEADER_OVERHEAD) * 10
     assert [piece.bodies for piece in arrivals.pieces(range(11, 21))] == [bodies]
     arrivals.set_durable(20)
-    assert arrivals.bytes == 1010 + 4 * 10
+    assert arrivals.bytes == BATCH_OVERHEAD + 1010 + 4 * 10
 
 
 def test_a_batch_whose_bodies_were_unpacked_meanwhile_is_uncounted_as_it_was_counted() -> None:

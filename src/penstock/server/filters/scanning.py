@@ -25,6 +25,7 @@ import pyarrow as pa
 from penstock.core.effects import Scan
 from penstock.expr import FilterSet, Matcher
 from penstock.expr.meter import LOOP_BODY
+from penstock.log.arrow import Joining
 from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
@@ -209,15 +210,13 @@ def _large(log: Log, lsn: int, filters: Sequence[Matcher], ask: Ask | None) -> l
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in larger batches, where they are small."""
-    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
-    held = list[pa.RecordBatch]()
-    rows = size = 0
+    held, rows, size = Joining(), 0, 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= JOIN_ROWS or size >= JOIN_BYTES:
-            yield held[0] if len(held) == 1 else concat(held)
-            held, rows, size = [], 0, 0
+            yield held.whole()
+            held, rows, size = Joining(), 0, 0
     if held:
-        yield held[0] if len(held) == 1 else concat(held)
+        yield held.whole()
