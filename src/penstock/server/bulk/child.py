@@ -29,6 +29,9 @@ PROGRESS_S = 0.05
 STACK = 1 << 20
 """Bytes of a thread's stack: they count as memory."""
 
+HOLES = 4 << 20
+"""Bytes by which the process may have grown after a request before free memory goes back to the system."""
+
 
 def main() -> None:
     """Serve requests until the server closes the control socket; never returns."""
@@ -61,8 +64,10 @@ class Work:
     def __init__(self, folder: str) -> None:
         from penstock.history.view import Folder
         from penstock.log.disk import OsDisk  # pyarrow comes with it: not before somebody asks for something
+        from penstock.server.allocator import Tidy
 
         self.disk = OsDisk(folder)
+        self.tidy = Tidy(HOLES)
         self.folder = Folder(self.disk)
 
     def serve(self, sock: socket.socket) -> None:
@@ -81,7 +86,9 @@ class Work:
                 except Exception as error:  # noqa: BLE001 - told to whoever asked, the other requests go on
                     frames.send(sock, {"error": told(error)})
             except frames.Ended:
-                return  # nobody waits for it any more
+                pass  # nobody waits for it any more
+        if self.tidy.due():
+            self.tidy.run()
 
     def _answer(self, sock: socket.socket, head: dict[str, Any], payload: memoryview) -> None:
         from penstock.history.view import Listing
