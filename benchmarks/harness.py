@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -89,16 +89,18 @@ class Memory(NamedTuple):
 
 def memory(root: int) -> Memory:
     """At this moment."""
-    own, children = 0, 0
-    for pid in tree(root):
-        if pid == root:
-            facts = _stat(pid)
-            own = facts[2] if facts is not None else 0
-            continue
-        with suppress(OSError):  # it has ended meanwhile
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            children += sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) << 10
-    return Memory(own, children)
+    own, *children = tree(root)
+    facts = _stat(own)
+    return Memory(0 if facts is None else facts[2], sum(map(private, children)))
+
+
+def private(pid: int) -> int:
+    """Bytes of a process that it shares with no other; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) << 10
 
 
 def own_cpu() -> float:
