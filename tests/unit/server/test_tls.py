@@ -107,7 +107,7 @@ async def test_changed_files_are_taken_up_and_halves_are_not(files: Files, caplo
     assert not caplog.records  # perhaps the other file is being written
     await eyes.look()
     await eyes.look()
-    assert [record.message.endswith("loaded before goes on") for record in caplog.records] == [True]  # once
+    assert [record.getMessage().endswith("loaded before goes on") for record in caplog.records] == [True]  # once
     assert eyes.keeper.current().certificate.names[0] == "localhost"
     files.put(files.certificate, certificate)
     await eyes.look()
