@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from penstock.log import Log, SimDisk
 from penstock.log.arrow import BATCH_COST, JOIN_AT_ONCE, Joining, make_batch
@@ -26,7 +23,6 @@ def one_by_one(log: Log, count: int) -> None:
         log.flush()
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_batches_of_one_message_count_what_they_take() -> None:
     """A tenth of it once was counted: a cache of 8 MiB took 70 MiB."""
     log = opened(SimDisk(), settings=replace(SMALL, cache=1 << 30))

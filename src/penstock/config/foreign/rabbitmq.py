@@ -210,22 +210,29 @@ def _users(book: Book, top: Mapping[str, object], shown: str) -> list[str]:
 
 
 def _permissions(book: Book, top: Mapping[str, object], shown: str, users: list[str], vhosts: list[str]) -> None:
-    found = list[Permission]()
-    for right in _items(book, top, "permissions", shown):
-        vhost = _text(book, right, "vhost", _default_vhost(top))
-        texts = [_text(book, right, key) for key in ("user", "configure", "write", "read")]
-        if vhost is not None and None not in texts:
-            user, configure, write, read = map(str, texts)
-            found.append(Permission(user, vhost, configure, write, read, right.place))
+    found = [Permission(**texts, place=place) for texts, place in _rights(book, top, shown, "permissions", Permission)]
     narrower = list[TopicPermission]()
-    for right in _items(book, top, "topic_permissions", shown):
-        vhost = _text(book, right, "vhost", _default_vhost(top))
-        texts = [_text(book, right, key) for key in ("user", "exchange", "write", "read")]
-        if vhost is not None and None not in texts:
-            user, exchange, write, read = map(str, texts)
-            exchange = "" if exchange == "amq.default" else exchange
-            narrower.append(TopicPermission(user, vhost, exchange, write, read, right.place))
+    for texts, place in _rights(book, top, shown, "topic_permissions", TopicPermission):
+        if texts["exchange"] == "amq.default":
+            texts["exchange"] = ""
+        narrower.append(TopicPermission(**texts, place=place))
     permit(book, found, narrower, users, vhosts)
+
+
+def _rights(
+    book: Book, top: Mapping[str, object], shown: str, key: str, kind: type[Permission | TopicPermission]
+) -> Iterator[tuple[dict[str, str], Place]]:
+    """The texts of each item of a list of rights, by field of `kind`; one with a wrong text is told and left out."""
+    default_vhost = _default_vhost(top)
+    for right in _items(book, top, key, shown):
+        texts = {
+            field: _text(book, right, field, default_vhost if field == "vhost" else None)
+            for field in kind._fields
+            if field != "place"
+        }
+        whole = {field: text for field, text in texts.items() if text is not None}
+        if len(whole) == len(texts):
+            yield whole, right.place
 
 
 def _limits_of_vhosts(book: Book, top: Mapping[str, object], shown: str, default_vhost: str) -> dict[str, object]:
