@@ -63,7 +63,7 @@ def run(kind: str, n: int, seed: int, *, at_once: bool) -> tuple[float, float, f
 
 def main() -> None:
     """All of them."""
-    gc.disable()  # a server collects seldom (`server/app.py`)
+    gc.disable()  # a server collects seldom (`server/process.py`)
     given = parse(parser(__doc__ or "", messages=1_000_000))
     n: int = given.messages
     for kind, at_once in (("mixed", False), ("minutes", False), ("mixed", True)):

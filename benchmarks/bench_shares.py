@@ -60,7 +60,7 @@ def run(settings: QueueSettings, keys: int, total: int) -> tuple[float, float, f
 
 def main() -> None:
     """One line a case."""
-    gc.disable()  # a server collects seldom (`server/app.py`)
+    gc.disable()  # a server collects seldom (`server/process.py`)
     total = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
     for name, (settings, keys) in CASES.items():
         arrive, work, longest = run(settings, keys, total)

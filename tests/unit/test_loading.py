@@ -66,7 +66,8 @@ NOT_IN_A_REPLAY = (
     "penstock.client", "penstock.config", "penstock.core", "penstock.expr.compiler", "penstock.expr.filter",
     "penstock.expr.grammar", "penstock.log.log", "penstock.log.recover",
     "penstock.log.writer", "penstock.memory", "penstock.server.app", "penstock.server.engine",
-    "penstock.server.flight.calls", "penstock.server.flight.door", "penstock.wire.amqp", "penstock.wire.http",
+    "penstock.server.flight.calls", "penstock.server.flight.door", "penstock.server.process", "penstock.wire.amqp",
+    "penstock.wire.http",
 )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def serve(
     check_ready_file(ready_file)
     if problems := _bad_expressions(settings, config or "settings"):
         raise SettingsError("\n".join(problems))
-    from penstock.server.app import serve as run
+    from penstock.server.process import serve as run
 
     run(settings, ready_file=ready_file, show=line())
 

@@ -1,4 +1,4 @@
-"""The server process: recover, open the doors, serve, stop cleanly.
+"""One instance: recover, open the doors, serve, stop cleanly.  `server.process` runs it.
 
 Start: take the folder, recover the log, fold it, log and sync a boot record, declare what the settings name, open the
 doors, say so.  Stop (SIGTERM, SIGINT): see `server.stopping`.
@@ -7,11 +7,9 @@ doors, say so.  Stop (SIGTERM, SIGINT): see `server.stopping`.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -21,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from penstock.config.in_force import chosen
 from penstock.errors import LogBroken, SettingsError
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
@@ -49,7 +46,6 @@ from penstock.server.stopping import Stopping
 from penstock.server.upkeep.keeper import Keeper
 from penstock.server.users import Users
 from penstock.server.views.declaring import declare as declare_views
-from penstock.server.without_pandas import do_without_pandas
 from penstock.wire.amqp.frames import Limits
 
 logger = logging.getLogger("penstock.server")
@@ -70,9 +66,6 @@ TIDY_S = 0.25
 
 WARM_UP_S = 1.0
 """What filters need is loaded so long after the doors have opened: whoever waited for them comes first."""
-
-SETTINGS_SHOWN = 200
-"""Settings that a start tells of at most: a file may declare thousands of queues."""
 
 READ_AHEAD = 1 << 20
 """Bytes of the log decoded beyond what a cold read asked for: a queue that is drained from disk reads on."""
@@ -389,75 +382,3 @@ def make_folder(name: str) -> Path:
     if (Path(name) / RESTORE_PART).exists():
         raise SettingsError(f"data folder {name} holds an unfinished restore: empty it and restore again")
     return Path(name)
-
-
-def write_whole(name: str, content: bytes) -> None:
-    """A file that appears with its whole content or not at all."""
-    part = Path(f"{name}.{os.getpid()}")
-    part.write_bytes(content)
-    part.replace(name)
-
-
-def settle_garbage() -> None:
-    """Keep the collector of cycles from stopping the loop.
-
-    A full collection walks everything that was imported and every cached batch: 33 ms at first, 100 ms after 200,000
-    messages.  Of what was imported 700 objects are garbage, and looking for them would take 30 ms of the start: all is
-    set aside, and full collections become rare.  A collection of the young ones takes 0.15 ms for each thousand of
-    them: 25,000 at most, where half a million after ten thousand declares took 77 ms.
-    """
-    gc.freeze()
-    gc.set_threshold(5_000, 3, 40_000)
-
-
-def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_aloud, show: Show | None = None) -> None:
-    """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open.
-
-    show: who looks on while it recovers; `say` gets a line a second without.
-    """
-    do_without_pandas()
-    allocator.keep_close(settings.server.memory)
-    pulse = Pulse()
-    with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
-        runner.run(_serve(Server(settings, say, pulse, show), ready_file))
-
-
-async def _serve(server: Server, ready_file: str | None) -> None:
-    settings, say, loop = server.settings, server.say, asyncio.get_running_loop()
-    starting = loop.create_task(server.start())
-
-    def stop() -> None:
-        server.stopping.set()
-        starting.cancel()  # nothing, once it has started
-
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop)
-    try:
-        ready = await starting
-    except asyncio.CancelledError:
-        if server.stopping.is_set():
-            return
-        raise
-    settle_garbage()
-    if ready_file is not None:
-        write_whole(ready_file, ready.as_json())
-    doors = ", ".join(f"{name} {address}" for name, address in ready.addresses.items())
-    some = chosen(settings)
-    for setting, value, origin in some[:SETTINGS_SHOWN]:
-        say(f"setting {setting} = {value} ({origin})")
-    if len(some) > SETTINGS_SHOWN:
-        say(f"{len(some) - SETTINGS_SHOWN} more settings are not the default; /api/overview has all")
-    if settings.server.sync != "commit":
-        say(f"warning: sync = {settings.server.sync!r}: a confirm does not mean that the message is on disk")
-    if server.tls is not None:
-        if (why := server.tls.complaint()) is not None:
-            say(f"warning: {why}")
-        loop.add_signal_handler(signal.SIGHUP, server.tls.look)
-    say(
-        f"penstock {settings.server.name} is ready: {doors}; "
-        f"{ready.recovered_records} records in {ready.recovered_seconds:.2f} s"
-    )
-    await server.stopping.wait()
-    await server.stop()
-    if server.failure is not None:
-        raise server.failure

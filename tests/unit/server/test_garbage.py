@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.server.app import settle_garbage
+from penstock.server.process import settle_garbage
 
 
 @pytest.fixture
