@@ -39,4 +39,4 @@ class KillingDriver(Driver):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], KillingDriver))
+    sys.exit(main(KillingDriver))

@@ -261,7 +261,7 @@ engine = "spark"
         file.write_text(changed)
         supervisor._looked_at_file = 0.0
         supervisor._look_at_file()
-        told = json.loads(supervisor.job_file().read_text())["pipelines"] if supervisor.drivers else []
+        told = json.loads(supervisor.jobs["driver"])["pipelines"] if supervisor.drivers else []
         return [(one["name"], one["select"]) for one in told]
 
     assert followed(text.replace("COUNT", "SUM")) == [("totals", ["SUM(/id) AS /n"])]

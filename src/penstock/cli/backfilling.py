@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_text
 import signal
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,7 +46,8 @@ def backfill(
 
     Example: penstock pipeline backfill revenue penstock.toml --from 2026-11-01 --to 2026-11-08 --table out/again
     """
-    from penstock.cli.jobs import folder_of, job, url_for, write_job
+    from penstock.cli.jobs import folder_of, job, url_for
+    from penstock.cli.pipelines import handed
     from penstock.cli.supervisor import DRIVER
     from penstock.errors import NotFound
     from penstock.spark.java import find_java
@@ -71,25 +71,17 @@ def backfill(
     reached = where.url if url is not None else url_for(settings, found, str(settings.listen.flight))
     made = job(settings, found, job_name, reached, path=[str(Path(config).absolute().parent)])
     made |= {"user": where.user, "password": where.password, "once": True, "pipelines": [{**given, "range": what}]}
-    file = folder / f"{job_name}.job"
-    write_job(file, made)
     log = folder / f"{job_name}.log"
     note(f"backfill {key} of pipeline {name} runs; Spark writes to {log}")
+    with open(log, "ab") as errors:
+        process = handed(DRIVER, made, errors)
     try:
-        with open(log, "ab") as errors:
-            process = subprocess.Popen(
-                [*DRIVER, str(file), "--with-parent"], stdin=subprocess.PIPE, stdout=errors, stderr=errors,
-                start_new_session=True,
-            )  # fmt: skip
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-            note("stopped; the same command goes on where it was")
-            raise typer.Exit(1) from None
-    finally:
-        file.unlink(missing_ok=True)
+        status = process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        note("stopped; the same command goes on where it was")
+        raise typer.Exit(1) from None
     told = told_by(folder, job_name)
     if status == 0:
         remote(where).act("stream_release", stream=definition.name)

@@ -1,4 +1,4 @@
-"""What a driver of pipelines is given: which pipelines go together, and the file that says so.
+"""What a driver of pipelines is given: which pipelines go together, and the job that says so.
 
 Pipelines with one master, one size of heap and the same settings of Spark's core share a process; another one of these
 needs a process of its own.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -90,17 +89,8 @@ def job(
     }
 
 
-def write_job(path: Path, told: Mapping[str, Any]) -> None:
-    """Put it there in one step.  It holds a password and is ours alone to read."""
-    aside = path.with_suffix(".part")
-    aside.unlink(missing_ok=True)
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(told, file)
-    os.replace(aside, path)
-
-
 def sweep(folder: Path, now: float) -> list[Path]:
-    """Remove what runs that were killed have left: job files, which hold a password, logs, and Spark's scratch files.
+    """Remove what runs that were killed have left: logs, statuses, and Spark's scratch files.
 
     now: seconds since the epoch.  A run tells how it is every second, so one that was silent for long is none any
     more, on whichever machine it was.

@@ -10,10 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -204,25 +204,20 @@ def check(
 
     Example: penstock pipeline check penstock.toml
     """
-    from penstock.cli.jobs import job, resources, write_job
+    from penstock.cli.jobs import job, resources
     from penstock.spark.java import find_java
+    from penstock.spark.pipelines.inbox import line_of
 
     settings, file, pipelines = chosen(what or [], config)
     find_java()
-    with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
-        path = [str(Path.cwd()), str(Path(file).absolute().parent)]
-        made = job(settings, pipelines, "check", url_of(settings, url), path=path, spark_log=spark_log)
-        made |= {"conf": resources(None, settings)["conf"], "memory": "512m"}
-        write_job(Path(folder, "job.json"), made)
-        process = subprocess.run(
-            [*CHECKER, str(Path(folder, "job.json"))],
-            stdout=subprocess.PIPE,
-            stderr=None if spark_log else subprocess.PIPE,
-            check=False,
-        )
-        verdicts = [jsons.loads(line) for line in process.stdout.splitlines() if line.startswith(b"{")]
-        if len(verdicts) != len(pipelines):
-            raise crashed(process.returncode, process.stderr or b"")
+    path = [str(Path.cwd()), str(Path(file).absolute().parent)]
+    made = job(settings, pipelines, "check", url_of(settings, url), path=path, spark_log=spark_log)
+    made |= {"conf": resources(None, settings)["conf"], "memory": "512m"}
+    errors = None if spark_log else subprocess.PIPE
+    process = subprocess.run(CHECKER, input=line_of(made), stdout=subprocess.PIPE, stderr=errors, check=False)
+    verdicts = [jsons.loads(line) for line in process.stdout.splitlines() if line.startswith(b"{")]
+    if len(verdicts) != len(pipelines):
+        raise crashed(process.returncode, process.stderr or b"")
     if json:
         write_json(verdicts)
     for one in [] if json else verdicts:
@@ -262,7 +257,7 @@ def run(
 
     Example: penstock pipeline run revenue penstock.toml --once
     """
-    from penstock.cli.jobs import folder_of, groups, job, sweep, write_job
+    from penstock.cli.jobs import folder_of, groups, job, sweep
     from penstock.errors import SettingsError
     from penstock.spark.java import find_java
 
@@ -279,12 +274,10 @@ def run(
     path = [str(Path.cwd()), str(Path(file).absolute().parent)]
     where = url_of(settings, url, pipelines)
     made = job(settings, pipelines, name, where, path=path, spark_log=spark_log) | {"once": once}
-    job_file, log, told = (folder / f"{kind}-{name}.{end}" for kind, end in
-                           (("driver", "json"), ("driver", "log"), ("status", "json")))  # fmt: skip
-    write_job(job_file, made)
+    log, told = folder / f"driver-{name}.log", folder / f"status-{name}.json"
     try:
         with log.open("wb") as output:
-            ended = watch([*DRIVER, str(job_file), "--with-parent"], None if spark_log else output, told, show=not json)
+            ended = watch(DRIVER, made, None if spark_log else output, told, show=not json)
         last = statuses_in(told)
         if json:
             write_json(last)
@@ -296,13 +289,13 @@ def run(
         if ended:
             raise typer.Exit(ended if ended > 0 else 1)
     finally:
-        for leftover in (job_file, told, log):
+        for leftover in (told, log):
             leftover.unlink(missing_ok=True)
 
 
-def watch(command: Sequence[str], output: Any, told: Path, *, show: bool) -> int:
-    """Run the driver and show how it comes on; SIGTERM and Ctrl-C stop it.  Its exit status."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
+def watch(command: Sequence[str], made: Mapping[str, Any], output: Any, told: Path, *, show: bool) -> int:
+    """Run the driver with this job and show how it comes on; SIGTERM and Ctrl-C stop it.  Its exit status."""
+    process = handed(command, made, output)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopping.set())
@@ -323,6 +316,18 @@ def watch(command: Sequence[str], output: Any, told: Path, *, show: bool) -> int
     if show:
         tell(told, shown)
     return 0 if stopping.is_set() and status in (0, -signal.SIGTERM) else status
+
+
+def handed(command: Sequence[str], made: Mapping[str, Any], output: Any) -> subprocess.Popen[bytes]:
+    """A driver that was given its job; it ends when its standard input does, as at our own end."""
+    from penstock.spark.pipelines.inbox import line_of
+
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it died at once, as its exit status will say
+        process.stdin.write(line_of(made))
+        process.stdin.flush()
+    return process
 
 
 def tell(told: Path, shown: dict[str, str]) -> None:

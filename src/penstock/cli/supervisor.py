@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.cli.hosting import parcel
-from penstock.cli.jobs import SHARED, folder_of, groups, job, sweep, url_for, write_job
+from penstock.cli.jobs import SHARED, folder_of, groups, job, sweep, url_for
 from penstock.cli.jobs import login as login
 from penstock.cli.orphans import orphans
 from penstock.cli.reaching import address_of
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.java import find_java
+from penstock.spark.pipelines.inbox import line_of
 from penstock.spark.remote import Remote, Where
 
 Say = Callable[[str], object]
@@ -110,12 +111,18 @@ class Child:
                 errors.close()
         self.starts += 1
         self._since = time.monotonic()
+        self.give(given)
+
+    def give(self, more: bytes) -> None:
+        """Write this to its standard input, if it is up: where it is not, its next start is given what it needs."""
+        if self.process is None:
+            return
         pipe: Any = self.process.stdin
         try:
-            pipe.write(given)
+            pipe.write(more)
             pipe.flush()
         except BrokenPipeError:
-            pass  # it died at once; the next look finds out
+            pass  # it died; the next look finds out
 
     def ended(self) -> int | None:
         """The exit status if it has died since the last look; the pause before the next start begins."""
@@ -177,7 +184,7 @@ class Supervisor:
         reload: Callable[[], Any] | None = None,
         spark_log: bool = False,
     ) -> None:
-        """`settings`: `config.settings.Settings`.  `driver`: the command that runs a job file.
+        """`settings`: `config.settings.Settings`.  `driver`: the command that runs the jobs of its standard input.
 
         file, reload: where the settings came from, and how they are read again when it changes.
         spark_log: Spark's own log goes into the drivers' files too.
@@ -189,6 +196,7 @@ class Supervisor:
         self.folder = folder_of(settings)
         self.server = Child("server", say, pause)
         self.drivers: dict[str, Child] = {}
+        self.jobs: dict[str, bytes] = {}  # by driver: what it is given
         self.ready: dict[str, Any] | None = None
         self._driver_command = driver
         self._server_ready = self.folder / "server.json"
@@ -302,7 +310,7 @@ class Supervisor:
             update={"pipeline": fresh.pipeline, "spark": fresh.spark, "view": views}
         )
         self.say("penstock: the settings have changed, and the pipelines follow")
-        self._write_jobs(str(self.ready["flight"]))
+        self._hand_out(str(self.ready["flight"]))
         self._tell_of_gone(sorted(before - names_of(self.settings)), str(self.ready["flight"]))
 
     def _tell_of_gone(self, gone: Sequence[str], flight: str) -> None:
@@ -334,7 +342,7 @@ class Supervisor:
             return
         self.ready = cast("dict[str, Any]", found)
         self._keep_addresses(self.ready)
-        self._write_jobs(str(self.ready["flight"]))
+        self._hand_out(str(self.ready["flight"]))
         self._tell_ready()
 
     def _keep_addresses(self, ready: dict[str, Any]) -> None:
@@ -348,27 +356,24 @@ class Supervisor:
         if kept:
             self.settings = self.settings.model_copy(update={"listen": listen.model_copy(update=kept)})
 
-    def job_file(self, name: str = SHARED) -> Path:
-        """What a driver reads; it holds a password and is ours alone to read."""
-        return self.folder / (f"{SHARED}.json" if name == SHARED else f"{SHARED}-{name}.json")
-
-    def _write_jobs(self, flight: str) -> None:
+    def _hand_out(self, flight: str) -> None:
         """Tell each driver its pipelines; a driver that has none any more is stopped first."""
         wanted = groups(self.settings)
         gone = [name for name in self.drivers if name not in wanted]
         self._stop_drivers(gone)
         for name in gone:
-            del self.drivers[name]
-            self.job_file(name).unlink(missing_ok=True)
+            del self.drivers[name], self.jobs[name]
         for name, pipelines in wanted.items():
             url = url_for(self.settings, pipelines, flight)
             made = job(self.settings, pipelines, name, url, path=self._path, spark_log=self._spark_log)
-            write_job(self.job_file(name), made)
-            self.drivers.setdefault(name, Child("driver", self.say, self._pause))
+            driver = self.drivers.setdefault(name, Child("driver", self.say, self._pause))
+            before, self.jobs[name] = self.jobs.get(name), line_of(made)
+            if self.jobs[name] != before:
+                driver.give(self.jobs[name])
 
     def _start_driver(self, name: str) -> None:
         log = self.folder / (f"{SHARED}.log" if name == SHARED else f"{SHARED}-{name}.log")
-        self.drivers[name].start([*self._driver_command, str(self.job_file(name)), "--with-parent"], log=log)
+        self.drivers[name].start(self._driver_command, self.jobs[name], log)
         self._tell_ready()
 
     def _tell_ready(self) -> None:

@@ -1,4 +1,4 @@
-"""Let Spark understand pipelines without running one: `python -m penstock.spark.pipelines.checking JOB.json`.
+"""Let Spark understand pipelines without running one: `python -m penstock.spark.pipelines.checking`, a job as input.
 
 Prints a line of JSON for each: {"pipeline", "verdict", "why", "columns", "mode", "remembers"}.  The verdict is `good`,
 `wrong`, or `unknown` where only a running server with a message could tell what the columns are.
@@ -47,11 +47,11 @@ def check(spark: Any, pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def main(job_file: str) -> int:
-    """Check the pipelines of a job file; 0 whatever comes of it."""
+def main() -> int:
+    """Check the pipelines of the job in the standard input; 0 whatever comes of it."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     quieten()
-    job: dict[str, Any] = json.loads(Path(job_file).read_text())
+    job: dict[str, Any] = json.load(sys.stdin)
     sys.path[:0] = [path for path in cast("list[str]", job.get("path") or []) if path not in sys.path]
     place = Place(Where(job["url"], job.get("user"), job.get("password"), PATIENCE_S), Path(job["folder"]))
     with tempfile.TemporaryDirectory(prefix="penstock-check-") as scratch:
@@ -65,6 +65,6 @@ def main(job_file: str) -> int:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1])
+    status = main()
     sys.stdout.flush()
     os._exit(status)

@@ -1,17 +1,17 @@
-"""The process that runs pipelines: `python -m penstock.spark.pipelines.driver JOB.json`.
+"""The process that runs pipelines: `python -m penstock.spark.pipelines.driver`, given jobs through its standard input.
 
-    JOB.json   {"url", "user", "password", "patience", "folder", "master", "memory", "conf", "pipelines": [...],
-                "name", "path", "once"}
+    job   {"url", "user", "password", "patience", "folder", "master", "memory", "conf", "pipelines": [...],
+           "name", "path", "once", "openlineage"}
 
 One Spark session, one StreamingQuery a pipeline.  A query that fails starts again from its checkpoint after a pause
 that grows; what another try cannot mend, and ten failures without a batch between them, leave it failed until its
-definition or its code changes.  The job file is read again when it changes.  `<folder>/status.json` says how each is,
-and the server is told the same (`reporting`).  With `--with-parent` the process ends when its standard input does.
+definition or its code changes.  A job that comes later takes the place of the one before (`inbox`).
+`<folder>/status.json` says how each is, and the server is told the same (`reporting`).  The process ends when its
+standard input does.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +30,7 @@ from penstock.errors import DataFolderInUse, PenstockError
 from penstock.spark.local import session
 from penstock.spark.pipelines.backfilling import BackfillPipeline
 from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.inbox import Inbox
 from penstock.spark.pipelines.locks import locked
 from penstock.spark.pipelines.openlineage import Target, Teller
 from penstock.spark.pipelines.pipeline import Pipeline
@@ -58,8 +59,8 @@ class Driver:
 
     pipeline_class: type[Pipeline] = Pipeline
 
-    def __init__(self, job: dict[str, Any], job_file: Path | None = None) -> None:
-        """job_file: where `job` came from, if it is to be read again when it changes."""
+    def __init__(self, job: dict[str, Any], newer: Callable[[], dict[str, Any] | None] = lambda: None) -> None:
+        """newer: the job that has come since it was asked last, if one has."""
         self.job = job
         self.folder = Path(job["folder"]).absolute()
         self.name = str(job.get("name") or "driver")
@@ -69,8 +70,7 @@ class Driver:
         self.all = [self._running(one) for one in self._pipelines(job)]
         self.reporter: Reporter | None = None
         self.teller: Teller | None = None
-        self._job_file = job_file
-        self._job_stamp = _stamp(job_file)
+        self._newer = newer
         self._locks: dict[str, ExitStack] = {}
         self._entering: list[Pipeline] = []  # new ones that another driver still has
 
@@ -160,15 +160,13 @@ class Driver:
             logger.warning("%d pipelines did not stop within %g s and end with the process", len(late), STOP_S)
 
     def _look_at_job(self) -> None:
-        """Take in a changed job file: pipelines that are new, gone, or otherwise."""
-        stamp = _stamp(self._job_file)
-        if self._job_file is None or stamp == self._job_stamp:
-            return
-        self._job_stamp = stamp
+        """Take in a changed job: pipelines that are new, gone, or otherwise."""
         try:
-            self.take(json.loads(self._job_file.read_text()))
-        except (OSError, ValueError, KeyError, PenstockError) as error:
-            logger.error("the changed %s is not taken: %s", self._job_file, error)
+            job = self._newer()
+            if job is not None:
+                self.take(job)
+        except (ValueError, KeyError, PenstockError) as error:
+            logger.error("the changed pipelines are not taken: %s", error)
 
     def take(self, job: dict[str, Any]) -> None:
         """Go on with these pipelines; what is as it was is left alone."""
@@ -214,25 +212,20 @@ class Driver:
         return next((one.failure.exit_status if one.failure else 1 for one in failed), 0)
 
 
-def _stamp(path: Path | None) -> tuple[int, int]:
-    try:
-        status = os.stat(path) if path is not None else None
-    except FileNotFoundError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_ino) if status is not None else (0, 0)
-
-
-def main(arguments: Sequence[str], driver_class: type[Driver] = Driver) -> int:
-    """Run the job file; 0 when it was told to stop."""
+def main(driver_class: type[Driver] = Driver) -> int:
+    """Run the jobs of the standard input until it ends; 0 when it was told to stop."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     quieten()
-    with_parent = "--with-parent" in arguments
-    [job_file] = [one for one in arguments if one != "--with-parent"]
-    driver = driver_class(json.loads(Path(job_file).read_text()), Path(job_file))
+    stopping = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda number, frame: driver.stopping.set())
-    if with_parent:
-        threading.Thread(target=_watch, args=(driver.stopping,), daemon=True).start()
+        signal.signal(name, lambda number, frame: stopping.set())
+    inbox = Inbox(sys.stdin.fileno(), stopping.set)
+    try:
+        driver = driver_class(inbox.first(), inbox.newer)
+    except EOFError as error:
+        logger.error("%s", error)
+        return 1
+    driver.stopping = stopping
     try:
         driver.run()
     except PenstockError as error:
@@ -241,15 +234,8 @@ def main(arguments: Sequence[str], driver_class: type[Driver] = Driver) -> int:
     return driver.exit_status
 
 
-def _watch(stopping: threading.Event) -> None:
-    """The parent is gone when our standard input ends."""
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    stopping.set()
-
-
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
+    status = main()
     logging.shutdown()
     sys.stdout.flush()
     os._exit(status)  # threads that wait for a server that is gone do not hold the process
