@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,9 @@ def test_clients_that_do_not_match_the_port(server: TlsServer) -> None:
     """Each is closed and told of in the log, and the next one is served."""
     with raw(server, "amqps") as plain:
         plain.sendall(HEADER)
-        assert plain.recv(100) == b"" or True
+        with suppress(ConnectionResetError):
+            while answer := plain.recv(100):
+                assert b"AMQP" not in answer
     server.hears("was sent away: it does not speak TLS, and this port speaks nothing else")
     with raw(server, "https") as plain:
         plain.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -195,7 +198,7 @@ def test_clients_that_do_not_match_the_port(server: TlsServer) -> None:
     with raw(server, "amqp") as sock, pytest.raises(ssl.SSLError):
         server.context().wrap_socket(sock, server_hostname="localhost")
     server.hears("was sent away: it speaks TLS, and this port does not")
-    with pytest.raises(penstock.Unavailable):
+    with pytest.raises(penstock.Unavailable, match=r"if TLS is spoken there, the address is one of penstocks://"):
         penstock.connect(f"penstock://localhost:{server.port_of('flight_tls')}", timeout="5s")
     test_both_ports_lead_to_the_same_queues(server)
 
@@ -256,7 +259,7 @@ def test_renewed_files_hold_from_the_next_client_on(tmp_path: Path) -> None:
             assert shown(server, "amqps") == "localhost"
             Path(files.certificate).write_bytes(certificate)
             server.wait_for(lambda: "is taken up: CN=renewed" in server.looked(), "it was not taken up")
-            server.wait_for(lambda: shown(server, "flight_tls") == "renewed", "Flight goes on with the old one")
+            server.wait_for(lambda: shown_by_flight(server) == "renewed", "Flight goes on with the old one")
             assert {shown(server, door) for door in DOORS} == {"renewed"}
             # who was there before goes on
             amqp.queue_declare("amqp-stays", durable=True)
@@ -284,6 +287,14 @@ def shown(server: TlsServer, door: str) -> str:
     with raw(server, door) as sock, server.context().wrap_socket(sock, server_hostname="localhost") as tls:
         told: Any = tls.getpeercert()
     return str(dict(pair for [pair] in told["subject"])["commonName"])
+
+
+def shown_by_flight(server: TlsServer) -> str | None:
+    """None in the moment in which the port is closed (docs/tls.md)."""
+    try:
+        return shown(server, "flight_tls")
+    except ConnectionRefusedError:
+        return None
 
 
 def refusal(server: TlsServer) -> str:

@@ -67,7 +67,7 @@ def connect(
         client.health()
     except Unavailable as error:
         client.close()
-        why = (reason_of(str(error), address.host) if address.tls else None) or _reason(str(error))
+        why = reason_of(str(error), address.host, tls=address.tls) or _reason(str(error))
         raise Unavailable(f"no Penstock server answers at {address}: {why}") from None
     except BaseException:
         client.close()

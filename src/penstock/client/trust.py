@@ -39,8 +39,14 @@ class Trust:
         return options if roots is None else options | {"tls_root_certs": _read("ca", roots)}
 
 
-def reason_of(text: str, host: str) -> str | None:
-    """Why a handshake failed, for a person, out of what gRPC says; None where that is about something else."""
+def reason_of(text: str, host: str, *, tls: bool) -> str | None:
+    """Why no connection came about, for a person, out of what gRPC says; None where that is not about TLS.
+
+    tls: whether the client speaks it.
+    """
+    if not tls:
+        closed = "the connection was closed at once: if TLS is spoken there, the address is one of penstocks://"
+        return closed if "Socket closed" in text else None
     if "is not in peer certificate" in text:
         return f"its certificate is not for {host!r}"
     if (found := re.search(r"certificate verify failed: ([^:;]*)", text)) is not None:

@@ -116,5 +116,6 @@ def test_files_that_are_not_there_are_told() -> None:
 
 
 def test_reasons_are_told_in_words() -> None:
-    assert reason_of("x Peer name h is not in peer certificate", "h") == "its certificate is not for 'h'"
-    assert reason_of("Socket closed", "h") is None
+    assert reason_of("x Peer name h is not in peer certificate", "h", tls=True) == "its certificate is not for 'h'"
+    assert reason_of("Socket closed", "h", tls=True) is None
+    assert reason_of("Connection refused", "h", tls=False) is None

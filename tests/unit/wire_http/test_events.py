@@ -146,10 +146,11 @@ def test_stats_have_totals_and_the_queues_that_were_named(http: Http) -> None:
         assert first["memory"]["limit"] > first["memory"]["used"]
         http.take("deeper", 2)
         http.publish("shallow", "y")
-        later = first
+        later, rates = first, list[float]()
         while later["totals"]["messages"] != 5:
             later = stream.until("stats").data
-        assert later["totals"]["publish_rate"] >= 0
+            rates.append(later["totals"]["publish_rate"])
+        assert max(rates) > 0
         http.do("DELETE", "queues/%2F/deep")
         while later["totals"]["queues"] != 3:
             later = stream.until("stats").data
