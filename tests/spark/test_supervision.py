@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.checkup import examine
 from penstock.cli.jobs import sweep
 from penstock.cli.supervisor import Child, Supervisor, login
 from penstock.config.load import load_mapping, load_text
@@ -24,6 +25,8 @@ from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.driver import Driver
 from penstock.spark.pipelines.reporting import Reporter
 from penstock.spark.pipelines.running import FAILURES_MAX, Running
+from penstock.spark.remote import Remote, Where
+from tls_lab import Files
 
 
 class Scripted:
@@ -367,6 +370,36 @@ def test_a_server_that_cannot_start_ends_it_all(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(SystemExit) as caught:
             supervisor.run()
     assert caught.value.code == SettingsError.exit_status
+
+
+def test_a_server_with_doors_with_tls_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Driver, `up` itself and `doctor` find it without being told of a CA; nothing here needs Spark."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    files = Files(tmp_path / "tls", hosts=("localhost",))
+    pipeline = {"name": "p", "sql": "SELECT id FROM input", "from": {"topic": "t", "columns": "id BIGINT"}}
+    settings = load_mapping(
+        {
+            "server": {"data": str(tmp_path / "data")},
+            "listen": {"amqp": "off", "http": "off", "flight": "off", "flight_tls": "127.0.0.1:0"},
+            "tls": {"certificate": files.certificate, "key": files.key},
+            "pipeline": [{**pipeline, "to": [{"topic": "out"}]}],
+        }
+    )
+    lines, idle = list[str](), (sys.executable, "-c", "import sys; sys.stdin.buffer.read()")
+    supervisor = Supervisor(settings, ready_file=None, say=lines.append, pause=(0.01, 0.1), driver=idle)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    try:
+        job = json.loads(until(lambda: supervisor.jobs.get("driver")))
+        assert job["url"].startswith("penstocks://localhost:")
+        assert Remote(Where(job["url"], job["user"], job["password"], 1.0)).act("streams") == {"streams": []}
+        supervisor._tell_of_gone(["p"])
+        found = {one.name: one for one in examine(supervisor.settings)}
+        assert found["streams"] == ("streams", "good", "0, none of a pipeline that is gone", "")
+    finally:
+        supervisor.stopping.set()
+        thread.join()
+    assert lines == []
 
 
 def test_pipelines_log_in_as_the_first_user(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def backfill(
 
     Example: penstock pipeline backfill revenue penstock.toml --from 2026-11-01 --to 2026-11-08 --table out/again
     """
-    from penstock.cli.jobs import folder_of, job, url_for
-    from penstock.cli.pipelines import handed
+    from penstock.cli.jobs import folder_of, job
+    from penstock.cli.pipelines import handed, url_of
     from penstock.cli.supervisor import DRIVER
     from penstock.errors import NotFound
     from penstock.spark.java import find_java
@@ -65,10 +65,10 @@ def backfill(
     what: dict[str, object] = {"id": key, "from": start, "to": end, "outputs": outputs, "max_rows": max_rows}
     folder = folder_of(settings)
     where = where_of(settings, url)
+    reached = where.url if url is not None else url_of(settings, None, found)
     find_java()
     definition = backfilled(given, what, where, folder)  # what is wrong is told here
     job_name = definition.name
-    reached = where.url if url is not None else url_for(settings, found, str(settings.listen.flight))
     made = job(settings, found, job_name, reached, path=[str(Path(config).absolute().parent)])
     made |= {"user": where.user, "password": where.password, "once": True, "pipelines": [{**given, "range": what}]}
     log = folder / f"{job_name}.log"
@@ -110,14 +110,10 @@ def told_by(folder: Path, name: str) -> dict[str, Any]:
 def where_of(settings: Settings, url: str | None) -> Where:
     """The server of the settings, or that of a URL."""
     from penstock.cli.jobs import login
-    from penstock.cli.reaching import address_of
-    from penstock.errors import SettingsError
+    from penstock.cli.pipelines import url_of
     from penstock.spark.remote import Where
 
     if url is not None:
         return Where(url, patience=10.0)
-    listen = settings.listen.flight
-    if listen is None:
-        raise SettingsError("listen.flight is off, and pipelines read and write through it")
     user, password = login(settings)
-    return Where(address_of(str(listen)), user, password, 10.0)
+    return Where(url_of(settings, None), user, password, 10.0)

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from penstock.cli.reaching import Door, door_of
 from penstock.errors import SettingsError
 from penstock.log.disk import LOCK_NAME
 from penstock.units import format_size
@@ -58,8 +59,9 @@ def examine(settings: Settings) -> list[Finding]:
     if settings.tls.certificate is not None:
         findings.append(certificate(settings))
     findings += [files(), memory(settings.server.memory)]
-    if server is not None and settings.listen.flight is not None and settings.listen.flight.port:
-        findings.append(streams(settings))
+    door = door_of(settings)
+    if server is not None and door is not None and not door.listens.endswith(":0"):
+        findings.append(streams(settings, door))
     findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
     if settings.server.sync != "commit":
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
@@ -208,17 +210,17 @@ def available_memory() -> int | None:
     return int(match[1]) * 1024 if match else None
 
 
-def streams(settings: Settings) -> Finding:
+def streams(settings: Settings, door: Door) -> Finding:
     """What the server that runs keeps for pipelines that are no more."""
     from penstock.cli.jobs import login
     from penstock.cli.orphans import orphans
-    from penstock.cli.reaching import address_of
+    from penstock.cli.reaching import address_here
     from penstock.errors import PenstockError
     from penstock.spark.remote import Remote, Where
 
     try:
         user, password = login(settings)
-        found = Remote(Where(address_of(str(settings.listen.flight)), user, password, ASK_S)).act("streams")["streams"]
+        found = Remote(Where(address_here(settings, door), user, password, ASK_S)).act("streams")["streams"]
     except PenstockError as error:
         return Finding("streams", "poor", "not known", f"the server does not tell: {error}")
     left = orphans(found)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.cli.reaching import address_for, is_loopback
+from penstock.cli.reaching import Door, address_for, is_loopback
 from penstock.errors import SettingsError
 
 SHARED = "driver"
@@ -113,13 +113,13 @@ def sweep(folder: Path, now: float) -> list[Path]:
     return sorted(removed)
 
 
-def url_for(settings: Any, pipelines: Sequence[Any], flight: str) -> str:
-    """Where the driver and the executors of these pipelines find the server that listens there.
+def url_for(settings: Any, pipelines: Sequence[Any], door: Door) -> str:
+    """Where the driver and the executors of these pipelines find the server that has this door.
 
     SettingsError where executors would not find it, or their user would not be let in from other machines.
     """
     master = resources(_own(pipelines), settings)["master"]
-    url = address_for(settings, master, flight)
+    url = address_for(settings, master, door)
     user = settings.users[0]
     if user.loopback_only and not master.startswith("local") and not is_loopback(str(urlsplit(url).hostname)):
         raise SettingsError(

@@ -179,15 +179,15 @@ def url_of(settings: Settings, url: str | None, pipelines: Sequence[Any] = ()) -
     SettingsError without a Flight door, and where executors would not reach it.
     """
     from penstock.cli.jobs import url_for
-    from penstock.cli.reaching import address_of
+    from penstock.cli.reaching import NO_DOOR, address_here, door_of
     from penstock.errors import SettingsError
 
     if url is not None:
         return url
-    if settings.listen.flight is None:
-        raise SettingsError("listen.flight is off, and pipelines read and write through it")
-    flight = str(settings.listen.flight)
-    return url_for(settings, pipelines, flight) if pipelines else address_of(flight)
+    door = door_of(settings)
+    if door is None:
+        raise SettingsError(NO_DOOR)
+    return url_for(settings, pipelines, door) if pipelines else address_here(settings, door)
 
 
 @app.command()

@@ -23,7 +23,7 @@ from penstock.cli.hosting import parcel
 from penstock.cli.jobs import SHARED, folder_of, groups, job, sweep, url_for
 from penstock.cli.jobs import login as login
 from penstock.cli.orphans import orphans
-from penstock.cli.reaching import address_of
+from penstock.cli.reaching import NO_DOOR, Door, address_here, door_of
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.java import find_java
 from penstock.spark.pipelines.inbox import line_of
@@ -207,14 +207,14 @@ class Supervisor:
         self._looked_at_file = time.monotonic()
         self._spark_log = spark_log
         self._path = [str(Path.cwd()), *([str(file.absolute().parent)] if file is not None else [])]
-        if groups(settings) and settings.listen.flight is None:
-            raise SettingsError("listen.flight is off, and pipelines read and write through it")
+        if groups(settings) and door_of(settings) is None:
+            raise SettingsError(NO_DOOR)
         self._refuse_unreachable(settings)
 
     def _refuse_unreachable(self, settings: Any) -> None:
         """SettingsError for a cluster whose executors would not reach the server."""
         for pipelines in groups(settings).values():
-            url_for(settings, pipelines, str(self.settings.listen.flight))
+            url_for(settings, pipelines, self._door())
 
     def run(self) -> None:
         """Until `stopping` is set.  SystemExit with the server's status when its first start fails."""
@@ -289,13 +289,13 @@ class Supervisor:
             fresh = self._reload()
             if groups(fresh):
                 find_java()
-                if self.settings.listen.flight is not None:
+                if door_of(self.settings) is not None:
                     self._refuse_unreachable(fresh)
         except (PenstockError, OSError) as error:
             self.say(f"penstock: the changed settings are not taken: {error}")
             return
-        if groups(fresh) and self.settings.listen.flight is None:
-            self.say("penstock: listen.flight is off, and pipelines read and write through it: start again with it on")
+        if groups(fresh) and door_of(self.settings) is None:
+            self.say(f"penstock: {NO_DOOR}: start again with one of them on")
             return
         sections = cast("dict[str, object]", cast("Any", type(fresh)).model_fields)
         others = [name for name in sections if name not in ("pipeline", "spark", "view")]
@@ -310,16 +310,22 @@ class Supervisor:
             update={"pipeline": fresh.pipeline, "spark": fresh.spark, "view": views}
         )
         self.say("penstock: the settings have changed, and the pipelines follow")
-        self._hand_out(str(self.ready["flight"]))
-        self._tell_of_gone(sorted(before - names_of(self.settings)), str(self.ready["flight"]))
+        self._hand_out()
+        self._tell_of_gone(sorted(before - names_of(self.settings)))
 
-    def _tell_of_gone(self, gone: Sequence[str], flight: str) -> None:
+    def _door(self) -> Door:
+        """Where drivers come in; for who has pipelines, who is refused without one."""
+        door = door_of(self.settings, self.ready)
+        assert door is not None
+        return door
+
+    def _tell_of_gone(self, gone: Sequence[str]) -> None:
         """The server learns which pipelines are no more; people, what is still held for them."""
         if not gone:
             return
-        user, password = login(self.settings)
         try:
-            server = Remote(Where(address_of(flight), user, password, TELL_S))
+            user, password = login(self.settings)
+            server = Remote(Where(address_here(self.settings, self._door()), user, password, TELL_S))
             server.act("pipeline_leave", pipelines=gone)
             left = [one for one in server.act("streams")["streams"] if one["pipeline"] in gone]
         except PenstockError as error:
@@ -342,7 +348,7 @@ class Supervisor:
             return
         self.ready = cast("dict[str, Any]", found)
         self._keep_addresses(self.ready)
-        self._hand_out(str(self.ready["flight"]))
+        self._hand_out()
         self._tell_ready()
 
     def _keep_addresses(self, ready: dict[str, Any]) -> None:
@@ -356,7 +362,7 @@ class Supervisor:
         if kept:
             self.settings = self.settings.model_copy(update={"listen": listen.model_copy(update=kept)})
 
-    def _hand_out(self, flight: str) -> None:
+    def _hand_out(self) -> None:
         """Tell each driver its pipelines; a driver that has none any more is stopped first."""
         wanted = groups(self.settings)
         gone = [name for name in self.drivers if name not in wanted]
@@ -364,7 +370,7 @@ class Supervisor:
         for name in gone:
             del self.drivers[name], self.jobs[name]
         for name, pipelines in wanted.items():
-            url = url_for(self.settings, pipelines, flight)
+            url = url_for(self.settings, pipelines, self._door())
             made = job(self.settings, pipelines, name, url, path=self._path, spark_log=self._spark_log)
             driver = self.drivers.setdefault(name, Child("driver", self.say, self._pause))
             before, self.jobs[name] = self.jobs.get(name), line_of(made)

@@ -338,7 +338,7 @@ class Spark(Section):
     )
     url: Name | None = Field(
         default=None,
-        description="The server's address for drivers and executors, penstock://host:port.  Default: listen.flight.",
+        description="The server's address for drivers and executors, penstock://host:port.  Default: where it listens.",
     )
     memory: Size = Field(default=1024 * MIB, ge=256 * MIB, description="Heap of a pipeline's driver.")
     conf: Conf = Field(default_factory=dict[str, str], description="More settings of Spark.")
