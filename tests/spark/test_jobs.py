@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.archiving import archive_of
 from penstock.cli.auditing import audit
+from penstock.cli.logfiles import archive_of
 from penstock.core.audit.parts import Report
 from penstock.log import Log, LogSettings, OsDisk
 from penstock.log.archive import archive_disk

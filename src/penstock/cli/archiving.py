@@ -1,4 +1,4 @@
-"""`penstock log archive`, and how commands about a data folder find its archive."""
+"""`penstock log archive`: closed segments to Parquet, by a server or in a data folder that none uses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from penstock.errors import DataFolderInUse, InvalidArgument
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.log.archive.reading import Archive
-
-FOLDER = "archive"
+    pass
 
 ArchiveFolder = Annotated[
     str | None,
@@ -24,29 +22,10 @@ ArchiveFolder = Annotated[
 ]
 
 
-def archive_of(data: str, named: str | None = None) -> Archive | None:
-    """The archive of a data folder, if there is one.  InvalidArgument for one that was named and is not there."""
-    from penstock.log.archive import archive_disk
-    from penstock.log.archive.reading import Archive
-
-    place = archive_place(data, named)
-    return None if place is None else Archive(archive_disk(str(place)))
-
-
-def archive_place(data: str, named: str | None = None) -> Path | None:
-    """Its folder."""
-    from penstock.log.archive.manifest import NAME
-
-    place = Path(named) if named is not None else Path(data) / FOLDER
-    if (place / NAME).is_file():
-        return place
-    if named is not None:
-        raise InvalidArgument(f"{named} is no archive: it has no {NAME}")
-    return None
-
-
 def archived(data: str, named: str | None = None) -> dict[str, Any] | None:
     """What is archived, for people."""
+    from penstock.cli.logfiles import archive_of
+
     found = archive_of(data, named)
     if found is None:
         return None
@@ -155,7 +134,7 @@ def _of_server(url: str, dry_run: bool) -> dict[str, Any]:
 
 
 def _of_folder(data: str, folder: str | None, compression: str, topics: int, dry_run: bool) -> dict[str, Any]:
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
     from penstock.cli.progress import bar
     from penstock.log.archive import archive_disk
     from penstock.log.archive.repairing import has_files
@@ -165,7 +144,7 @@ def _of_folder(data: str, folder: str | None, compression: str, topics: int, dry
     from penstock.server.upkeep.archive_offline import archive as run
 
     disk = open_folder(data)
-    place = folder if folder is not None else str(Path(data) / FOLDER)
+    place = folder if folder is not None else str(Path(data) / ARCHIVE_FOLDER)
     try:
         with bar("LSNs") as show, told_when_full(place):
             form = Form(compression, topics)
@@ -211,7 +190,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
         with connect(url, timeout=None) as client:
             told = client.action("log_archive_prune", with_vhost=False, age=micros / 1e6, dry_run=dry_run)
             return cast("dict[str, Any] | None", told["pruned"])
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import archive_place, open_folder
     from penstock.log.archive import archive_disk
     from penstock.server.clock import SystemClock
     from penstock.server.upkeep.archive_offline import prune as run
@@ -224,7 +203,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
 
 def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run: bool, json: bool) -> None:
     """Make a manifest anew."""
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
     from penstock.cli.progress import bar
     from penstock.log.archive import archive_disk
     from penstock.log.archive.repairing import paths_of
@@ -233,7 +212,7 @@ def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run:
 
     if data is None:
         raise InvalidArgument("--repair goes with --data: stop the server first")
-    place = folder if folder is not None else str(Path(data) / FOLDER)
+    place = folder if folder is not None else str(Path(data) / ARCHIVE_FOLDER)
     with bar("files") as show:
         made = run(
             open_folder(data), archive_disk(place), paths_of(place), SystemClock(), show, dry_run=dry_run, before=before

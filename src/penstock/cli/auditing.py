@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def evidence(data: str, archive: str | None = None) -> View:
     """A data folder's log, and its archive where both together go back to the beginning."""
-    from penstock.cli.archiving import archive_of
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import archive_of, open_folder
 
     disk, found = open_folder(data), archive_of(data, archive)
     view = stand_alone(disk, found)

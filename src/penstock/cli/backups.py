@@ -58,8 +58,7 @@ def _of_server(url: str, target: Path, copy: bool) -> dict[str, Any]:
 
 
 def _of_folder(data: str, target: Path, copy: bool) -> dict[str, Any]:
-    from penstock.cli.archiving import archive_place
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import archive_place, open_folder
     from penstock.history.alone import stand_alone
     from penstock.server.bulk.backup import run
     from penstock.server.bulk.jobs import Request

@@ -23,7 +23,7 @@ def of_server(url: str, dry_run: bool) -> dict[str, Any]:
 
 def of_folder(data: str, age: str | None, size: str | None, compress: bool, dry_run: bool) -> dict[str, Any]:
     """The same for a folder.  DataFolderInUse when a server has it; a dry run needs no lock."""
-    from penstock.cli.logfiles import listing, open_folder
+    from penstock.cli.logfiles import archive_of, listing, open_folder
     from penstock.cli.progress import bar
     from penstock.log.upkeep.plan import Aims
     from penstock.server.clock import SystemClock
@@ -35,8 +35,6 @@ def of_folder(data: str, age: str | None, size: str | None, compress: bool, dry_
         )
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
-    from penstock.cli.archiving import archive_of
-
     archive = archive_of(data)
     if archive is not None:
         limits = limits._replace(archive=archive.manifest)

@@ -90,8 +90,7 @@ def _place(text: str, origin: int) -> str:
 @contextmanager
 def of_folder(data: str, wanted: Wanted) -> Generator[tuple[Source, int, int]]:
     """Rows of a data folder, and the LSNs [start, end) they lie in."""
-    from penstock.cli.archiving import archive_of
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import archive_of, open_folder
     from penstock.history.alone import stand_alone
     from penstock.history.history import History
     from penstock.wire.flight.commands import LogRange, Replay

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,12 +18,39 @@ from penstock.log.segment import FOLDER
 from penstock.log.verify import segments
 from penstock.records.chunks import LSN_LIMIT
 
+if TYPE_CHECKING:
+    from penstock.log.archive.reading import Archive
+
+ARCHIVE_FOLDER = "archive"
+"""Of a data folder, where its archive is unless a command says another place."""
+
 
 def open_folder(data: str | Path) -> OsDisk:
     """The disk of an existing data folder.  InvalidArgument when there is none."""
     if not (Path(data) / FOLDER).is_dir():
         raise InvalidArgument(f"{data} is no data folder: it has no folder {FOLDER!r}")
     return OsDisk(data)
+
+
+def archive_of(data: str, named: str | None = None) -> Archive | None:
+    """The archive of a data folder, if there is one.  InvalidArgument for one that was named and is not there."""
+    from penstock.log.archive import archive_disk
+    from penstock.log.archive.reading import Archive
+
+    place = archive_place(data, named)
+    return None if place is None else Archive(archive_disk(str(place)))
+
+
+def archive_place(data: str, named: str | None = None) -> Path | None:
+    """Its folder."""
+    from penstock.log.archive.manifest import NAME
+
+    place = Path(named) if named is not None else Path(data) / ARCHIVE_FOLDER
+    if (place / NAME).is_file():
+        return place
+    if named is not None:
+        raise InvalidArgument(f"{named} is no archive: it has no {NAME}")
+    return None
 
 
 def listing(data: str) -> list[SegmentInfo]:
@@ -33,8 +61,6 @@ def listing(data: str) -> list[SegmentInfo]:
 def records(data: str, url: str | None, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
     """Records of the log with LSNs in first..last, from a server if there is a URL, else from the folder."""
     if url is None:
-        from penstock.cli.archiving import archive_of
-
         archive = archive_of(str(data))
         if archive is None:
             yield from rows(open_folder(data), first, LSN_LIMIT if last is None else last)

@@ -160,8 +160,7 @@ def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer
 
 
 def _verified(data: str, archive: str | None) -> dict[str, Any]:
-    from penstock.cli.archiving import archive_place
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import archive_place, open_folder
     from penstock.log.verify import verify as verify_log
 
     report = verify_log(open_folder(data))
@@ -353,8 +352,7 @@ def audit(
 
 
 def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, Any]:
-    from penstock.cli.archiving import archive_place
-    from penstock.cli.logfiles import open_folder
+    from penstock.cli.logfiles import archive_place, open_folder
     from penstock.spark import session
     from penstock.spark.jobs.auditing import audit as run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from penstock.core.commands.subscriptions import Subscription as Wish
+from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.sow.ordering import order_of
 from penstock.errors import InvalidArgument
 from penstock.expr import TopicPattern, compile_filter

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.commands.subscriptions import STAYS
-from penstock.core.commands.subscriptions import Subscription as Wish
+from penstock.core.commands.subscription import STAYS
+from penstock.core.commands.subscription import Subscription as Wish
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
 from penstock.testing.arguments import check_count, check_text, check_topic, micros_of

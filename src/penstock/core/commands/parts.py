@@ -42,7 +42,7 @@ from penstock.records.entries import Entry, Topic
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
-    from penstock.core.commands.subscriptions import Subscription
+    from penstock.core.commands.subscription import Subscription
 
 TOPICS_MAX = 65_536
 """Topics interned in one generation; two generations are kept."""

@@ -10,12 +10,11 @@ It knows no wire; who takes the deliveries is the `holder` of every consumer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.core.commands.acknowledging import AcknowledgeCommands
 from penstock.core.commands.parts import NO_TABLE
+from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.terms import reopen, replace
 from penstock.core.queue.view import Queue
@@ -24,103 +23,6 @@ from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now
 from penstock.records.policies import Ruling
 from penstock.records.settings import QueueSettings
-
-
-class Stays(Enum):
-    """What is not named in a replacement stays as it is."""
-
-    STAYS = "stays"
-
-
-STAYS: Final = Stays.STAYS
-
-Narrow = Callable[[Queue, "Filter | None"], "Filter | None"]
-"""What of a queue may be read with a filter, as a filter.  AccessRefused: nothing may be."""
-
-
-class Subscription:
-    """One subscription.  `consumers` are those that may get more; `former` those that still hold something."""
-
-    __slots__ = (
-        "by", "client", "closed", "consumers", "credit", "exclusive", "filter", "former", "holder", "max_backlog",
-        "narrow", "no_ack", "pattern", "paused", "priority", "tag", "topic", "vhost",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        vhost: str,
-        topic: str,
-        *,
-        tag: str,
-        holder: object,
-        by: object | None = None,
-        client: str = "",
-        no_ack: bool = False,
-        exclusive: bool = False,
-        filter: Filter | None = None,
-        max_backlog: int | None = None,
-        priority: int = 0,
-        paused: bool = False,
-        narrow: Narrow | None = None,
-    ) -> None:
-        self.vhost = vhost
-        self.topic = topic
-        self.pattern: TopicPattern | None = None  # None: it names one queue
-        self.tag = tag
-        self.holder = holder  # takes the deliveries
-        self.by = by  # the connection that asked
-        self.client = client
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.filter = filter
-        self.max_backlog = max_backlog  # as it was asked for; None: no limit of its own
-        self.priority = priority
-        self.paused = paused
-        self.narrow = narrow
-        self.closed = False
-        self.credit: Credit | None = None  # what several consumers share; None: there is but one
-        self.consumers: dict[int, Consumer] = {}  # by queue id
-        self.former: list[Consumer] = []  # of queues that it no longer names
-
-    @classmethod
-    def around(
-        cls, consumer: Consumer, by: object, filter: Filter | None = None, narrow: Narrow | None = None
-    ) -> Subscription:
-        """What a single consumer is, as a subscription that can be replaced.  filter: as it was asked for."""
-        queue = consumer.queue
-        wish = cls(
-            queue.vhost, queue.name, tag=consumer.tag, holder=consumer.holder, by=by, client=consumer.client,
-            no_ack=consumer.no_ack, exclusive=consumer.exclusive, filter=filter, max_backlog=consumer.max_backlog,
-            priority=consumer.priority, paused=consumer.paused, narrow=narrow,
-        )  # fmt: skip
-        wish.consumers[queue.id] = consumer
-        return wish
-
-    @property
-    def effective_backlog(self) -> int | None:
-        """How many messages may be outstanding at once; None: no limit."""
-        limit = UNLIMITED if self.max_backlog is None else self.max_backlog
-        for consumer in self.consumers.values():
-            limit = min(limit, consumer.queue.settings.max_per_subscription_backlog or UNLIMITED)
-        return None if limit >= UNLIMITED else limit
-
-    @property
-    def outstanding(self) -> int:
-        """Delivered and not settled, in all its queues."""
-        return sum(consumer.outstanding for consumer in self.all())
-
-    def all(self) -> Iterator[Consumer]:
-        """Every consumer that holds something, or may."""
-        yield from self.consumers.values()
-        yield from self.former
-
-    def filter_at(self, queue: Queue) -> Filter | None:
-        """What it may have of one queue.  Raises AccessRefused: nothing."""
-        return self.filter if self.narrow is None else self.narrow(queue, self.filter)
-
-    def at(self, queue: Queue) -> list[Consumer]:
-        """Its consumers at one queue; two when it left the queue, came back, and still holds what it had before."""
-        return [consumer for consumer in self.all() if consumer.queue is queue]
 
 
 class SubscriptionCommands(AcknowledgeCommands):

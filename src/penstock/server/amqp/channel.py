@@ -17,7 +17,7 @@ from penstock.wire.amqp import methods
 from penstock.wire.amqp.deliver import DeliveryEncoder
 
 if TYPE_CHECKING:
-    from penstock.core.commands.subscriptions import Subscription
+    from penstock.core.commands.subscription import Subscription
     from penstock.core.queue.dispatching.consumers import Consumer, Credit
     from penstock.core.queue.view import Queue
     from penstock.expr import Filter

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.core.commands.subscriptions import STAYS, Narrow, Subscription
+from penstock.core.commands.subscription import STAYS, Narrow, Subscription
 from penstock.errors import PreconditionFailed, ProtocolError
 from penstock.expr import Filter, TopicPattern, compile_filter
 from penstock.records import properties as header_codec

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from penstock.core.commands.subscriptions import STAYS, Subscription
+from penstock.core.commands.subscription import STAYS, Subscription
 from penstock.core.queue.settling.extend import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
 from penstock.expr import Filter, compile_filter

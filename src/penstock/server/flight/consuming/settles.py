@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.commands.subscriptions import Subscription
+from penstock.core.commands.subscription import Subscription
 from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
