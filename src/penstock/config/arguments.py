@@ -56,6 +56,10 @@ def queue_settings(
     for argument, value in arguments.items():
         name = _BY_ARGUMENT.get(argument)
         if name is not None:
+            if name in spelled:
+                raise PreconditionFailed(
+                    f"invalid arg '{argument}'{where}: it is the same as {spelled[name]}, which is there too"
+                )
             known[name] = value
             spelled[name] = argument
             continue

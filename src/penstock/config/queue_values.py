@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias, cast
 from penstock.config.hints import known_name
 from penstock.records.dataclass import dataclass
 from penstock.records.settings import QueueSettings, Retry
+from penstock.records.tables import Timestamp
 from penstock.units import DURATION_UNITS, parse_duration, parse_size, to_micros
 
 Style: TypeAlias = Literal["amqp", "file", "python"]
@@ -133,7 +134,7 @@ def _file(value: object, style: Style, spelled: str) -> bool | str:
 
 
 def _count(value: object, low: int, high: int, spelled: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool | Timestamp):
         raise BadValue(spelled, f"{_shown(value)} is not a whole number")
     if not low <= value <= high:
         raise BadValue(spelled, f"{value} is not in {low}..{high}")

@@ -45,7 +45,7 @@ class Policy:
 
     def is_for(self, queue_type: str) -> bool:
         """Whether it may rule queues of this type: it says something of queues, and is meant for them."""
-        if self.definition.keys() <= {"alternate-exchange"}:
+        if self.definition.keys() <= _FOR_OTHERS:
             return False
         return self.apply_to in ("all", "queues", _TYPES.get(queue_type, "classic_queues"))
 
@@ -54,6 +54,11 @@ class Policy:
         """Whether it may rule exchanges."""
         return self.alternate_exchange is not None and self.apply_to in ("all", "exchanges")
 
+
+_FOR_OTHERS = frozenset(
+    {"alternate-exchange", "dead-letter-strategy", "max-in-memory-bytes", "max-in-memory-length", "target-group-size"}
+)
+"""Keys that say nothing of a classic queue: they are for exchanges, or for RabbitMQ's quorum queues."""
 
 _TYPES: Mapping[str, ApplyTo] = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 

@@ -12,6 +12,7 @@ from penstock.config.queue_values import argument_name
 from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.settings import QueueSettings, Retry
+from penstock.records.tables import Timestamp
 
 
 def test_the_table_has_a_row_for_every_setting() -> None:
@@ -154,3 +155,8 @@ def test_settings_are_told_as_arguments_that_give_them_again(
     found = arguments_of(settings, given, arguments)
     assert found == told
     assert queue_settings(found) == settings
+
+
+def test_a_time_is_no_number() -> None:
+    with pytest.raises(PreconditionFailed, match="x-max-length.*is not a whole number"):
+        queue_settings({"x-max-length": Timestamp(10)})

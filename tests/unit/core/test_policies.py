@@ -92,6 +92,17 @@ def test_a_policy_of_which_no_key_is_for_queues_leaves_them_to_the_next(world: R
     assert world.core.policy_facts(queue)["policy"] == "y"
 
 
+def test_keys_of_quorum_queues_alone_hide_no_other_policy_and_are_merged_to_the_smaller(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.put(policy("quorum", max_in_memory_length=5, dead_letter_strategy="at-least-once", priority=9))
+    world.put(policy("y", message_ttl=5, max_in_memory_length=3, target_group_size=1))
+    assert world.core.policy_facts(queue)["policy"] == "y"
+    world.put(policy("o", operator=True, message_ttl=9, max_in_memory_length=7, target_group_size=5))
+    assert world.core.effective_policy_definition(queue) == {
+        "message-ttl": 5, "max-in-memory-length": 3, "target-group-size": 5,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("apply_to", "ruled"),
     [("all", True), ("queues", True), ("classic_queues", True), ("quorum_queues", False), ("streams", False),
@@ -121,14 +132,15 @@ def test_a_queue_declared_later_is_ruled_at_once_and_in_one_record(world: Ruled)
 # -- what wins
 
 
-@pytest.mark.parametrize("key", ["message_ttl"])
+@pytest.mark.parametrize("key", ["message_ttl", "queue_expires", "max_length", "max_length_bytes"])
 @pytest.mark.parametrize(("argument", "said", "wins"), [(5, 8, 5), (8, 5, 5), (5, 5, 5)])
 def test_of_an_argument_and_a_policy_the_smaller_limit_wins(
     world: Ruled, key: str, argument: int, said: int, wins: int
 ) -> None:
-    queue = world.declare("q", **{key: argument * MS})
+    unit = 1 if key.startswith("max") else MS
+    queue = world.declare("q", **{key: argument * unit})
     world.put(policy("p", **{key: said}))
-    assert getattr(queue.settings, key) == wins * MS
+    assert getattr(queue.settings, key) == wins * unit
     assert world.core.sources(queue)[key] == ("policy p" if said < argument else "argument")
 
 

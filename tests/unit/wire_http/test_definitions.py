@@ -53,6 +53,18 @@ def test_what_cannot_be_a_policy(http: Http, body: dict[str, object], reason: st
     assert http.get("policies") == []
 
 
+def test_a_key_that_is_there_twice_is_refused_by_name(http: Http) -> None:
+    body = b'{"pattern": "", "definition": {"message-ttl": 1, "message-ttl": 2}}'
+    for path, content in (
+        ("policies/%2F/p", body),
+        ("operator-policies/%2F/p", body),
+        ("parameters/operator_policy/%2F/p", b'{"value": %s}' % body),
+    ):
+        answer = http.ask("PUT", path, content=content)
+        assert (answer.status_code, answer.json()["reason"]) == (400, "the key 'message-ttl' is there twice")
+    assert http.get("policies") == http.get("operator-policies") == []
+
+
 def test_policies_are_for_those_with_the_tag(http: Http) -> None:
     policy = {"pattern": "", "definition": {"message-ttl": 1}}
     http.do("PUT", "users/ann", {"password": "ann", "tags": "policymaker"}, 201)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import httpx
@@ -294,6 +295,17 @@ def test_metrics_have_the_names_that_dashboards_use(client: Client) -> None:
     assert found["rabbitmq_disk_space_available_bytes", ()] == 1 << 30
     assert found["penstock_broken", ()] == 1
     assert ("rabbitmq_build_info", (("product_name", "Penstock"), ("product_version", "0.1.0"))) in found
+
+
+def test_an_alarm_of_memory_is_told_everywhere(facts: Facts, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert samples(client.get("/metrics").text)["rabbitmq_alarms_memory_used_watermark", ()] == 0
+    assert client.get("/api/nodes").json()[0]["mem_alarm"] is False
+    tight = replace(facts.metrics(), memory_alarm=True, body_cache_limit_bytes=99)
+    monkeypatch.setattr(facts, "metrics", lambda: tight)
+    found = samples(client.get("/metrics").text)
+    assert found["rabbitmq_alarms_memory_used_watermark", ()] == 1
+    assert found["rabbitmq_resident_memory_limit_bytes", ()] == 99
+    assert client.get("/api/nodes").json()[0]["mem_alarm"] is True
 
 
 def test_metrics_of_each_queue_escape_names(client: Client) -> None:

@@ -148,6 +148,8 @@ def test_permissions_hold_over_amqp(http: Http) -> None:
 
     assert may(queue_declare={"queue": "mine"})
     assert not may(queue_declare={"queue": "other"})
+    assert may(queue_declare={"queue": "mine.d", "arguments": {"x-dead-letter-exchange": "amq.topic"}})
+    assert not may(queue_declare={"queue": "mine.e", "arguments": {"x-dead-letter-exchange": "amq.direct"}})
     assert may(exchange_declare={"exchange": "mine.x", "exchange_type": "topic"})
     assert not may(exchange_declare={"exchange": "x"})
     assert may(queue_bind={"queue": "mine", "exchange": "mine.x", "routing_key": "a"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from http_lab import Http
@@ -136,3 +137,26 @@ def test_methods_that_a_path_does_not_have(http: Http) -> None:
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, PUT, DELETE, HEAD, OPTIONS")
     assert http.ask("OPTIONS", "queues/%2F/q").headers["allow"] == "GET, PUT, DELETE, HEAD, OPTIONS"
     http.do("GET", "nothing", status=404)
+
+
+def test_declares_are_counted(http: Http) -> None:
+    def counts() -> list[int]:
+        text = httpx.get(f"{http.broker.http_url}/metrics").text
+        names = [f"rabbitmq_queues_{what}_total " for what in ("declared", "created", "deleted")]
+        return [int(float(line.split()[1])) for name in names for line in text.splitlines() if line.startswith(name)]
+
+    before = counts()
+    http.do("PUT", "queues/%2F/counted", {}, 201)
+    http.do("PUT", "queues/%2F/counted", {})
+    http.do("DELETE", "queues/%2F/counted")
+    assert [now - then for now, then in zip(counts(), before, strict=True)] == [2, 1, 1]
+
+
+def test_the_check_of_alarms_tells_of_memory(http: Http) -> None:
+    assert http.get("health/checks/alarms") == {"status": "ok"}
+    http.broker.command(lambda one: setattr(one.engine.bodies, "tight", True))  # until something is given back
+    failed = http.do("GET", "health/checks/alarms", status=503)
+    assert (failed["reason"], failed["alarms"][0]["resource"]) == (
+        "server.memory is used up: publishers wait",
+        "memory",
+    )

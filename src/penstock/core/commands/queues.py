@@ -32,6 +32,19 @@ class QueueCommands(RecoveryCommands):
     draining = False
     """Whether the server runs empty: nothing is granted and nobody new consumes.  The process's own affair."""
 
+    queues_declared = 0
+    """Declares in this process that were not refused, also of queues that were there; passive ones do not count."""
+
+    @property
+    def queues_created(self) -> int:
+        """Queues that this process made."""
+        return self._admin.created
+
+    @property
+    def queues_deleted(self) -> int:
+        """Queues that this process deleted, with those whose time or connection ended."""
+        return self._admin.deleted
+
     def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
         """A queue that `by` may use.  Raises NotFound or ResourceLocked."""
         return self._admin.queue(vhost, name, by)
@@ -87,6 +100,7 @@ class QueueCommands(RecoveryCommands):
                 arguments=arguments, passive=passive, by=by, server_named=server_named,
                 given=given,
             )  # fmt: skip
+            self.queues_declared += not passive
             if queue.settings.queue_expires is not None:
                 note_use(queue, now)
                 self._touch(queue)

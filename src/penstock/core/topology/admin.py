@@ -66,6 +66,7 @@ class Admin(Register):
         self._outbox = outbox
         self._on_delete = on_delete  # ends its consumers, streams and timers; returns how much was ready
         self._refuse = refuse
+        self.created = self.deleted = 0  # queues, in this process
 
     # queues
 
@@ -140,6 +141,7 @@ class Admin(Register):
         table = as_table(wrap(arguments))
         state = QueueState(number, vhost, name, in_force, durable, exclusive_to is not None, auto_delete, table)
         state.ruling = ruling
+        self.created += 1
         return self.make(state, exclusive_to)
 
     def altering(
@@ -182,6 +184,7 @@ class Admin(Register):
         ready = self._on_delete(now, queue)
         self._outbox.record(Kind.QUEUE_DELETE, queue.name, {"vhost": queue.vhost}, pack_pairs(queue.id, ()))
         self.forget(queue)
+        self.deleted += 1
         sources = {b.source for b in self._topology.bindings_to(queue.vhost, "queue", queue.name)}
         self._topology.queue_gone(queue.vhost, queue.name)
         self._sweep(now, queue.vhost, sources)

@@ -126,5 +126,7 @@ def combined(policy: Policy | None, operator: Policy | None) -> dict[str, object
             value = smaller(name, mine, value)
         elif mine is not None and key == "target-group-size":
             value = max(cast(int, mine), cast(int, value))
+        elif mine is not None and key in ("max-in-memory-length", "max-in-memory-bytes"):
+            value = min(cast(int, mine), cast(int, value))
         out[key] = value
     return out

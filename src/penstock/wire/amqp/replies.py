@@ -44,9 +44,21 @@ REPLY_NAMES = {
     INTERNAL_ERROR: "INTERNAL_ERROR",
 }
 
+TEXT_MOST = 255
+"""Bytes of a short string."""
+
+END_KEPT = 110
+"""Bytes at the end of a text that is too long."""
+
 
 def reply_text(code: int, text: str) -> str:
-    """`NAME - text`, as clients compare it, cut to the 255 bytes of a short string without breaking a character."""
+    """`NAME - text`, as clients compare it, in the 255 bytes of a short string.
+
+    What is longer loses its middle, which is the name of something, and keeps its end, which says what is allowed.  No
+    character is broken.
+    """
     name = REPLY_NAMES.get(code)
-    whole = f"{name} - {text}" if name and text else name or text
-    return whole.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
+    whole = (f"{name} - {text}" if name and text else name or text).encode("utf-8", "replace")
+    if len(whole) > TEXT_MOST:
+        whole = whole[: TEXT_MOST - END_KEPT - 3] + b"..." + whole[-END_KEPT:]
+    return whole.decode("utf-8", "ignore")

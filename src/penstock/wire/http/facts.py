@@ -129,6 +129,9 @@ class Metrics:
     connections: int = 0
     channels: int = 0
     consumers: int = 0
+    queues_declared: int = 0  # also those that were there
+    queues_created: int = 0
+    queues_deleted: int = 0
     connections_opened: int = 0
     connections_closed: int = 0
     channels_opened: int = 0
@@ -192,6 +195,7 @@ class Metrics:
     resident_bytes: int = 0
     disk_free_bytes: int = 0  # of the data folder's disk
     disk_alarm: bool = False
+    memory_alarm: bool = False  # publishers wait until something of `server.memory` is given back
     certificate_seconds_left: float | None = None  # None: no door has TLS
     broken: bool = False  # a sync failed: nothing is confirmed any more
     pause_longest: float = 0.0  # seconds; the longest turn of the loop since the last scrape

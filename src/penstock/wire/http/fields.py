@@ -6,6 +6,7 @@ taken as there.  A mistake names the field, its value and what is allowed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -65,6 +66,22 @@ def read_object(body: bytes, what: str = "the request's body") -> Mapping[str, o
     if not isinstance(value, dict):
         raise InvalidArgument(f"{what} is {kind_of(value)}, not a JSON object")
     return cast("dict[str, object]", value)
+
+
+def read_once(body: bytes) -> Mapping[str, object]:
+    """The same, where a key that is there twice is no mistake to pass over: the second would silently win."""
+    values = read_object(body)
+    if values:
+        json.loads(body.removeprefix(b"\xef\xbb\xbf"), object_pairs_hook=_once)
+    return values
+
+
+def _once(pairs: list[tuple[str, object]]) -> None:
+    seen = set[str]()
+    for name, _ in pairs:
+        if name in seen:
+            raise InvalidArgument(f"the key {shown(name)} is there twice")
+        seen.add(name)
 
 
 _KINDS = {

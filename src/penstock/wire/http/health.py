@@ -78,10 +78,13 @@ class _Checks:
         self._talk = talk
 
     async def alarms(self, _: Ask) -> Response:
-        """The disk has room and the log can be written."""
+        """The disk has room, the log can be written, and publishers do not wait for memory."""
         health = self._facts.health()
         status = health.get("status")
         if status in {"ok", "draining", "recovering"}:
+            if self._facts.metrics().memory_alarm:
+                alarm = {"node": health.get("name"), "resource": "memory"}
+                return _failed("server.memory is used up: publishers wait", alarms=[alarm])
             return json_response({"status": "ok"})
         alarm = {"node": health.get("name"), "resource": "disk" if status == "full" else "log"}
         return _failed(f"the server is {status}", alarms=[alarm])

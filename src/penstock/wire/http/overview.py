@@ -130,7 +130,7 @@ class _Overview:
             "partitions": [],
             "mem_used": numbers.resident_bytes,
             "mem_limit": numbers.body_cache_limit_bytes,
-            "mem_alarm": False,
+            "mem_alarm": numbers.memory_alarm,
             "disk_free": numbers.disk_free_bytes,
             "disk_free_alarm": numbers.disk_alarm,
             "exchange_types": self._exchange_types(),

@@ -132,7 +132,7 @@ class _Policies:
 
     async def put(self, ask: Ask) -> Response:
         """201 for a new one; what was there is replaced as a whole."""
-        given = policy_fields(await ask.fields(), operator=self._operator)
+        given = policy_fields(await ask.fields(once=True), operator=self._operator)
         name = short(ask.names["name"], "the name of a policy")
         return made(await self._policies.put_policy(ask.names["vhost"], name, **given))  # type: ignore[arg-type]
 
@@ -166,7 +166,7 @@ class _Parameters:
         """Of a component that is known; what nobody would heed is refused."""
         await put_parameter(
             self._policies, self._limited, ask.names["component"], ask.names["vhost"], ask.names["name"],
-            (await ask.fields()).table("value"),
+            (await ask.fields(once=True)).table("value"),
         )  # fmt: skip
         return done()
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from penstock.records.dataclass import dataclass
 from penstock.wire.http.answers import not_found, refusal
-from penstock.wire.http.fields import BODY_MOST, Fields, read_body, read_object
+from penstock.wire.http.fields import BODY_MOST, Fields, read_body, read_object, read_once
 
 ANYBODY, MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR = (
     "", "management", "policymaker", "monitoring", "administrator",
@@ -48,9 +48,10 @@ class Ask:
         """Whether the user's tags allow what asks for this one."""
         return not SUFFICES[tag].isdisjoint(self.tags)
 
-    async def fields(self, most: int = BODY_MOST) -> Fields:
-        """The body, a JSON object.  Raises InvalidArgument."""
-        return Fields(read_object(await read_body(self.request, most)))
+    async def fields(self, most: int = BODY_MOST, *, once: bool = False) -> Fields:
+        """The body, a JSON object.  Raises InvalidArgument; with `once` for a key that is there twice, too."""
+        body = await read_body(self.request, most)
+        return Fields(read_once(body) if once else read_object(body))
 
     def flag(self, name: str) -> bool:
         """Whether the query has it as `true`."""
