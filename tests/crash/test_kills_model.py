@@ -124,7 +124,10 @@ class Look:
         return present - notes.gone.get(queue, set()) - notes.maybe.get(queue, set())
 
     def judge(self, queue: str, present: set[int], found: list[int]) -> None:
-        """Nothing lost, nothing twice, nothing back; what was not there is gone for ever."""
+        """Nothing lost, nothing twice, nothing back; what was stored and is not in the queue is gone for ever.
+
+        What was leased early, acked and taken back by the kill was never stored: it is published again.
+        """
         notes = self.notes
         gone = notes.gone.setdefault(queue, set())
         assert not _twice(found), f"{self.where}: {_twice(found)} twice in {queue}"
@@ -132,7 +135,7 @@ class Look:
         lost = self.sure(queue, present) - set(found)
         assert not lost, f"{self.where}: {sorted(lost)[:9]} are lost from {queue}"
         assert set(found) <= present, f"{self.where}: {queue} has what keep has not"
-        gone |= notes.maybe.pop(queue, set()) - set(found)
+        gone |= notes.maybe.pop(queue, set()) & present - set(found)
 
     def ranked(self, present: set[int]) -> None:
         """At the same places: in the order of the expression that was answered, or of one that was asked for."""
