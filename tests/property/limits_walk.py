@@ -164,6 +164,7 @@ class LimitedModel(WholeModel):
         self.dispatch(now)
         self.arriving = False
         self.trim()
+        self.dispatch(now)  # of a key the next may go where one gave way
 
     def end(self, now: int, over: Callable[[Message], bool]) -> None:
         """Leases end."""

@@ -39,6 +39,10 @@ class SharesModel(WholeModel):
         staged = self.staged()
         return any(m.lsn in staged for m in self.ready())
 
+    def told(self, now: int) -> None:
+        """Keys of some are known now."""
+        self.dispatch(now)
+
     @property
     def shared(self) -> bool:
         """Whether messages are held back by their keys."""
@@ -212,9 +216,13 @@ class SharesMachine(WholeMachine):
             assert not self.model.untold(), "keys were not asked for"
 
     def before(self) -> None:
-        """As everywhere; keys of what falls due are told before the command, for the definition knows them at once."""
-        super().before()
+        """As everywhere; keys of what falls due are told before the command, but after whatever else is due."""
         shares = self.queue.shares
+        if shares is not None:
+            assert isinstance(self.queue, RankedQueue)
+            delayed = [m.lsn for m in self.model.messages.values() if m.state == "delayed"]
+            self.queue.strange.update(lsn for lsn in delayed if not shares.keys.knows(lsn))
+        super().before()
         if shares is not None and not all(map(shares.keys.knows, self.model.messages)):
             self.tick()
             self.after()
@@ -225,7 +233,7 @@ class SharesMachine(WholeMachine):
         self.queue.keyed(self.now, effect.token, seen, expected_keys(self.queue.settings, seen), self.sink)
         assert isinstance(self.queue, RankedQueue)
         self.queue.strange.difference_update(seen)
-        self.model.dispatch(self.clock)
+        self.model.told(self.clock)
 
     def change_expression(self, expression: str | None, really: bool) -> None:
         other = expression != self.queue.settings.priority_expression

@@ -16,7 +16,21 @@ from property.shares_machine import SharesMachine, SharesModel, SharesWalk
 
 
 class LimitedSharesModel(SharesModel, LimitedModel):
-    """Who gives way is the oldest of all that are ready, whoever stands for its key and whose turn it is."""
+    """Who gives way is the oldest of all that are ready, whoever stands for its key and whose turn it is.
+
+    Nothing does while somebody has room and keys are not told: who would have been taken at once is not known.
+    """
+
+    def trim(self) -> None:
+        free = [w for w in self.here() if not w.paused and self.may_take(w) and self.room(w) > 0]
+        if not (self.untold() and free and self.queue_room() > 0 and not self.paused_until):
+            super().trim()
+
+    def told(self, now: int) -> None:
+        self.arriving = True  # they are offered first
+        super().told(now)
+        self.arriving = False
+        self.dispatch(now)
 
 
 class LimitedSharesMachine(SharesMachine):
@@ -102,3 +116,9 @@ def test_limits_of_shares_and_definition_agree_on_every_command(part: int, effor
             LimitedSharesWalk(seed).run()
         except AssertionError as error:
             raise AssertionError(f"walk {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", [696, 725, 759])
+def test_walks_that_parted_once(seed: int) -> None:
+    """One gave way and let another of its key go; keys that are told late change turns, and who is offered first."""
+    LimitedSharesWalk(seed).run()

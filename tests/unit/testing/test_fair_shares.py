@@ -232,3 +232,23 @@ def test_who_may_have_no_more_is_not_asked_again_and_again() -> None:
         publish(b, "aaaaaaaa")
         assert tenants(b.subscribe("q", max_backlog=100).take()) == "a"
         assert b.command(lambda one: one.core.queue("/", "q").next_deadline()[1]) != 0
+
+
+def test_what_comes_due_after_a_start_is_offered_before_it_gives_way_to_a_limit() -> None:
+    with broker(fairness_key="/t", max_length=2) as b:
+        for n in range(6):
+            b.publish("q", orjson.dumps({"t": "ab"[n % 2], "n": n}), delay=10.0)
+        b.restart()  # keys of what is scheduled are not known
+        one = b.subscribe("q", max_backlog=5)
+        b.advance(11.0)
+        assert sorted(numbers(one.take())) == [0, 1, 2, 3, 4]
+        assert (b.stats("q")["ready"], b.stats("q")["dropped"]) == (1, 0)
+
+
+def test_what_nobody_has_room_for_gives_way_at_once_whatever_its_key() -> None:
+    with broker(fairness_key="/t", max_length=2) as b:
+        for n in range(6):
+            b.publish("q", orjson.dumps({"t": "ab"[n % 2], "n": n}), delay=10.0)
+        b.restart()
+        b.advance(11.0)
+        assert (b.stats("q")["ready"], b.stats("q")["dropped"]) == (2, 4)

@@ -27,7 +27,7 @@ from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.dispatching.joining import leave, pull, subscribe, unsubscribe
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.heeding import names, wants
-from penstock.core.queue.limits.entry import keep_time
+from penstock.core.queue.limits.entry import keep_time, offer_first
 from penstock.core.queue.limits.limits import REPLACED
 from penstock.core.queue.limits.trimming import trim
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
@@ -263,6 +263,8 @@ class Queue(Contents):
             self.tick(now, sink)
         if self.shares is not None:
             self.shares.keyed(self, token, chunk, keys, sink)
+            if self.limits is not None and self.limits.drops:
+                offer_first(self, now, sink)
         self.carry_on(now, sink)
 
     def letter(self, token: Token, upto: int = LSN_LIMIT) -> Letter | None:

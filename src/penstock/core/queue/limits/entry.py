@@ -116,7 +116,14 @@ def keep_time(queue: Queue, now: Now, sink: Sink) -> None:
         else:
             end_scheduled(queue, now, sink)
         if queue.ready > before and limits.drops:
-            dispatch(queue, now, sink)
-            while queue.hungry and limits.exceeded(queue):
-                dispatch(queue, now, sink)
+            offer_first(queue, now, sink)
             trim(queue, sink, NEVER)
+
+
+def offer_first(queue: Queue, now: Now, sink: Sink) -> None:
+    """Something entered like a newcomer: whoever has room is given some before anything gives way to it."""
+    limits = queue.limits
+    assert limits is not None
+    dispatch(queue, now, sink)
+    while queue.hungry and limits.exceeded(queue):
+        dispatch(queue, now, sink)

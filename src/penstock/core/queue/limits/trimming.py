@@ -38,6 +38,8 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
         return
     if queue.expiry.busy or queue.ranking is not None:
         return  # who expires, or who comes last, is not known yet
+    if queue.shares is not None and _have_room(queue) and queue.shares.asks(queue, sink):
+        return  # nor who is taken at once: `Queue.keyed` offers what was told, and trims then
     count = min(queue.ready - limits.length, most)
     runs = take_yielding(queue, count) if count > 0 else []
     left = most - max(count, 0)
@@ -49,6 +51,13 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
         left -= count
     queue.overfull = limits.exceeded(queue)
     drop(queue, runs, MAXLEN, sink)
+
+
+def _have_room(queue: Queue) -> bool:
+    """Whether somebody may be given more."""
+    if queue.paused_until or queue.room <= 0:
+        return False
+    return any(one.room > 0 and not one.paused for level in queue.roster.levels for one in level)
 
 
 def drop(queue: Queue, runs: Sequence[Run], reason: str, sink: Sink) -> None:

@@ -13,6 +13,7 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
+from penstock.core.effects import Sink
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
@@ -66,6 +67,13 @@ class Shares:
     def unordered(self) -> bool:
         """Whether something waits for its keys that may go before all that is offered: nobody is given anything."""
         return self.ranked and self.staging.count > 0
+
+    def asks(self, queue: Contents, sink: Sink) -> bool:
+        """Whether something ready waits for its keys, and the world is about to tell some."""
+        if not self.staging.count:
+            return False
+        self.ask(queue, sink)
+        return len(self.staging.asked) > 0
 
     def refuse(self, queue: Contents, terms: Terms) -> None:
         """Errors: PreconditionFailed when somebody may not consume on these terms."""
