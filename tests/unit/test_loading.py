@@ -52,13 +52,14 @@ from penstock.server.bulk import frames
 from penstock.server.bulk.child import Work
 
 ours, theirs = socket.socketpair()
+kind, name = sys.argv[3:]
 head, pieces = frames.pack(json.loads(sys.argv[2]))
-frames.send(ours, {"read": "replay", **head}, *pieces)
+frames.send(ours, {kind: name, **head}, *pieces)
 Work(sys.argv[1]).serve(theirs)
 frames.receive(ours)  # taken
 while (answer := frames.receive(ours)[0]) is None or "end" not in answer:
     assert answer is None or "error" not in answer, answer
-print(answer["end"]["values"]["rows"], *sys.modules)
+print(*answer["end"]["values"].values(), *sys.modules)
 """
 
 NOT_IN_A_REPLAY = (
@@ -68,6 +69,10 @@ NOT_IN_A_REPLAY = (
     "penstock.log.writer", "penstock.memory", "penstock.server.app", "penstock.server.engine",
     "penstock.server.flight.calls", "penstock.server.flight.door", "penstock.server.process", "penstock.wire.amqp",
     "penstock.wire.http",
+)  # fmt: skip
+
+NOT_IN_AN_INDEX = (
+    *NOT_IN_A_REPLAY, "penstock.expr", "penstock.server.flight", "penstock.wire",
 )  # fmt: skip
 
 
@@ -97,10 +102,22 @@ def test_a_replay_in_the_child_loads_the_reader_of_the_log_and_no_more(tmp_path:
         "log": listing(writer.log).plain(),
     }
     writer.log.close()
-    rows, *loaded = said(CHILD, str(tmp_path), json.dumps(values))
+    rows, *loaded = said(CHILD, str(tmp_path), json.dumps(values), "read", "replay")
     assert int(rows) == 100
     assert "penstock.log.reader" in loaded
     assert unwanted(loaded, NOT_IN_A_REPLAY) == []
+
+
+def test_an_index_is_made_in_the_child_without_all_functions_of_arrow(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write(60, size=200)
+    [first] = [one.first for one in writer.log.segments()[:1]]
+    assert writer.log.segments()[0].closed
+    writer.log.close()
+    size, *loaded = said(CHILD, str(tmp_path), json.dumps({"first": first}), "job", "index")
+    assert int(size) > 0
+    assert "penstock.log.upkeep.names" in loaded
+    assert unwanted(loaded, NOT_IN_AN_INDEX) == []
 
 
 def test_dataclasses_are_those_whose_methods_are_made_when_needed() -> None:

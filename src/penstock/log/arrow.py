@@ -75,7 +75,7 @@ def micros(batch: pa.RecordBatch, name: str) -> list[int]:
 
 def take(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
     """Some rows of a batch."""
-    return cast("pa.RecordBatch", cast("Any", batch).take(pa.array(cast("Any", rows))))
+    return cast("pa.RecordBatch", compute.take(batch, pa.array(cast("Any", rows))))
 
 
 def make_batch(rows: Sequence[Sequence[object]]) -> pa.RecordBatch:
@@ -144,4 +144,4 @@ class Joining:
 
 def chosen(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """The rows of a batch that a mask names."""
-    return cast("pa.RecordBatch", cast("Any", batch).filter(pa.array(cast("Any", mask))))
+    return cast("pa.RecordBatch", compute.filter(batch, pa.array(cast("Any", mask))))

@@ -17,6 +17,8 @@ DIRECT = {
     "is_null": "is_null",
     "less_equal": "less_equal",
     "sum": "sum",
+    "take": "take",
+    "unique": "unique",
 }
 """Name here -> Arrow's own name."""
 

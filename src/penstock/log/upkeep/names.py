@@ -138,7 +138,7 @@ def _names_of(batch: pa.RecordBatch) -> list[str]:
     """The distinct names of the messages in a batch."""
     column = cast("Any", batch.column("name"))
     messages = compute.less_equal(batch.column("kind"), pa.scalar(int(Kind.PUBLISH_TRANSIENT), pa.int8()))
-    return cast("list[str]", compute.unique(column.filter(messages)).to_pylist())
+    return cast("list[str]", compute.unique(compute.filter(column, messages)).to_pylist())
 
 
 def _write(disk: Disk, header: SegmentHeader, batches: int, names: dict[str, array[int]]) -> int:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import LogDamaged, Unavailable
-from penstock.log.arrow import chosen, column, joined, message_with
+from penstock.log.arrow import Joining, chosen, column, message_with
 from penstock.log.encode import Encoder
 from penstock.log.frame import END_OF_STREAM, KEY_CRC, KEY_DURABLE, KEY_LAST, KEY_LSN, SEALED, ZERO_CRC, Layout, stamp
 from penstock.log.segment import REWRITTEN, SegmentHeader, rewrite_name, segment_name
@@ -132,8 +132,8 @@ class _Rewriting:
         self.rows = 0
         self.done = 0  # bytes read
         self.rows_before = 0
-        self.held = list[pa.RecordBatch]()
-        self.held_rows = self.held_bytes = 0
+        self.held = Joining()
+        self.held_batches = self.held_rows = self.held_bytes = 0
 
     def run(self) -> Made:
         """Read the old, write the new."""
@@ -208,9 +208,10 @@ class _Rewriting:
                 return
             if not mask.all():
                 batch = chosen(batch, mask)
-        if base or self.held_rows + batch.num_rows > 2 * ROWS or len(self.held) >= BATCHES:
+        if base or self.held_rows + batch.num_rows > 2 * ROWS or self.held_batches >= BATCHES:
             self._write_held()
         self.held.append(batch)
+        self.held_batches += 1
         self.held_rows += batch.num_rows
         self.held_bytes += raw.frame.length * batch.num_rows // raw.frame.rows
         if base:
@@ -222,8 +223,8 @@ class _Rewriting:
         """Join what is held into one batch and write it."""
         if not self.held:
             return
-        batch = joined(self.held)
-        self.held, self.held_rows, self.held_bytes = [], 0, 0
+        batch = self.held.whole()
+        self.held, self.held_batches, self.held_rows, self.held_bytes = Joining(), 0, 0, 0
         lsns = column(batch, "lsn", "<i8")
         first, last = int(lsns[0]), int(lsns[-1])
         said = {

@@ -19,7 +19,9 @@ from penstock.ports import Disk, File
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
 
-_BLOCK = 4 << 20
+_BLOCK = 256 << 10
+"""Bytes that are read at once: of more, two would lie in memory while the next comes."""
+
 _I64 = struct.Struct("<q")
 
 
