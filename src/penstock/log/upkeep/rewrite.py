@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log.arrow import Joining, chosen, column, message_with
