@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -12,9 +12,6 @@ from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, wr
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import DataFolderInUse, InvalidArgument
 from penstock.units import format_size
-
-if TYPE_CHECKING:
-    pass
 
 ArchiveFolder = Annotated[
     str | None,
