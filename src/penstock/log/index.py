@@ -1,4 +1,4 @@
-"""Where each batch of the log is: three growing arrays a segment, 24 bytes a commit, and nothing about single rows.
+"""Where each batch of the log is: three growing arrays a segment, 21 bytes a batch, and nothing about single rows.
 
 The catalog is changed by one thread (the loop's) and read by any: a batch's LSN is appended last, so whoever finds it
 finds its offset and length too.  Lists of segments are replaced, never shortened: a reader takes one list and stays
@@ -40,19 +40,29 @@ class Segment:
         self.rows = 0
         self.lsns = array("q")  # of the first row of each batch
         self.offsets = array("q")
-        self.lengths = array("q")
+        self.lengths = array("I")  # "q" once one does not fit
         self.checked = bytearray()  # 1: the CRC of the batch was found right by this process
         self.given_back = False  # its pages need not stay in the page cache
 
     def add(self, lsn: int, last: int, offset: int, length: int, rows: int, checked: bool) -> None:
         """A batch with rows, after all others."""
         self.offsets.append(offset)
-        self.lengths.append(length)
+        try:
+            self.lengths.append(length)
+        except OverflowError:
+            self.lengths = array("q", self.lengths)
+            self.lengths.append(length)
         self.checked.append(checked)
         self.rows += rows
         self.end = offset + length
         self.last = last
         self.lsns.append(lsn)
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of memory that the places of its batches take."""
+        arrays = (self.lsns, self.offsets, self.lengths)
+        return sum(one.itemsize * len(one) for one in arrays) + len(self.checked)
 
     def batch_of(self, lsn: int) -> int:
         """Number of the last batch that starts at or before `lsn`; -1: before the first."""

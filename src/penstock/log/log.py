@@ -145,6 +145,11 @@ class Log(Committing):
         """Bytes of decoded batches kept for reading: what the memory budget counts."""
         return self._reader.kept_bytes
 
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of memory that the places of all batches take; not in the budget, but small: upkeep joins batches."""
+        return sum(segment.index_bytes for segment in self._catalog.segments)
+
     def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
         """Whether `read` would not touch the disk."""
         return self._reader.at_hand(lsns)

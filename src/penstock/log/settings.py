@@ -11,6 +11,9 @@ Sync = Literal["commit", "interval", "off"]
 CACHE_MOST = 16 << 20
 """Bytes of decoded batches that are worth keeping for reading."""
 
+BATCH_MOST = 16 << 20
+"""Bytes after which a commit goes on in another batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
@@ -25,7 +28,7 @@ class LogSettings:
     reserve: int = 16 << 20  # bytes held back for acks on a full disk; 0: none
     low_space: int = 32 << 20  # publishes are refused while less than this is free; 0: never asked
     batch_rows: int = 1 << 16  # rows after which a commit goes on in another batch
-    batch_bytes: int = 16 << 20  # the same in bytes
+    batch_bytes: int = BATCH_MOST  # the same in bytes
     cache: int = CACHE_MOST  # bytes of decoded batches kept for reading
     first_lsn: int = 1  # of a new folder
     origin: int = 0  # of a new folder; 0: a random one

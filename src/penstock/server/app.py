@@ -22,7 +22,7 @@ import orjson
 from penstock.errors import LogBroken, SettingsError
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
-from penstock.log.settings import CACHE_MOST
+from penstock.log.settings import BATCH_MOST, CACHE_MOST
 from penstock.memory import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
@@ -211,7 +211,7 @@ class Server:
             from penstock.server.flight.actions.compact import CompactAction
             from penstock.server.flight.door import FlightDoor
 
-            self.bulk = Bulk(data)
+            self.bulk = Bulk(data, budget=settings.server.memory)
             self.ask_bulk(self.bulk.call)
             elsewhere = Compactor(self.bulk)
             if settings.log.archive is not None:
@@ -297,13 +297,14 @@ class Server:
         await durable
 
     def _log_settings(self) -> LogSettings:
-        section = self.settings.log
+        section, memory = self.settings.log, self.settings.server.memory
         return LogSettings(
             segment=section.segment,
             sync=self.settings.server.sync,
             sync_interval=section.sync_interval,
             ack_sync=section.ack_sync,
-            cache=min(CACHE_MOST, self.settings.server.memory // 8),
+            cache=min(CACHE_MOST, memory // 8),
+            batch_bytes=min(BATCH_MOST, memory // 16),  # who reads a row holds its batch
         )
 
     def ask_bulk(self, ask: Ask | None) -> None:

@@ -35,6 +35,13 @@ def test_batches_of_one_message_count_what_they_take() -> None:
     assert taken <= 1.5 * (log.decoded_bytes - counted)
 
 
+def test_the_places_of_batches_take_21_bytes_each() -> None:
+    log = opened(SimDisk())
+    before, batches = log.index_bytes, sum(one.batches for one in log.segments())
+    one_by_one(log, 500)
+    assert log.index_bytes - before == 21 * (sum(one.batches for one in log.segments()) - batches)
+
+
 def test_the_cache_keeps_no_more_than_it_may() -> None:
     cache = 64 * BATCH_COST
     log = opened(SimDisk(), settings=replace(SMALL, cache=cache))

@@ -13,6 +13,7 @@ generation than the list says, and who opens it by its name lists again.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from penstock.log.files import pin, unpin
@@ -48,8 +49,9 @@ class Swap:
             raise
         new = Segment(segment_name(made.first), made.header(), made.start, opened)
         new.lsns.frombytes(made.lsns)
-        for values, told in ((new.offsets, made.offsets), (new.lengths, made.lengths)):
-            values.frombytes(told)
+        new.offsets.frombytes(made.offsets)
+        lengths = memoryview(made.lengths).cast("q")
+        new.lengths = array("I" if max(lengths, default=0) < 1 << 32 else "q", lengths)
         new.checked = bytearray(len(new.lsns))
         new.rows, new.end, new.last = made.rows, made.end, made.last
         self._new = new

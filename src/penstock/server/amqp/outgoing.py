@@ -1,6 +1,6 @@
 """Bytes to one AMQP peer: gathered during a turn, written once at its end, and counted while they wait for it.
 
-What waits beyond a little counts against the budget of bodies, and less may wait when that is short.  It knows no
+What waits counts against the budget of bodies, and no more than a little may wait when that is short.  It knows no
 channel and no consumer; the session tells those when there is room again.
 """
 
@@ -20,7 +20,7 @@ SEND_MOST = 1 << 20
 """Bytes that wait for a peer beyond which nothing more is delivered to it."""
 
 SEND_FREE = 64 << 10
-"""Bytes that may wait for any peer; more only as long as the budget has room."""
+"""Bytes that may wait for any peer, however short the budget is; more only as long as that has room."""
 
 
 class Outgoing:
@@ -88,13 +88,12 @@ class Outgoing:
     def count_unsent(self) -> None:
         """Charge what waits for the peer to the budget; when that is short, let less wait."""
         waiting = self._link.buffered()
-        if waiting <= SEND_FREE and not self._charged:
+        if waiting == self._charged and not self._narrow and waiting <= SEND_FREE:
             return
         caches = self._engine.bodies
-        charge = max(waiting - SEND_FREE, 0)
-        caches.sending.add(charge - self._charged)
-        self._charged = charge
-        narrow = charge > 0 and caches.tight
+        caches.sending.add(waiting - self._charged)
+        self._charged = waiting
+        narrow = waiting > SEND_FREE and caches.tight
         if narrow != self._narrow:
             self._narrow = narrow
             self._link.keep_below(SEND_FREE if narrow else SEND_MOST)

@@ -1,4 +1,4 @@
-"""The bulk process itself: `python -m penstock.server.bulk.child FD FOLDER MEMORY NICENESS`.
+"""The bulk process itself: `python -m penstock.server.bulk.child FD FOLDER MEMORY NICENESS BUDGET`.
 
 It reads what the server lists and runs the jobs that the server names, each request in a thread of its own.  It has no
 door, no user and no lock.  It ends when its control socket does, in the middle of whatever it does: the server is gone
@@ -35,7 +35,8 @@ HOLES = 4 << 20
 
 def main() -> None:
     """Serve requests until the server closes the control socket; never returns."""
-    control, folder, memory, niceness = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    control, folder = int(sys.argv[1]), sys.argv[2]
+    memory, niceness, budget = map(int, sys.argv[3:])
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     os.nice(niceness)
@@ -53,6 +54,9 @@ def main() -> None:
         if not message:
             os._exit(0)
         if work is None:
+            from penstock.server.allocator import keep_close  # pyarrow comes with it
+
+            keep_close(budget)  # before there are threads
             work = Work(folder)
         for fd in fds:
             threading.Thread(target=work.serve, args=(socket.socket(fileno=fd),), daemon=True).start()
@@ -63,7 +67,7 @@ class Work:
 
     def __init__(self, folder: str) -> None:
         from penstock.history.view import Folder
-        from penstock.log.disk import OsDisk  # pyarrow comes with it: not before somebody asks for something
+        from penstock.log.disk import OsDisk  # and with it: not before somebody asks for something
         from penstock.server.allocator import Tidy
 
         self.disk = OsDisk(folder)

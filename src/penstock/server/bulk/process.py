@@ -104,9 +104,15 @@ def _error(told: dict[str, Any]) -> Exception:
 class Bulk:
     """The child of one server.  Thread-safe."""
 
-    def __init__(self, data: str | os.PathLike[str], *, memory: int = MEMORY, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self, data: str | os.PathLike[str], *, memory: int = MEMORY, idle_s: float = IDLE_S, budget: int = MEMORY
+    ) -> None:
+        """memory: bytes that the child may allocate.  budget: of the server, `server.memory`; a small one is the
+        child's reason too to keep little that it does not use.
+        """
         self._data = str(Path(data).absolute())
         self._memory = memory
+        self._budget = budget
         self._idle_s = idle_s
         self.starts = 0
         self.deaths = 0  # that nobody asked for
@@ -233,7 +239,7 @@ class Bulk:
         try:
             command = [sys.executable, "-m", "penstock.server.bulk.child", str(theirs.fileno()), self._data]
             self._process = subprocess.Popen(
-                [*command, str(self._memory), str(NICENESS)],
+                [*command, str(self._memory), str(NICENESS), str(self._budget)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

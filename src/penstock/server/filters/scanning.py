@@ -44,8 +44,9 @@ SCAN_US = 100_000
 """A scan that has taken this long answers for what it has seen."""
 
 JOIN_ROWS = 8_192
-JOIN_BYTES = 2 * 2**20
-"""Small batches of the log are looked through together."""
+JOIN_MOST = 2 * 2**20
+JOIN_SHARE = 64
+"""Small batches of the log are looked through together: so many bytes, but no more than this share of the budget."""
 
 FOUND_MOST = 10_000
 """Matches of each filter beyond which a scan need not go on: nobody has room for more."""
@@ -69,7 +70,14 @@ class Scans:
         self.ask: Ask | None = None  # the bulk child, if there is one
         self._running: dict[int, int] = {}  # serial -> the lowest LSN it may still read
         self._serial = 0
+        self._join = min(JOIN_MOST, engine.bodies.budget.limit // JOIN_SHARE)
         engine.readers.append(self.floor)
+        engine.bodies.budget.watch("scanning", lambda: self.holds)
+
+    @property
+    def holds(self) -> int:
+        """Bytes that the scan under way may hold: one runs at a time, with batches of the log and what joins them."""
+        return 2 * self._join if self._running else 0
 
     def floor(self) -> int | None:
         """The lowest LSN that a running scan may still need."""
@@ -84,7 +92,8 @@ class Scans:
         durable = bisect_right(chunk, engine.log.durable)
         work: Callable[[], Seen]
         if durable:
-            work = partial(look_at_log, engine.log, chunk[:durable], effect.filters, engine.clock.mono, self.ask)
+            rows, mono = chunk[:durable], engine.clock.mono
+            work = partial(look_at_log, engine.log, rows, effect.filters, mono, self.ask, join=self._join)
         else:
             work = partial(look_at_memory, self._pieces(chunk), effect.filters, chunk[-1], self.ask)
         self._serial += 1
@@ -169,9 +178,18 @@ def look_at_memory(
 
 
 def look_at_log(
-    log: Log, chunk: Chunk, filters: Sequence[Matcher], mono: Callable[[], int], ask: Ask | None = None
+    log: Log,
+    chunk: Chunk,
+    filters: Sequence[Matcher],
+    mono: Callable[[], int],
+    ask: Ask | None = None,
+    *,
+    join: int = JOIN_MOST,
 ) -> Seen:
-    """Look through durable messages, ascending LSNs, for as long as there is time.  Any thread."""
+    """Look through durable messages, ascending LSNs, for as long as there is time.  Any thread.
+
+    join: bytes of small batches that are looked through together.
+    """
     from penstock.expr.scan import Scan as Scanner  # for the first scan: `warm_up` has had it loaded
 
     end = mono() + SCAN_US
@@ -179,7 +197,7 @@ def look_at_log(
     out: list[list[int]] = [[] for _ in filters]
     upto = chunk[0] - 1
     wanted = None if isinstance(chunk, range) else np.frombuffer(chunk, np.int64)
-    for batch in _joined(log.batches(chunk[0], chunk[-1] + 1, around=True)):
+    for batch in _joined(log.batches(chunk[0], chunk[-1] + 1, around=True), join):
         lsns = cast("Any", batch.column("lsn")).to_numpy()
         rows: Any = None
         if wanted is not None:
@@ -208,14 +226,14 @@ def _large(log: Log, lsn: int, filters: Sequence[Matcher], ask: Ask | None) -> l
     return [[lsn for _ in places] for places in found]
 
 
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches, where they are small."""
+def _joined(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches of about `most` bytes, where they are small."""
     held, rows, size = Joining(), 0, 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= JOIN_ROWS or size >= JOIN_BYTES:
+        if rows >= JOIN_ROWS or size >= most:
             yield held.whole()
             held, rows, size = Joining(), 0, 0
     if held:

@@ -239,6 +239,7 @@ class Facts:
             bulk_deaths=server.bulk.deaths,
             log_bytes=sum(segment.bytes for segment in segments),
             log_segments=len(segments),
+            log_index_bytes=log.index_bytes,
             log_commits=log.commits,
             **_archive(engine),
             log_damaged_batches=log.damage.batches,

@@ -172,6 +172,7 @@ class Metrics:
     bulk_deaths: int = 0  # that nobody asked for
     log_bytes: int = 0
     log_segments: int = 0
+    log_index_bytes: int = 0  # of memory: where each batch is
     log_commits: int = 0
     archive_bytes: int = 0
     archive_files: int = 0

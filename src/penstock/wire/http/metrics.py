@@ -48,6 +48,7 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
     "penstock_last_lsn": ("last_lsn", "Last record given out"),
     "penstock_log_bytes": ("log_bytes", "Bytes of the log"),
     "penstock_log_segments": ("log_segments", "Files of the log"),
+    "penstock_log_index_bytes": ("log_index_bytes", "Memory that the places of the log's batches take"),
     "penstock_archive_bytes": ("archive_bytes", "Bytes of the archive"),
     "penstock_archive_files": ("archive_files", "Files of the archive"),
     "penstock_archive_records": ("archive_rows", "Records of the archive"),
