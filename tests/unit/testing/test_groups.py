@@ -142,6 +142,25 @@ def test_what_enters_a_ring_at_its_head_comes_before_the_others_of_its_key() -> 
         assert numbers(held) == [0, 2]
 
 
+def test_what_enters_a_ring_at_its_head_comes_first_of_its_key_though_that_is_told_later() -> None:
+    """After a start the keys of what is scheduled are not known before it is due."""
+    with broker(ring_size=4) as b:
+        publish(b, "a", delay=5.0)
+        b.publish("q", orjson.dumps({"key": "a", "n": 1}), delay=10.0)
+        b.restart()
+        b.publish("q", orjson.dumps({"key": "a", "n": 2}))
+        b.publish("q", orjson.dumps({"key": "b", "n": 3}))
+        b.advance(5.0)
+        b.advance(5.0)
+        one = b.subscribe("q", max_backlog=9)
+        seen = list[int]()
+        while messages := one.take():
+            seen += numbers(messages)
+            for message in messages:
+                message.ack()
+        assert seen == [1, 3, 0, 2]
+
+
 def test_keys_are_worked_out_again_after_a_restart() -> None:
     with broker(retry={"initial": "10s", "jitter": 0.0}) as b:
         publish(b, "a", "a", "b", "b")

@@ -19,6 +19,7 @@ from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.groups import Groups
 from penstock.core.queue.shares.keys import ascending_chunk
+from penstock.core.queue.shares.overtaking import overtakes
 from penstock.core.queue.shares.staging import Staging, Told
 from penstock.core.queue.shares.telling import ask, keyed
 from penstock.core.queue.shares.tenants import Tenants
@@ -175,7 +176,7 @@ class Shares:
                     offered.append(lsn)
                 elif free:
                     others.append(free)
-                elif queue.limits is not None and queue.limits.ring < NEVER and self._overtakes(queue, run, lsn):
+                elif overtakes(self, queue, run, lsn):
                     offered.append(lsn)
         part = run if len(offered) == len(run.chunk) else run.part(as_chunk(array("q", offered)), False)
         if self.tenants is not None and offered:
@@ -189,24 +190,6 @@ class Shares:
         if others:
             self.offer(queue, others)
         return part if offered else None
-
-    def _overtakes(self, queue: Contents, run: Run, lsn: int) -> bool:
-        """Into a ring it may have come before the one that stands for its key: if that is ready they change places."""
-        groups, tenants = self.groups, self.tenants
-        assert groups is not None
-        key = groups.keys.of(lsn)
-        first = groups.front(key)
-        one = range(first, first + 1)
-        found = queue.main.extract(one) or queue.returned.extract(one)
-        if not found and tenants is not None:
-            found = tenants.extract(one)
-        if not found:
-            return False
-        queue.targets.left(one)
-        if groups.change_places(run, lsn, found[0]):
-            return True
-        queue.offer(found[0])
-        return False
 
     # -- out
 

@@ -13,6 +13,7 @@ from penstock.core.effects import Purpose, Sink, Token
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.keys import ascending_chunk
+from penstock.core.queue.shares.overtaking import overtakes
 from penstock.core.queue.shares.staging import Told
 from penstock.expr import compile_value
 from penstock.records.chunks import Chunk
@@ -82,13 +83,18 @@ def _let_in(shares: Shares, queue: Contents) -> bool:
         own = run.tally == FRESH and not run.place
         if not shares.keys.knows(lsn):
             shares.note(range(lsn, lsn + 1), [told])
-        if groups is None or groups.enter(lsn, shares.keys.of(lsn)):
-            if own:
+        if own:
+            if groups is None or groups.enter(lsn, shares.keys.of(lsn)):
                 fresh.append(lsn)
-            else:
-                queue.offer(run.part(range(lsn, lsn + 1), True))
-        elif not own:
-            groups.apart[lsn] = run.part(range(lsn, lsn + 1), True)
+        elif groups is None or _enters(shares, queue, run, lsn):
+            queue.offer(run.part(range(lsn, lsn + 1), True))
     if fresh:
         queue.offer(Run(ascending_chunk(fresh), False))
     return some
+
+
+def _enters(shares: Shares, queue: Contents, run: Run, lsn: int) -> bool:
+    """A message that was delivered, or that became due, takes its own place; whether it may be offered."""
+    groups = shares.groups
+    assert groups is not None
+    return groups.come_back(run, lsn, shares.keys.of(lsn)) > 0 or overtakes(shares, queue, run, lsn)
