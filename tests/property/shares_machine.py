@@ -222,6 +222,8 @@ class SharesMachine(WholeMachine):
             assert isinstance(self.queue, RankedQueue)
             delayed = [m.lsn for m in self.model.messages.values() if m.state == "delayed"]
             self.queue.strange.update(lsn for lsn in delayed if not shares.keys.knows(lsn))
+            if any(self.model.messages[lsn].due <= self.clock for lsn in self.queue.strange.intersection(delayed)):
+                self.tick()  # which shows who waits behind those that are due: nothing overtakes them there
         super().before()
         if shares is not None and not all(map(shares.keys.knows, self.model.messages)):
             self.tick()
@@ -229,6 +231,8 @@ class SharesMachine(WholeMachine):
 
     def key(self, effect: Key) -> None:
         assert effect.token.purpose is Purpose.KEY
+        while self.steps < 100 and self.queue.is_due(self.now):
+            self.queue.tick(self.now, self.sink)  # whose turn it is, is found out among all that are told by then
         seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]
         self.queue.keyed(self.now, effect.token, seen, expected_keys(self.queue.settings, seen), self.sink)
         assert isinstance(self.queue, RankedQueue)

@@ -118,7 +118,7 @@ def test_limits_of_shares_and_definition_agree_on_every_command(part: int, effor
             raise AssertionError(f"walk {seed}: {error}") from error
 
 
-@pytest.mark.parametrize("seed", [696, 725, 759, 1406, 2173])
+@pytest.mark.parametrize("seed", [696, 725, 759, 1210, 1406, 2173, 2973])
 def test_walks_that_parted_once(seed: int) -> None:
     """One gave way and let another of its key go; keys that are told late change turns, and who is offered first."""
     LimitedSharesWalk(seed).run()

@@ -252,3 +252,38 @@ def test_what_nobody_has_room_for_gives_way_at_once_whatever_its_key() -> None:
         b.restart()
         b.advance(11.0)
         assert (b.stats("q")["ready"], b.stats("q")["dropped"]) == (2, 4)
+
+
+def delivered(one: Any) -> str:
+    """Tenants of what a consumer is given, acknowledging each."""
+    seen = ""
+    while messages := one.take():
+        seen += tenants(messages)
+        for message in messages:
+            message.ack()
+    return seen
+
+
+def test_who_had_all_that_waited_taken_away_enters_behind_the_others_again() -> None:
+    with broker(fairness_key="/t") as b:
+        publish(b, "a")
+        b.publish("q", b'{"t": "a"}', expiration=5.0)
+        publish(b, "bb")
+        one = b.subscribe("q", max_backlog=1)
+        [first] = one.take()
+        b.advance(6.0)  # nothing of a waits
+        publish(b, "ca")
+        first.ack()
+        assert delivered(one) == "bcab"
+
+
+def test_who_may_have_no_more_after_a_change_enters_behind_the_others_again() -> None:
+    with broker(fairness_key="/t", max_leased={"key": 2}) as b:
+        publish(b, "aabb")
+        one = b.subscribe("q", max_backlog=1)
+        [first] = one.take()
+        b.alter("q", max_leased={"key": 1})
+        publish(b, "c")
+        assert tenants(b.subscribe("q", max_backlog=1).take()) == "b"
+        first.ack()
+        assert delivered(one) == "ca"

@@ -64,6 +64,8 @@ class Tenants:
                 tenant.pace = Pace(*self._rate) if self._rate[0] else None
         for tenant in self._by_number.values():
             tenant.weight = self._weights.get(self.keys.texts[tenant.number], 1.0)
+            if tenant.leased >= self._leased_most:
+                self._leave_ring(tenant)
             self._join(tenant)
 
     def _tenant(self, number: int) -> Tenant:
@@ -380,5 +382,11 @@ class Tenants:
         for tenant in self._by_number.values():
             if tenant.count and tenant.leased < self._leased_most and tenant.pace is None:
                 assert tenant.standing or tenant.number in self._entering, f"tenant {tenant.number} is left out"
+        ring = sorted(tenant.number for tenant in self._ring)
+        standing = sorted(tenant.number for tenant in self._by_number.values() if tenant.standing)
+        assert standing == ring, f"tenants {standing} stand in the ring, which has {ring}"
+        for tenant in self._ring:
+            assert tenant.count or tenant in self._emptied, f"tenant {tenant.number} stands there with nothing"
+            assert tenant.leased < self._leased_most, f"tenant {tenant.number} stands there with {tenant.leased} out"
         for number in self._by_number:
             assert not number or self.keys.living[number], f"tenant {number} has no message"
