@@ -173,6 +173,8 @@ class Model:
         if not self.key(m) or self.loaded:
             return
         old = self.messages.get(self.last_of.get(self.key(m), -1))
+        if old is None and (others := [o for o in self.standing(self.key(m)) if o is not m]):
+            old = others[-1]
         self.last_of[self.key(m)] = m.lsn
         if old is not None and old is not m and old.state != "leased":
             del self.messages[old.lsn]

@@ -135,11 +135,12 @@ class SharesModel(WholeModel):
                 self.turns.append(self.turns.pop(0))
 
     def dispatch_one(self, now: int) -> bool:
+        if self.settings.fairness_key is not None:
+            self.prune()
         if self.settings.rank_text is not None and self.untold():
             return False  # one of those may go before all others
         if self.settings.fairness_key is None:
             return super().dispatch_one(now)
-        self.prune()
         free = [w for w in self.here() if not w.paused and self.may_take(w) and self.room(w) > 0]
         if self.paused_until or self.queue_room() <= 0 or not free:
             return False

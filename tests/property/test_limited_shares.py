@@ -78,6 +78,7 @@ class LastValueSharesModel(SharesModel):
         super().arrive(now, lsn, *rest)
         if self.settings.group_key is not None or self.settings.fairness_key is not None:
             self.overdue(now)  # each is over before the next comes
+            self.prune()
 
 
 class LastValueSharesMachine(SharesMachine):
