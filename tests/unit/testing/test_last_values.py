@@ -120,6 +120,96 @@ def test_a_scheduled_message_replaces_when_it_is_due() -> None:
         assert bodies(broker.subscribe("q", max_backlog=None).take()) == [quote("b", 3), quote("a", 1)]
 
 
+def publish_late(broker: Broker, *what: tuple[str, int]) -> None:
+    """Each is due after as many seconds as its price says."""
+    for symbol, price in what:
+        broker.publish("q", quote(symbol, price), delay=float(price))
+
+
+def left(broker: Broker) -> list[bytes]:
+    """What is delivered now, in order."""
+    return bodies(broker.subscribe("q", max_backlog=None).take())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_of_several_due_at_once_the_last_is_the_last_value_of_a_ring_too(at_once: bool) -> None:
+    with broker_of(ring_size=3) as broker:
+        publish_late(broker, ("a", 3), ("a", 2), ("b", 1), ("a", 1))
+        for _ in range(1 if at_once else 3):
+            broker.advance(3 if at_once else 1)
+        assert sorted(left(broker)) == [quote("a", 3), quote("b", 1)]
+        assert broker.stats("q")["replaced"] == 2
+
+
+def test_what_is_due_takes_the_room_of_the_value_it_replaces_in_a_full_ring() -> None:
+    with broker_of(ring_size=2) as broker:
+        broker.publish("q", quote("b", 9))
+        broker.publish("q", quote("a", 9))
+        publish_late(broker, ("a", 3), ("a", 2), ("c", 1))
+        broker.advance(3)
+        assert left(broker) == [quote("a", 3), quote("b", 9)]  # no room for c
+
+
+def test_in_a_full_ring_they_are_let_in_one_by_one_the_last_first() -> None:
+    """Room that an earlier one makes, by replacing its older value, comes too late for a later one."""
+    with broker_of(ring_size=1) as broker:
+        broker.publish("q", quote("a", 9))
+        publish_late(broker, ("a", 1), ("c", 2))
+        broker.advance(3)
+        assert left(broker) == [quote("a", 1)]
+
+
+def test_what_finds_no_room_in_a_ring_replaces_nothing() -> None:
+    with broker_of(ring_size=1) as broker:
+        broker.publish("q", quote("a", 9))
+        one = broker.subscribe("q", max_backlog=1)
+        [out] = one.take()
+        broker.publish("q", quote("b", 9))
+        publish_late(broker, ("a", 1))
+        broker.advance(1)
+        assert left(broker) == [quote("b", 9)]
+        out.release()
+        assert bodies(one.take()) == [quote("a", 9)]
+
+
+def test_nobody_gives_way_in_a_ring_to_what_returns_outdated() -> None:
+    with broker_of(ring_size=2) as broker:
+        one = broker.subscribe("q", max_backlog=2)
+        broker.publish("q", quote("b", 1))
+        broker.publish("q", quote("a", 1))
+        assert len(one.take()) == 2
+        broker.publish("q", quote("a", 2))
+        one.close()
+        assert left(broker) == [quote("b", 1), quote("a", 2)]
+        assert broker.stats("q")["replaced"] == 1
+
+
+def test_of_what_returns_to_a_ring_the_newest_of_a_key_stays_if_none_lives_that_is_newer() -> None:
+    with broker_of(ring_size=2, retry={"initial": "5s", "jitter": 0.0}) as broker:
+        one = broker.subscribe("q", max_backlog=4)
+        for symbol, price in (("b", 1), ("a", 1), ("a", 2), ("a", 3)):
+            broker.publish("q", quote(symbol, price))
+        messages = one.take()
+        assert messages.pop().ack()
+        one.close()
+        assert left(broker) == [quote("b", 1), quote("a", 2)]
+
+
+def test_nothing_gives_way_to_a_limit_for_what_is_replaced_when_it_is_due_or_returns() -> None:
+    with broker_of(max_length=2) as broker:
+        broker.publish("q", quote("b", 1))
+        broker.publish("q", quote("a", 1))
+        broker.publish("q", quote("a", 2), delay=5.0)
+        broker.advance(5)
+        [out, _] = messages = broker.subscribe("q", max_backlog=2).take()
+        assert bodies(messages) == [quote("b", 1), quote("a", 2)]
+        broker.publish("q", quote("c", 1))
+        broker.publish("q", quote("b", 2))
+        out.release()
+        stats = broker.stats("q")
+        assert (stats["ready"], stats["leased"], stats["replaced"], stats["dropped"]) == (1, 2, 2, 0)
+
+
 def test_what_was_due_and_over_while_nobody_served_replaces_nothing() -> None:
     """Its dead letter is still to be written, so it is there, and it never arrived."""
     with broker_of(dead_letter_exchange="", dead_letter_routing_key="dead") as broker:

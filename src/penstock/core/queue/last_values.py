@@ -122,14 +122,62 @@ class LastValues:
             self._replaced.clear()
             drop(queue, queue.extract(gone), REPLACED, sink)
 
-    def _renew(self, queue: Contents, key: int) -> None:
-        """The newest of a key is gone: another one is."""
+    def come_due(self, queue: Queue, chunks: Sequence[Chunk], ring: int, sink: Sink) -> set[int]:
+        """Of scheduled messages that are due, in order of time, those that a ring of this size lets in.
+
+        One by one, the last first: one whose key a later of them has is replaced by that; the waiting older one of its
+        key goes, and makes room for it; who finds none does not come in, and replaces nothing.
+        """
+        self.settle(queue, sink)  # who returned in this moment waits, or is gone
+        inside, seen, gone = set[int](), set[int](), list[Run]()
+        for chunk in reversed(chunks):
+            for lsn, key in zip(reversed(chunk), reversed(self.known.each(chunk).tolist()), strict=True):
+                if key in seen:
+                    continue
+                if key:
+                    seen.add(key)
+                    if (old := self._newest.get(key)) is not None and old != lsn:
+                        gone += queue.extract(range(old, old + 1))
+                if queue.ready + len(inside) < ring:
+                    inside.add(lsn)
+        drop(queue, gone, REPLACED, sink)
+        return inside
+
+    def outdated(self, queue: Contents, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+        """Of what comes back, and is in no state now, what a newer one replaced that lives; and the others."""
+        came: dict[int, list[tuple[int, int]]] = {}  # where each stands, and its LSN, by key
+        for run in runs:
+            for lsn, key in zip(run.chunk, self.known.each(run.chunk).tolist(), strict=True):
+                if key:
+                    came.setdefault(key, []).append((run.place or lsn, lsn))
+        old = set[int]()
+        for key, some in came.items():
+            newest = self._newest.get(key)
+            if all(lsn != newest for _, lsn in some) and (newest is None or not _lives(queue, newest)):
+                place, last = max(some)
+                if place > self._renew(queue, key):
+                    self._newest[key] = last
+            old.update(lsn for _, lsn in some if lsn != self._newest[key])
+        gone, kept = list[Run](), list[Run]()
+        for run in runs:
+            mine = old.intersection(run.chunk)
+            if mine:
+                gone.append(run.part(as_chunk(sorted(mine)), False))
+                run = run.part(as_chunk([lsn for lsn in run.chunk if lsn not in mine]), False)
+            if len(run.chunk):
+                kept.append(run)
+        return gone, kept
+
+    def _renew(self, queue: Contents, key: int) -> int:
+        """The newest of a key is gone: another one is.  Where that stands, 0 where there is none."""
         lsns, orders = _standing(queue)
         mine = self.known.each(packed(lsns)) == key if len(lsns) else np.zeros(0, dtype=bool)
         if mine.any():
-            self._newest[key] = int(lsns[mine][np.argmax(orders[mine])])
-        else:  # what came back has left since
-            self._newest.pop(key, None)
+            at = int(np.argmax(orders[mine]))
+            self._newest[key] = int(lsns[mine][at])
+            return int(orders[mine][at])
+        self._newest.pop(key, None)  # what came back has left since
+        return 0
 
 
 def _beside(queue: Contents) -> Iterator[Run]:

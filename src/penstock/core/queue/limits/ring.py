@@ -19,7 +19,7 @@ from penstock.core.queue.limits.limits import REPLACED
 from penstock.core.queue.limits.trimming import drop
 from penstock.core.queue.limits.yielding import take_yielding
 from penstock.core.queue.order.runs import Run, pairs_body, view
-from penstock.records.chunks import Now
+from penstock.records.chunks import Now, as_chunk
 from penstock.records.kinds import HEAD, Kind
 
 if TYPE_CHECKING:
@@ -39,8 +39,13 @@ def returning(queue: Queue, runs: list[Run], sink: Sink) -> list[Run]:
     """
     limits = queue.limits
     assert limits is not None
+    room = max(limits.ring - queue.ready, 0)
     count = sum([len(run.chunk) for run in runs])
-    excess = count - max(limits.ring - queue.ready, 0)
+    if count > room and queue.last_values is not None:
+        old, runs = queue.last_values.outdated(queue, runs)
+        drop(queue, old, REPLACED, sink)  # and nobody gives way to them
+        count = sum([len(run.chunk) for run in runs])
+    excess = count - room
     if excess <= 0:
         return runs
     if excess >= count:
@@ -65,21 +70,28 @@ def enter_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
     """Scheduled messages whose time has come enter at the head, the earliest in front; of very many the first.
 
     They enter latest first, so where the ring is full it is the earliest that find no room.  In a queue with priorities
-    each has its own place in its level.
+    each has its own place in its level.  One that is a last value replaces the waiting one of its key and takes its
+    room; of several of a key the one that is due last is the newest, as it is when they are due one by one.
     """
     limits = queue.limits
     assert limits is not None
     chunks = queue.delays.pop_scheduled(now.wall)
-    room = max(limits.ring - queue.ready, 0)
+    queue.delayed -= sum([len(chunk) for chunk in chunks])
     entering, late = list[Run](), list[Run]()
+    stay = None if queue.last_values is None else queue.last_values.come_due(queue, chunks, limits.ring, sink)
+    room = max(limits.ring - queue.ready, 0)
     for chunk in reversed(chunks):
-        at = max(len(chunk) - room, 0)
-        room -= len(chunk) - at
-        queue.delayed -= len(chunk)
-        if at:
-            late.append(Run(chunk[:at], False))
-        if at < len(chunk):
-            entering.append(Run(chunk[at:], False))
+        if stay is None:
+            at = max(len(chunk) - room, 0)
+            outside, inside = chunk[:at], chunk[at:]
+            room -= len(inside)
+        else:
+            outside = as_chunk([lsn for lsn in chunk if lsn not in stay])
+            inside = as_chunk([lsn for lsn in chunk if lsn in stay])
+        if len(outside):
+            late.append(Run(outside, False))
+        if len(inside):
+            entering.append(Run(inside, False))
     late.reverse()
     _log_due(queue, late, sink)
     drop(queue, late, REPLACED, sink)

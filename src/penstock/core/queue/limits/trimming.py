@@ -36,6 +36,10 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
         return
     if not limits.exceeded(queue):
         return
+    if queue.last_values is not None and queue.last_values.waiting:
+        queue.last_values.settle(queue, sink)  # nothing gives way to what a newer one replaced
+        if not limits.exceeded(queue):
+            return
     if queue.expiry.busy or queue.ranking is not None:
         return  # who expires, or who comes last, is not known yet
     if queue.shares is not None and _have_room(queue) and queue.shares.asks(queue, sink):
