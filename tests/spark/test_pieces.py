@@ -18,9 +18,9 @@ from penstock.spark.pipelines.driver import short
 from penstock.spark.pipelines.outputs import forget, point, refuse_folder
 from penstock.spark.reading.batch import _cut, _runs, by_rows, cut_evenly
 from penstock.spark.reading.columns import declared, layout, names_in
-from penstock.spark.reading.fetching import parts_for
 from penstock.spark.reading.options import read_options
 from penstock.spark.reading.parsing import BodyParser, infer
+from penstock.spark.reading.parts import parts_for
 from penstock.spark.remote import Where
 from penstock.spark.writing.options import write_options
 from penstock.spark.writing.outgoing import outgoing

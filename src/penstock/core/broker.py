@@ -95,7 +95,8 @@ class Core(
         if self._unruled:
             self._rule_takers(now, batch)
         if mandatory:
-            Whole(self._publisher, "this upload").refuse_unwanted(batch)
+            topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
+            Whole(self._publisher, "this upload").refuse_unwanted(topics)
         if publisher is None:
             return self._publisher.publish(now, batch, persistent=persistent)
         if sequence is None:

@@ -65,7 +65,7 @@ class Whole:
                 reason=why.reason if isinstance(why, PreconditionFailed) else why.code,
             )
         if self._mandatory:
-            self.refuse_unwanted(batch)
+            self.refuse_unwanted({batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics))
         for queue in self._publisher.no_room(now, batch, self._reckoning).values():
             self._full[queue] = self._full.get(queue, 0) + 1
         self.rows += len(batch)
@@ -78,9 +78,8 @@ class Whole:
         for queue, count in self._full.items():
             self._refuse_full(queue, count)
 
-    def refuse_unwanted(self, batch: Publishes) -> None:
+    def refuse_unwanted(self, topics: set[Topic]) -> None:
         """NotFound for a topic that nobody keeps."""
-        topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
         for topic in topics - self._known:
             if not self._publisher.wanted(topic):
                 place = f"{topic.exchange}/{topic.name}" if topic.exchange else topic.name

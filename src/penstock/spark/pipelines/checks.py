@@ -1,8 +1,7 @@
 """`expect`: conditions on input rows, how many rows do not meet each, and what becomes of those.
 
 A condition that is NULL is not met.  A row meets the rules in order and goes at the first that removes it, so a rule
-counts the rows that came as far as it.  Dead letters are published by the task that meets them, numbered within their
-batch, so a batch that runs again publishes them once.
+counts the rows that came as far as it.  Dead letters become visible with the commit of their batch (`letters`).
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
-from pyspark import TaskContext
 
 from penstock.errors import SettingsError
-from penstock.spark.arrow import column, values
+from penstock.spark.arrow import column
 from penstock.spark.pipelines.definition import Check
-from penstock.spark.reading.fetching import Publisher
-from penstock.spark.remote import Where, remote
+from penstock.spark.pipelines.letters import Letterbox, Post
 
 compute: Any = pyarrow.compute
 
@@ -29,29 +26,29 @@ OBSERVED = "penstock expect "
 
 
 class Separator:
-    """Runs in tasks: good rows pass, the bodies of the others go to a topic."""
+    """Runs in tasks: good rows pass, the bodies of the others are dead letters."""
 
-    def __init__(self, where: Where, name: str, check: Check) -> None:
-        self._where = where
+    def __init__(self, post: Post, name: str, check: Check) -> None:
+        """`name`: of the rule, which no other rule of the pipeline has."""
+        self._post = post
         self._name = name
         self._check = check
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of one partition that meet the condition."""
-        context: Any = TaskContext.get()
-        publisher = Publisher(remote(self._where), f"{self._name}/{context.partitionId()}")
+        box = Letterbox(self._post, self._name, str(self._check.topic))
+        why = self._check.name or self._check.that
         for batch in batches:
             met = column(batch, MET)
             rows = batch.drop_columns([MET])
             bad = rows.filter(compute.invert(met))
             if bad.num_rows:
-                bodies = values(bad, "body")
-                headers = {"x-failed-check": self._check.name or self._check.that}
-                publisher.publish(str(self._check.topic), bodies, [headers] * len(bodies))
+                box.put(column(bad, "body"), {"x-failed-check": why})
             yield rows.filter(met)
+        box.close()
 
 
-def checked(frame: Any, checks: Sequence[Check], where: Where, pipeline: str, source: str = "input") -> Any:
+def checked(frame: Any, checks: Sequence[Check], post: Post, pipeline: str, source: str = "input") -> Any:
     """The frame without the rows that a rule removes; counts of all rules come with Spark's progress."""
     from pyspark.sql import functions
 
@@ -70,7 +67,7 @@ def checked(frame: Any, checks: Sequence[Check], where: Where, pipeline: str, so
             if "body" not in schema.names:
                 raise SettingsError(f"pipeline {pipeline}: a dead letter is the message's body, and a column hides it")
             name = f"expect/{pipeline}/{place}" if source == "input" else f"expect/{pipeline}.{source}/{place}"
-            frame = frame.withColumn(MET, functions.expr(met)).mapInArrow(Separator(where, name, check), schema)
+            frame = frame.withColumn(MET, functions.expr(met)).mapInArrow(Separator(post, name, check), schema)
     return frame
 
 
@@ -89,7 +86,7 @@ def _counts(checks: Sequence[Check]) -> list[Any]:
 
 
 def refuse_twice(plan: str, checks: Sequence[Check], pipeline: str) -> None:
-    """Rows are counted, and dead letters numbered by task: a checked input must be read once by a query."""
+    """Rows are counted, and each has its dead letter once: a checked input must be read once by a query."""
     wanted = sum(check.otherwise == "dead-letter" for check in checks)
     if wanted and plan.count("MapInArrow Separator") > wanted:
         raise SettingsError(f"pipeline {pipeline}: with dead letters the query may name its input once")

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.records.dataclass import dataclass
 from penstock.spark.pipelines.checks import checked
 from penstock.spark.pipelines.definition import Definition, Input
+from penstock.spark.pipelines.letters import Post
 from penstock.spark.reading.options import read_options
 from penstock.spark.remote import Where
 from penstock.spark.source import examined
@@ -87,16 +88,16 @@ class Inputs:
                 }  # fmt: skip
         return {name: value for name, value in given.items() if value}
 
-    def frames(self, session: Any, columns: Mapping[str, str | None]) -> dict[str, Any]:
-        """A frame for each input, by name; `columns` as told before."""
-        return {one.name: self.frame(session, one, columns.get(one.name)) for one in self.definition.inputs}
+    def frames(self, session: Any, columns: Mapping[str, str | None], post: Post) -> dict[str, Any]:
+        """A frame for each input, by name; `columns` as told before.  post: who takes its dead letters."""
+        return {one.name: self.frame(session, one, columns.get(one.name), post) for one in self.definition.inputs}
 
-    def frame(self, session: Any, one: Input, columns: str | None) -> Any:
+    def frame(self, session: Any, one: Input, columns: str | None, post: Post) -> Any:
         """Its rows: checked, with their watermark, each once where that is asked for."""
         if not one.is_stream:
             return self._table(session, one, columns)
         frame = session.readStream.format("penstock").options(**self.options(one, columns)).load()
-        frame = checked(frame, one.expect, self.where, self.definition.name, one.name)
+        frame = checked(frame, one.expect, post, self.definition.name, one.name)
         if one.watermark is not None:
             column, delay_us = one.watermark
             frame = frame.withWatermark(column, f"{delay_us} microseconds")

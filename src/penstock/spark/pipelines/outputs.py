@@ -1,8 +1,9 @@
 """Several outputs of one query: a batch is visible in all of them, once.
 
-Topics are staged by the tasks and committed together; a table gets one directory a batch, written aside, synced and
-renamed into place; the table of a complete aggregate is a link that moves from snapshot to snapshot.  Tables come first
-and the server's commit last: it alone says that a batch is done, and everything before it may be done again.
+Topics are staged by the tasks and committed together, with the input's dead letters (`letters`); a table gets one
+directory a batch, written aside, synced and renamed into place; the table of a complete aggregate is a link that moves
+from snapshot to snapshot.  Tables come first and the server's commit last: it alone says that a batch is done, and
+everything before it may be done again.
 
     out/delays/penstock_batch=<query>-<batch>/part-*.parquet      append and update
     out/delays -> delays.snapshots/<query>-<batch>                complete
@@ -19,10 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, PreconditionFailed
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
+from penstock.spark.pipelines.letters import Letters
 from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.remote import Where, remote
 from penstock.spark.writing.outgoing import Outgoing, outgoing
@@ -70,12 +72,14 @@ class Outputs:
         mandatory: bool = True,
         lineage: Lineage | None = None,
         narrowed: bool = False,
+        letters: Letters | None = None,
     ) -> None:
         """`settles`: the streams of queues that the query reads; their batches are settled by the commit.
 
         mandatory: a row for a topic that nobody keeps fails its batch.
         lineage: what the batches are made of, as their commits tell it.
         narrowed: a batch that failed may come with fewer rows, so what an earlier try has written is replaced.
+        letters: dead letters, which the tasks stage while they compute a batch.
         """
         self.where = where
         self.targets = tuple(targets)
@@ -85,6 +89,7 @@ class Outputs:
         self.mandatory = mandatory
         self.lineage = lineage
         self.narrowed = narrowed
+        self.letters = letters
         self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
 
     def declare(self, letters: Iterable[str] = ()) -> None:
@@ -131,6 +136,7 @@ class Outputs:
             )
         if batch == highest:
             run(frame)  # the batch is out; the query's state may not be
+            self.forget_letters()
             return
         several = len(self.targets) > 1
         if several:
@@ -147,6 +153,10 @@ class Outputs:
             if not ran:
                 run(frame)
             self.commit(query, batch, stages)
+        except BaseException:
+            with suppress(PenstockError):  # what ended the batch is what is told; the next commit drops them too
+                self.forget_letters()
+            raise
         finally:
             if several:
                 frame.unpersist()
@@ -158,13 +168,22 @@ class Outputs:
 
     def commit(self, query: str, batch: int, stages: Sequence[str]) -> None:
         """The one step that makes the batch done."""
+        if self.letters is not None:
+            stages = [*stages, *self.letters.stages(batch)]
         settle = self.checkpoint.settled(batch, self.settles) if self.settles else ()
         told = None
         if self.lineage is not None:
             told = self.lineage.told(self.checkpoint, batch, [self.table_of(t, query, batch) for t in self.tables])
         answer = commit(self.where, query, batch, stages, settle, told, mandatory=self.mandatory, drop=self.drop(batch))
+        if self.letters is not None:
+            self.letters.forget()
         if told is not None:
             self.committed = [*self.committed[-99:], Committed(batch, told, answer)]
+
+    def forget_letters(self) -> None:
+        """Remove the dead letters of a batch that is not committed, or was before."""
+        if self.letters is not None:
+            self.letters.discard()
 
     def drop(self, batch: int) -> Mapping[str, object] | None:
         """Records of a topic that go with the commit."""

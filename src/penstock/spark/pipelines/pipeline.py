@@ -24,6 +24,7 @@ from penstock.spark.pipelines.backfill import handover
 from penstock.spark.pipelines.checks import refuse_twice
 from penstock.spark.pipelines.definition import ONLY, PROVIDER, STORES, Definition, with_vhost
 from penstock.spark.pipelines.inputs import Inputs
+from penstock.spark.pipelines.letters import Letters
 from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Committed, Outputs
 from penstock.spark.pipelines.papers import Papers, remembered
@@ -121,7 +122,8 @@ class Pipeline:
             self.inputs.columns(one, patience)
             for one in definition.inputs
         }  # fmt: skip
-        frame, digest = self._transformed(session, self.inputs.frames(session, known))
+        letters = Letters(self.where, session.sparkContext)
+        frame, digest = self._transformed(session, self.inputs.frames(session, known, letters.post))
         analyzed = frame._jdf.queryExecution().analyzed()
         plan = str(analyzed.toString())
         for one in definition.inputs:
@@ -144,6 +146,7 @@ class Pipeline:
             mandatory=definition.mandatory,
             lineage=self.lineage,
             narrowed=definition.poison_after > 0,
+            letters=letters,
         )
         outputs.check(frame.schema)
         state = remembered(plan)

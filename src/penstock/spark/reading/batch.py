@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.spark.arrow import values
-from penstock.spark.reading.fetching import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart, fetch
+from penstock.spark.reading.fetching import fetch
+from penstock.spark.reading.parts import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart
 from penstock.spark.remote import Remote, remote
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from penstock.errors import InvalidArgument
-from penstock.spark.reading.fetching import ChangePart
 from penstock.spark.reading.limited import LimitedStreamReader
+from penstock.spark.reading.parts import ChangePart
 from penstock.spark.reading.stream import IDLE_S, Offset
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.spark.reading.fetching import ReplayPart
+from penstock.spark.reading.parts import ReplayPart
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, Offset, StreamReader
 
 if TYPE_CHECKING:

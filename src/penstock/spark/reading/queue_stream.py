@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr import compile_value
-from penstock.spark.reading.fetching import PlanPart, parts_for
 from penstock.spark.reading.limited import LimitedStreamReader
+from penstock.spark.reading.parts import PlanPart, parts_for
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, Offset
 
 if TYPE_CHECKING:

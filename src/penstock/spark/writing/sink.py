@@ -63,9 +63,8 @@ def stage(
     names: list[str] = []
     total = 0
     for place, piece in enumerate(pieces(rows, out)):
-        put = partial(
-            server.put,
-            "stage",
+        answer = put_stage(
+            where,
             piece,
             query=query,
             batch=batch,
@@ -77,10 +76,14 @@ def stage(
             delta=delta or None,
             ordered=out.order is not None or None,
         )
-        answer = patiently(where, put)
         names.append(str(answer["stage"]))
         total += int(answer["rows"])
     return tuple(names), total
+
+
+def put_stage(where: Where, piece: Sequence[pa.RecordBatch], **fields: object) -> dict[str, Any]:
+    """One stage, as `wire.flight.commands.Stage` has its fields; while there is no room it waits, as `stage`."""
+    return patiently(where, partial(remote(where).put, "stage", piece, **fields))
 
 
 def staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:

@@ -43,6 +43,7 @@ class Stage:
     vhost: str = DEFAULT_VHOST
     delta: bool = False  # bodies are merged into the present records of their keys
     ordered: bool = False  # a column `order` rises: the stages of a batch become visible in its order
+    mandatory: bool = False  # the commit is refused where nobody keeps `topic`, whatever it says of other rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def _publish(f: Fields) -> Publish:
 
 
 def _stage(f: Fields) -> Stage:
-    return Stage(
+    found = Stage(
         f.name("query"),
         f.number("batch"),
         f.number("partition"),
@@ -94,7 +94,11 @@ def _stage(f: Fields) -> Stage:
         f.text("vhost", DEFAULT_VHOST),
         f.flag("delta"),
         f.flag("ordered"),
+        f.flag("mandatory"),
     )
+    if found.mandatory and found.topic is None:
+        raise InvalidArgument("stage: mandatory goes with a topic for all rows, and there is none")
+    return found
 
 
 def _transact(f: Fields) -> Transact:

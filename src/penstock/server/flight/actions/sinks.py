@@ -6,6 +6,7 @@ A commit may be asked again after a crash of either side and is answered "alread
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -49,6 +50,7 @@ class Asked:
     mandatory: bool
     lineage: Mapping[str, object] | None
     drop: Callable[[], Drop | None]  # on the loop: records that go with it
+    kept: frozenset[tuple[str, str, str]] = frozenset()  # (vhost, exchange, key) of topics that somebody must keep
 
     def settled(self) -> list[Settled]:
         """On the loop: the inputs with the epochs that their streams have now."""
@@ -153,6 +155,8 @@ class SinkActions(StreamActions):
         self._catch_up(caller, query, batch)
         highest = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
         found = self.stages.find(query, batch, stages) if highest is None or batch > highest else []
+        must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
+        asked = replace(asked, kept=frozenset(must))
         large = sum(info.bytes for _, info in found) > self.copier.limits.group_bytes
         uploads: Uploads = [] if large else self.stages.uploads(found)
         if parts_of(found) and (large or self._slow(uploads)):
@@ -224,6 +228,7 @@ class SinkActions(StreamActions):
             core = self.engine.core
             for vhost, exchange in {(part.vhost, part.exchange) for part in parts}:
                 core.topic(vhost, exchange, "")
+            self._refuse_unkept(asked)
             committed = core.sink_decide(
                 self.engine.now(), query, batch, parts, asked.settled(), asked.lineage,
                 name=asked.name, once=asked.once, drop=asked.drop(),
@@ -272,6 +277,12 @@ class SinkActions(StreamActions):
             self._do(caller, partial(look, chunk), durable=False)
         self._do(caller, whole.room, durable=False)
 
+    def _refuse_unkept(self, asked: Asked) -> None:
+        """On the loop: NotFound for a topic that somebody must keep, and nobody does."""
+        core = self.engine.core
+        if asked.kept:
+            core.sink_whole(asked.query, asked.batch).refuse_unwanted({core.topic(*one) for one in asked.kept})
+
     def _commit(self, asked: Asked, uploads: Uploads, before: list[Publishes], answer: Answer[Committed]) -> None:
         """On the loop: one group, answered when it is durable.  `before`: the rows, if content filters judged them."""
         engine = self.engine
@@ -282,6 +293,7 @@ class SinkActions(StreamActions):
         why = refusal(engine, new=not asked.settle)
         if why is not None:
             raise why
+        self._refuse_unkept(asked)
         publishes = stage_publishes(engine, uploads)
         for rows, judged in zip(publishes, before, strict=bool(before)):
             rows.judged, rows.ahead, rows.bodies = judged.judged, judged.ahead, judged.bodies

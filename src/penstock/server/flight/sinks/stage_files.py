@@ -55,6 +55,7 @@ class StageInfo:
     vhost: str
     delta: bool = False
     ordered: bool = False
+    mandatory: bool = False
     time: int = 0
     rows: int = 0
     bytes: int = 0  # of the file
