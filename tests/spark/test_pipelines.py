@@ -135,13 +135,15 @@ def test_a_row_that_fails_again_and_again_is_put_aside(lab: Lab, tmp_path: Path)
         **{"from": {"queue": "rows", "columns": "id BIGINT"}},
         sql="SELECT if(id = 3, raise_error('cannot work with 3'), id) AS id FROM input",
         to=[{"table": str(tmp_path / "out")}, {"topic": "rows-out"}],
+        expect=[{"that": "id <> 4", "otherwise": "dead-letter", "topic": "rows-odd"}],
         poison_after=1,
     )
     one = Running(Pipeline(definition, Place(Where(lab.house.url), tmp_path / "spark")), once=True)
     lab.until(lambda: one.look(lab.spark, time.monotonic()) or one.is_over, 60)
     assert (one.state, one.failures_total) == ("done", 2), "the batch, and the row"
     assert lab.ids("rows-dead") == [3]
-    wanted = [0, 1, 2, 4, 5]
+    assert [one.json()["id"] for one in lab.client.replay("rows-odd", "EPOCH")] == [4], "of the try that counts"
+    wanted = [0, 1, 2, 5]
     assert sorted(row["id"] for row in table(tmp_path / "out")) == wanted
     assert sorted(one.json()["id"] for one in lab.client.replay("rows-out", "EPOCH")) == wanted
 
