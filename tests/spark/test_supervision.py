@@ -16,11 +16,14 @@ from typing import Any
 
 import pytest
 
+import penstock
+from flight_house import FlightHouse
 from penstock.cli.checkup import examine
 from penstock.cli.jobs import sweep
 from penstock.cli.supervisor import Child, Supervisor, login
 from penstock.config.load import load_mapping, load_text
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
+from penstock.spark.pipelines import reporting
 from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.driver import Driver
 from penstock.spark.pipelines.reporting import Reporter
@@ -223,6 +226,25 @@ def test_how_pipelines_are_is_read_by_the_thread_that_runs_them(tmp_path: Path) 
     reporter.stop()
     assert set(readers) == {threading.current_thread()}
     assert json.loads((tmp_path / "status.json").read_text())["pipelines"]["p"]["state"] == "stopped"
+
+
+def test_how_pipelines_are_is_told_with_the_login_that_the_settings_have_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reporting, "TELL_S", 0.02)
+    with FlightHouse(tmp_path / "data") as house, penstock.connect(house.url) as client:
+        job = {"url": house.url.replace("guest:guest", "guest"), "user": "guest", "password": "of yesterday"}
+        one = SimpleNamespace(name="p", pipeline=SimpleNamespace(definition=Definition("p", (), ())))
+        one.status = lambda now: {"state": "running"}
+        driver = SimpleNamespace(job=job, folder=tmp_path, name="driver", all=[one])
+        reporter = Reporter(driver)  # type: ignore[arg-type]
+        reporter.tell("running")
+        reporter.start()
+        until(lambda: "the server is not told how the pipelines are" in caplog.text)
+        assert client.action("pipeline_status")["pipelines"] == []
+        driver.job = {**job, "password": "guest"}
+        until(lambda: client.action("pipeline_status")["pipelines"])
+        reporter.stop()
 
 
 def test_what_killed_runs_have_left_is_swept(tmp_path: Path) -> None:

@@ -152,6 +152,10 @@ class Remote:
                 self._link = Link(self.address, ACTION_TIMEOUT_S)
             return self._link
 
+    def close(self) -> None:
+        """Nobody calls it any more."""
+        self._drop()
+
     def _drop(self) -> None:
         with self._lock:
             link, self._link = self._link, None

@@ -73,12 +73,17 @@ class Reporter:
         os.replace(aside, file)
 
     def _serve(self) -> None:
-        job = self._driver.job
-        server = Remote(Where(job["url"], job.get("user"), job.get("password"), PATIENCE_S))
+        where, server = None, None
         complaint: str | None = None
         while True:
             ended = self._ended.wait(TELL_S)
             try:
+                job = self._driver.job  # address and password may change while it runs
+                wanted = Where(job["url"], job.get("user"), job.get("password"), PATIENCE_S)
+                if server is None or wanted != where:
+                    if server is not None:
+                        server.close()
+                    where, server = wanted, Remote(wanted)
                 if not ended:
                     self._look_at_streams(server)
                 server.act("pipeline_report", driver=self._driver.name, host=socket.gethostname(), pid=os.getpid(),
