@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -65,6 +66,13 @@ def publish(
         raise InvalidArgument(f"format {kind!r} is not one of jsonl, csv, parquet, arrow")
     if not topic:
         raise InvalidArgument("the topic is empty")
+    if file is not None and not os.path.exists(file):  # a body may be too long for a name, and that is no error here
+        text = str(file)
+        raise InvalidArgument(
+            f"there is no file {text[:60]!r}{'...' if len(text) > 60 else ''}, and what comes after the topic is a "
+            f"file with messages; one message as text: echo {shlex.quote(text) if len(text) <= 60 else 'TEXT'} | "
+            f"penstock publish {shlex.quote(topic)}"
+        )
     started = time.monotonic()
     with connect(url) as client:
         done = send(client, topic, tables(file, kind), lambda rows: progress(rows, json=json))

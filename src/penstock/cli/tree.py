@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -20,6 +20,21 @@ from penstock.cli.output import Json, write, write_json
 
 SERVER = frozenset(("serve", "up", "check"))
 """The commands of `of_the_server`."""
+
+
+class Root(TyperGroup):
+    """The tree, which knows where a command is that somebody misses at its top."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As its base, and an unknown command that some family has is told with the family."""
+        name = args[0]
+        if name not in self.commands:
+            found = [family for family, one in self.commands.items() if name in getattr(one, "commands", ())]
+            if found:
+                ctx.fail(
+                    f"No such command '{name}'; there is {' and '.join(f'penstock {one} {name}' for one in found)}."
+                )
+        return super().resolve_command(ctx, args)
 
 
 @cache  # families are added to one another, once
@@ -128,6 +143,7 @@ def of_the_server() -> typer.Typer:
 def _empty() -> typer.Typer:
     return typer.Typer(
         name="penstock",
+        cls=Root,
         help="A message-queue server whose log is an Arrow table.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,

@@ -67,6 +67,15 @@ def test_a_dash_is_standard_input(run: Run, house: FlightHouse, monkeypatch: pyt
     assert bodies(house, "dashes") == [b"one", b"two"]
 
 
+def test_text_in_the_place_of_a_file_is_told_so(run: Run) -> None:
+    status, out, err = run("publish", "a", '{"id":3}')
+    assert (status, out) == (2, "")
+    assert "there is no file '{\"id\":3}', and what comes after the topic is a file with messages" in err
+    assert "one message as text: echo '{\"id\":3}' | penstock publish a" in err
+    status, _, err = run("publish", "a", "long " * 1000)
+    assert (status, "echo TEXT | penstock publish a" in err) == (2, True)
+
+
 def test_a_topic_may_name_its_exchange(run: Run, house: FlightHouse, lines: Path) -> None:
     with penstock.connect(house.url) as client:
         client.declare_exchange("shop", "topic")
