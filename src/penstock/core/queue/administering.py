@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Cancelled, Sink
+from penstock.core.queue import weighing
 from penstock.core.queue.barriers.barriers import dissolve
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
@@ -32,7 +33,7 @@ def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
         queue.leases_in_order = False
     before, queue.settings = queue.settings, settings
     queue.limits = limits_of(settings)
-    queue.weigh()
+    weighing.begin(queue)
     if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):
         dissolve(queue)
     if settings.last_value_key != before.last_value_key:

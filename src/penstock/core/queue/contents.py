@@ -48,7 +48,7 @@ class Contents(Parts):
         if self.shares is not None:
             self.shares = Shares(self.settings, self.ranks)
         self.ready = self.leased = self.delayed = 0
-        self.weight = min(self.weight, 0)
+        self.weightless()
 
     def drop_ready(self) -> None:
         """Forget what is ready, and what barriers hold back."""
@@ -57,7 +57,7 @@ class Contents(Parts):
         self.main, self.tail = self.main.emptied(), NO_TAIL
         self.returned = NOTHING_RETURNED
         self.ready = 0
-        self.weight = min(self.weight, 0)
+        self.weightless()
         self.barriers.clear()
         if self.older is not None:
             self.older.clear()

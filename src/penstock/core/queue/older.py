@@ -112,7 +112,8 @@ def take_older(
         for chunk, _ in tidy(lsns):
             queue.filled().append(chunk, solid=False)
         queue.ready += len(lsns)
-        queue.weigh()
+        if queue.weight >= 0:
+            queue.weight += queue.sizes.total(packed(lsns))
     else:
         for chunk, _ in tidy(lsns):
             queue.put_back(Run(chunk, False))

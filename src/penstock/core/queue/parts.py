@@ -65,7 +65,7 @@ class Parts:
         "last_values", "lease_due", "leased", "leases_in_order", "leaving",
         "letters", "limits", "main", "name", "older", "outstanding", "overfull", "overspent", "pace",
         "paused_until", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster", "ruling", "serial",
-        "settings", "shares", "sharing", "tail", "targets", "weight",
+        "settings", "shares", "sharing", "tail", "targets", "weighing", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +138,7 @@ class Parts:
         if settings.dedup_window or settings.unique:
             self.renew_dedup(settings)
         self.weight: int = -1  # bytes of what is ready, counted where a limit asks for them; -1: nobody does
+        self.weighing: weighing.Weighing | None = None  # they are not all known yet
         self.weigh()
         if settings.rank_text is not None:
             begin_ranks(self)
@@ -216,8 +217,16 @@ class Parts:
 
     def weigh(self) -> None:
         """Count the bytes of what is ready from now on, if a limit asks for them."""
+        if self.weighing is not None:
+            self.weighing, self.limits = None, limits_of(self.settings)
         asked = self.limits is not None and self.limits.size < NEVER
         self.weight = weighing.ready_bytes(self) if asked else -1
+
+    def weightless(self) -> None:
+        """Nothing is ready."""
+        if self.weighing is not None:
+            self.weighing, self.limits = None, limits_of(self.settings)
+        self.weight = min(self.weight, 0)
 
     # -- parts, to put something there
 

@@ -41,6 +41,7 @@ from penstock.core.queue.taking import arrive
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
 from penstock.core.queue.timed.moving import pause
 from penstock.core.queue.timed.onward import depart
+from penstock.core.queue.weighing import go_on as weigh_on
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.kinds import Kind
 
@@ -139,6 +140,7 @@ class Queue(Contents):
             or self.overspent
             or self.overfull
             or self.leaving
+            or self.weighing is not None
             or 0 < self.paused_until <= now.wall
             or (self.ranks is not None and self._reranks)
             or (self.shares is not None and self.shares.due <= now.mono)
@@ -154,7 +156,7 @@ class Queue(Contents):
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
         wall = min(self.delays.due, self.expiry.due, self.paused_until or NEVER)
-        at_once = self.hungry or self.overspent or self.overfull or self.leaving
+        at_once = self.hungry or self.overspent or self.overfull or self.leaving or self.weighing is not None
         at_once = at_once or (self.ranks is not None and self._reranks)
         mono = 0 if at_once else min(self.lease_due, self.attendance.due, self.attendance.expires)
         if self.shares is not None:
@@ -167,6 +169,8 @@ class Queue(Contents):
         """Do what is due: leases end, delays end, messages expire; then dispatch."""
         if 0 < self.paused_until <= now.wall:
             pause(self, 0, sink)
+        if self.weighing is not None:
+            weigh_on(self)
         if self.overspent:
             expire_overspent(self, sink)
         if self.leaving:

@@ -1,17 +1,31 @@
 """Bytes of what a queue holds, by state: counted when somebody asks, from what is there at that moment.
 
 Body bytes alone count: no header, no key.  A range of messages costs two searches, scattered ones a look at each.
+
+Where a limit asks for the bytes of what is ready they are counted along the way.  A queue that is given such a limit
+while it holds very many is weighed in steps: the limit begins to hold when that is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.queue.limits.limits import limits_of
+from penstock.core.queue.order.runs import NEVER
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.parts import Parts
     from penstock.records.chunks import Chunk
+
+STEP = 1 << 20
+"""Messages that are weighed together: some five milliseconds, where they lie scattered."""
+
+UNKNOWN = 1 << 56
+"""Stands in `weight` for what is not weighed yet; more bytes than any queue has."""
 
 
 class Weight(NamedTuple):
@@ -27,12 +41,16 @@ def ready_bytes(queue: Parts) -> int:
     """Of the messages that may be delivered now: those that `ready` counts."""
     if not queue.ready:
         return 0
-    size = _sum(queue, queue.main.chunks()) if queue.main.count else 0
-    if queue.returned.count:
-        size += _sum(queue, (run.chunk for run in queue.returned.runs()))
+    return _sum(queue, _ready(queue))
+
+
+def _ready(queue: Parts) -> Iterator[Chunk]:
+    """What is ready, as chunks that will not change."""
+    if queue.main.count:
+        yield from queue.main.chunks()
+    yield from (run.chunk for run in queue.returned.runs())
     if (shares := queue.shares) is not None:
-        size += _sum(queue, shares.chunks()) + _sum(queue, (run.chunk for run in shares.runs()))
-    return size
+        yield from chain(shares.chunks(), (run.chunk for run in shares.runs()))
 
 
 def leased_bytes(queue: Contents) -> int:
@@ -78,3 +96,53 @@ def weighed(queue: Contents) -> Weight:
 
 def _sum(queue: Parts, chunks: Iterable[Chunk]) -> int:
     return sum(map(queue.sizes.total, chunks))
+
+
+class Weighing:
+    """Weighs what was ready as it began; what came and went since is counted in the queue's `weight`, beside `UNKNOWN`.
+
+    It asks a copy of the sizes, for those of messages that have gone are forgotten.
+    """
+
+    __slots__ = ("_chunks", "_sizes", "total")
+
+    def __init__(self, queue: Parts) -> None:
+        self._chunks = list(_ready(queue))
+        self._chunks.reverse()
+        self._sizes = queue.sizes.copy()
+        self.total = 0  # bytes of those that were looked at
+
+    def go_on(self, most: int) -> bool:
+        """Weigh so many more, or a few; whether it is over."""
+        chunks = self._chunks
+        while chunks and most > 0:
+            chunk = chunks.pop()
+            if len(chunk) > most and not isinstance(chunk, range):
+                chunks.append(chunk[most:])
+                chunk = chunk[:most]
+            self.total += self._sizes.total(chunk)
+            most -= 1 if isinstance(chunk, range) else len(chunk)
+        return not chunks
+
+
+def begin(queue: Parts) -> None:
+    """The limits are others: count the bytes of what is ready from now on, if they ask for them."""
+    limits = queue.limits
+    if limits is None or limits.size == NEVER:
+        queue.weight, queue.weighing = -1, None
+    elif queue.weight < 0 and queue.ready <= STEP:
+        queue.weigh()
+    else:
+        if queue.weight < 0:
+            queue.weight, queue.weighing = UNKNOWN, Weighing(queue)
+        if queue.weighing is not None:
+            queue.limits = limits_of(replace(queue.settings, max_length_bytes=None))
+
+
+def go_on(queue: Parts) -> None:
+    """The next step of a weighing; after the last the limit holds."""
+    weighing = queue.weighing
+    if weighing is not None and weighing.go_on(STEP):
+        queue.weight += weighing.total - UNKNOWN
+        queue.weighing = None
+        queue.limits = limits_of(queue.settings)
