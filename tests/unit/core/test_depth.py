@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 
 import pyarrow as pa
@@ -87,6 +88,28 @@ def test_a_state_taken_in_steps_and_the_records_after_its_cut_give_the_present(m
     fold = Fold(DurableState.decode(saved))
     fold.feed(pa.concat_tables(world.tables[done:]))
     assert fold.finish() == canonical(world.core.durable_state()) == world.folded(1_000)
+
+
+def test_a_checkpoint_of_many_idle_queues_takes_few_bytes_for_each_while_it_is_made() -> None:
+    world = World()
+    count = 5_000
+    for number in range(count):
+        world.declare(f"q{number}")
+    world.core.durable_state().encode()  # what the first of everything costs
+    gc.collect()
+    tracemalloc.start()
+    try:
+        snapshot = world.core.snapshot()
+        for _ in world.core.capture(snapshot):
+            pass
+        captured = tracemalloc.get_traced_memory()[0]
+        saved = snapshot.encode()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert captured < 170 * count
+    assert peak - captured < 3 * len(saved) + 200_000  # pieces, and joined; of the queues some are objects at a time
+    assert len(saved) < 80 * count
 
 
 def test_exclusive_queues_end_with_their_connection_alone() -> None:

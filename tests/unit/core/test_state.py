@@ -109,13 +109,15 @@ def test_cut_or_foreign_bytes_are_refused_in_a_sentence() -> None:
         DurableState.decode(data + b"x")
     with pytest.raises(ValueError, match="no encoded state"):
         DurableState.decode(b"P" + data)
-    with pytest.raises(ValueError, match="version 4, this server reads versions up to 3"):
-        DurableState.decode(data[:8] + b"\x04" + data[9:])
+    with pytest.raises(ValueError, match="version 5, this server reads versions up to 4"):
+        DurableState.decode(data[:8] + b"\x05" + data[9:])
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_an_earlier_form_is_read_and_written_again_in_the_new_one(version: int) -> None:
-    """Real bytes of version 1, which wrote empty parts, and columns as runs alone; and of 2, which knew no sizes."""
+    """Real bytes of version 1, which wrote empty parts, and columns as runs alone; of 2, which knew no
+    sizes; of 3, which wrote settings into each queue.
+    """
     data = (DATA / f"state_v{version}.bin").read_bytes()
     assert data[8] == version
     expected = full()
@@ -127,11 +129,22 @@ def test_an_earlier_form_is_read_and_written_again_in_the_new_one(version: int) 
     state = DurableState.decode(data)
     assert state == expected
     again = state.encode()
-    assert again[8] == 3
+    assert again[8] == 4
     later = {name: value for name, value in dump_settings(QueueSettings()).items() if name.encode() not in data}
-    assert len(again) - len(dump(later)) * len(state.queues) < len(data)
+    listed = len('"settings":[],')  # two queues that were declared differently share nothing
+    assert len(again) - len(dump(later)) * len(state.queues) < len(data) + listed
     assert DurableState.decode(again) == expected
     assert not DurableState.decode(again).measured  # until the log was read
+
+
+def test_many_queues_that_were_declared_alike_share_their_settings() -> None:
+    rare = QueueSettings(max_length=7)
+    queues = {n: QueueState(n, "/", f"queue-{n}", rare if n % 100 == 0 else QueueSettings()) for n in range(1, 2001)}
+    data = DurableState(queues=queues).encode()
+    assert len(data) < 75 * len(queues)
+    again = DurableState.decode(data)
+    assert again.queues == queues
+    assert len({id(queue.settings) for queue in again.queues.values()}) == 2
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
 from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
-from penstock.core.state.durable import DurableState, Ints, QueueState, flat, spread
+from penstock.core.state.durable import DurableState, Ints, flat, spread
 from penstock.core.state.needs import living_pairs
 from penstock.errors import InvalidArgument
 from penstock.records.actions import Action
@@ -171,17 +171,16 @@ class Life(RecoveryCommands):
                 effort = 0
                 yield
             living = self._admin.by_id.get(queue.id) is queue
-            blank = QueueState(
-                queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive_to is not None,
-                queue.auto_delete, queue.arguments,
-            )  # fmt: skip
-            blank.since = self._out.last_lsn if self._out.last_lsn > snapshot.cut else 0
-            blank.reviewed, blank.passing = self._passes.get(queue.id, ((), None))
-            blank.ruling = queue.ruling
-            blank.paused = paused_until(queue)
+            since = self._out.last_lsn if self._out.last_lsn > snapshot.cut else 0
+            reviewed, passing = self._passes.get(queue.id, ((), None))
             contained = queue.capture() if living else None
             window = None if queue.dedup is None or queue.dedup.window is None else queue.dedup.window.copy()
-            snapshot.captured.append(Captured(blank, contained, window))
+            snapshot.captured.append(
+                Captured(
+                    queue.id, queue.name, queue.declared, queue.settings, since, reviewed, passing, queue.ruling,
+                    paused_until(queue), contained, window,
+                )
+            )  # fmt: skip
             effort += 8 if contained is None else 32 + len(contained.main) + len(contained.runs)
         snapshot.marks = [Marked(name, some.pairs[:]) for name, some in self._marks()]
 

@@ -14,6 +14,7 @@ from dataclasses import field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.queue.declared import Declared
 from penstock.core.queue.dedup import Keys, Window, key_column
 from penstock.core.queue.order.runs import Run, packed
 from penstock.core.queue.priority.ranks import UNKNOWN, Ranks
@@ -23,8 +24,11 @@ from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state.durable import DurableState, Ints, QueueState, chunked, flat, ints, runs_of
 from penstock.core.state.needs import merged, within
+from penstock.core.state.passing import Passing, Spans
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
+from penstock.records.policies import Ruling
+from penstock.records.settings import QueueSettings
 
 
 @dataclass(slots=True)
@@ -129,26 +133,39 @@ class Marked:
 
 @dataclass(slots=True)
 class Captured:
-    """One queue: what was declared, and what it held."""
+    """One queue: what was declared, and what it held.  Small while it held nothing: there may be very many."""
 
-    blank: QueueState
+    id: int
+    name: str
+    declared: Declared
+    settings: QueueSettings
+    since: int
+    reviewed: Spans
+    passing: Passing | None
+    ruling: Ruling | None
+    paused: int
     contained: Contained | None  # None: nothing
     window: Window | None = None  # keys that it took of late
 
     def state(self, marks: list[Marked]) -> QueueState:
         """As a plain value."""
-        blank, contained = self.blank, self.contained
+        declared, contained = self.declared, self.contained
+        out = QueueState(
+            self.id, declared.vhost, self.name, self.settings, declared.durable, declared.exclusive_to is not None,
+            declared.auto_delete, declared.arguments, since=self.since, reviewed=self.reviewed, passing=self.passing,
+            ruling=self.ruling, paused=self.paused,
+        )  # fmt: skip
         if self.window is not None:
-            blank.taken = self.window.dump(blank.settings.dedup_window)
+            out.taken = self.window.dump(self.settings.dedup_window)
         if contained is None:
-            return blank
-        blank.waiting, blank.columns = contained.waiting(), contained.columns()
+            return out
+        out.waiting, out.columns = contained.waiting(), contained.columns()
         if any(len(mark.pairs) for mark in marks):
-            lsns = flat(blank.waiting)
+            lsns = flat(out.waiting)
             for mark in marks:
                 if len(mark.pairs) and (runs := mark.column(lsns)):
-                    blank.columns[mark.name] = runs
-        return blank
+                    out.columns[mark.name] = runs
+        return out
 
 
 class Snapshot:

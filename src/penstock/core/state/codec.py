@@ -1,7 +1,7 @@
 """The durable state as bytes, for checkpoints and `BASE` groups.
 
     8 bytes   b"PENSTATE"
-    u32       version of this layout, 3
+    u32       version of this layout, 4
     u32       length of the JSON part
     JSON      everything but positions, without what is empty; per queue the number of chunks and the forms of columns
     per queue, in the order of the JSON:
@@ -10,7 +10,9 @@
         keys that it took of late, and when: pairs of int64
     indexes of SOW topics, see `core.state.sows`; then the sizes of what waits, see `core.state.sizes`
 
-Earlier versions are read as well.  2 did not know sizes; 1 wrote empty parts too, and columns as runs alone.
+Earlier versions are read as well.  3 wrote the settings into each queue, where 4 has a number: the place in a list of
+different ones, since many queues are declared alike.  2 did not know sizes; 1 wrote empty parts too, and columns as
+runs alone.
 
 All integers are little-endian.  Forms of a chunk: 0 one range (a, b as int64); 1 runs (first LSN as int64, then u32
 pairs gap, length); 2 and 3 differences to the one before as u16 and u32 (first LSN as int64); 4 plain int64.  The
@@ -68,11 +70,14 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.settings import QueueSettings
 
 MAGIC = b"PENSTATE"
-VERSION = 3
-READABLE = (1, 2, VERSION)
+VERSION = 4
+READABLE = (1, 2, 3, VERSION)
 _HEAD = struct.Struct("<8sII")
 _CHUNK = struct.Struct("<BII")
 _U32 = 2**32 - 1
+
+TOGETHER = 256
+"""Queues that are made JSON at once."""
 
 
 def canonical(state: DurableState) -> DurableState:
@@ -112,38 +117,9 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
     queues_of: its queues by id, instead of those in the state: one is unfolded at a time.
     """
     blobs = list[bytes]()
-    settings: dict[QueueSettings, object] = {}  # many queues are declared alike
-    queues = list[dict[str, object]]()
-    for plain in queues_of if queues_of is not None else (queue for _, queue in sorted(state.queues.items())):
-        queue = canonical_queue(plain)
-        packed = list(_pack_all(queue.waiting))
-        if queue.settings not in settings:
-            settings[queue.settings] = dump_settings(queue.settings)
-        blobs += packed
-        forms = dict[str, object]()
-        if queue.columns:
-            lsns = flat(queue.waiting)
-            for name, runs in queue.columns.items():
-                forms[name], blob = pack(runs, lsns)
-                blobs.append(blob)
-        if queue.taken:
-            blobs.append(queue.taken.tobytes())
-        queues.append(
-            {
-                "id": queue.id,
-                "vhost": queue.vhost,
-                "name": queue.name,
-                "settings": settings[queue.settings],
-                "durable": queue.durable,
-                **_filled(
-                    exclusive=queue.exclusive, auto_delete=queue.auto_delete, arguments=wrap(queue.arguments),
-                    chunks=len(packed), columns=forms, since=queue.since,
-                    ruling=dump_ruling(queue.ruling, queue.settings),
-                    paused=queue.paused, taken=len(queue.taken),
-                ),
-                **passing.dump(queue.reviewed, queue.passing),
-            }
-        )  # fmt: skip
+    plain = queues_of if queues_of is not None else (queue for _, queue in sorted(state.queues.items()))
+    settings: dict[QueueSettings, int] = {}
+    queues = _queues(plain, settings, blobs)
     head = _filled(
         last_lsn=state.last_lsn,
         unclean=state.unclean,
@@ -155,7 +131,6 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
             [b.vhost, b.source, b.destination, b.destination_type, b.key, b.arguments] for b in state.bindings
         ),
         topics=[[*key, wrap(value)] for key, value in sorted(state.topics.items())],
-        queues=queues,
         vias=[[number, *pair, *state.blind.get(number, ())] for number, pair in sorted(state.vias.items())],
         routes=[[number, *queues_of] for number, queues_of in sorted(state.routes.items())],
         next_route=state.next_route,
@@ -171,10 +146,64 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         addresses=[[one.pattern, dump_address(one)] for _, one in sorted(state.addresses.items())],
         exchange_rules=dump_exchanges(state.exchange_rules),
     )
+    if settings:
+        head["settings"] = [dump_settings(one) for one in settings]
     if state.measured:
         head["sizes"] = dump_sizes(state.sizes, blobs)
-    text = orjson.dumps(head)
-    return b"".join((_HEAD.pack(MAGIC, VERSION, len(text)), text, *blobs))
+    parts = [orjson.dumps(head)]
+    if queues:  # last, for they are many and were dumped already
+        parts = [parts[0][:-1], b',"queues":[' if head else b'"queues":[', *queues, b"]}"]
+    return b"".join((_HEAD.pack(MAGIC, VERSION, sum(map(len, parts))), *parts, *blobs))
+
+
+def _queues(plain: Iterable[QueueState], settings: dict[QueueSettings, int], blobs: list[bytes]) -> list[bytes]:
+    """The queues as pieces of JSON, one after the other; settings that are new get the next number, and what is no JSON
+    is appended to `blobs`.
+
+    There may be very many: no more than `TOGETHER` are objects at a time.
+    """
+    out, few = list[bytes](), list[dict[str, object]]()
+
+    def put() -> None:
+        if few:
+            out.append((b"," if out else b"") + orjson.dumps(few)[1:-1])
+            few.clear()
+
+    for one in plain:
+        queue = canonical_queue(one)
+        few.append(_queue(queue, settings.setdefault(queue.settings, len(settings)), blobs))
+        if len(few) == TOGETHER:
+            put()
+    put()
+    return out
+
+
+def _queue(queue: QueueState, settings: int, blobs: list[bytes]) -> dict[str, object]:
+    """One in canonical form.  settings: their number."""
+    packed = list(_pack_all(queue.waiting))
+    blobs += packed
+    forms = dict[str, object]()
+    if queue.columns:
+        lsns = flat(queue.waiting)
+        for name, runs in queue.columns.items():
+            forms[name], blob = pack(runs, lsns)
+            blobs.append(blob)
+    if queue.taken:
+        blobs.append(queue.taken.tobytes())
+    return {
+        "id": queue.id,
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "settings": settings,
+        "durable": queue.durable,
+        **_filled(
+            exclusive=queue.exclusive, auto_delete=queue.auto_delete, arguments=wrap(queue.arguments),
+            chunks=len(packed), columns=forms, since=queue.since,
+            ruling=dump_ruling(queue.ruling, queue.settings),
+            paused=queue.paused, taken=len(queue.taken),
+        ),
+        **passing.dump(queue.reviewed, queue.passing),
+    }  # fmt: skip
 
 
 def _filled(**parts: object) -> dict[str, object]:
@@ -232,9 +261,12 @@ def _decode(data: bytes) -> DurableState:
     }
     for name, one in cast("dict[str, dict[str, object]]", head.get("streams", nothing)).items():
         state.streams[name] = StreamState.load(one)
+    settings = [load_settings(one) for one in head.get("settings", ())]
     for q in cast("list[dict[str, object]]", head.get("queues", [])):
+        told = q["settings"]
         queue = QueueState(
-            cast(int, q["id"]), str(q["vhost"]), str(q["name"]), load_settings(q["settings"]), bool(q["durable"]),
+            cast(int, q["id"]), str(q["vhost"]), str(q["name"]),
+            settings[told] if isinstance(told, int) else load_settings(told), bool(q["durable"]),
             bool(q.get("exclusive")), bool(q.get("auto_delete")), as_table(q.get("arguments")),
             since=cast(int, q.get("since", 0)), paused=cast(int, q.get("paused", 0)),
         )  # fmt: skip
