@@ -261,7 +261,7 @@ def _decode(data: bytes) -> DurableState:
     }
     for name, one in cast("dict[str, dict[str, object]]", head.get("streams", nothing)).items():
         state.streams[name] = StreamState.load(one)
-    settings = [load_settings(one) for one in head.get("settings", ())]
+    settings = [load_settings(one) for one in cast("list[object]", head.get("settings", ()))]
     for q in cast("list[dict[str, object]]", head.get("queues", [])):
         told = q["settings"]
         queue = QueueState(
