@@ -263,10 +263,10 @@ def _decode(data: bytes) -> DurableState:
         state.streams[name] = StreamState.load(one)
     settings = [load_settings(one) for one in cast("list[object]", head.get("settings", ()))]
     for q in cast("list[dict[str, object]]", head.get("queues", [])):
-        told = q["settings"]
+        which = q["settings"]  # a number, or before version 4 the settings
         queue = QueueState(
             cast(int, q["id"]), str(q["vhost"]), str(q["name"]),
-            settings[told] if isinstance(told, int) else load_settings(told), bool(q["durable"]),
+            settings[which] if isinstance(which, int) else load_settings(which), bool(q["durable"]),
             bool(q.get("exclusive")), bool(q.get("auto_delete")), as_table(q.get("arguments")),
             since=cast(int, q.get("since", 0)), paused=cast(int, q.get("paused", 0)),
         )  # fmt: skip
