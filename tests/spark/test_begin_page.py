@@ -19,7 +19,8 @@ def test_the_first_program_runs(
 ) -> None:
     [_settings], [program] = blocks(SECTION, "toml"), blocks(SECTION, "python")
     with served(SECTION, spark, tmp_path, monkeypatch) as names:
-        run([program], names)
+        assert program.count('url = "penstock://localhost"\n') == 1, "it runs as it stands"
+        run([program.replace('"penstock://localhost"', repr(names["url"]))], {})
     assert capsys.readouterr().out == "0 99\n"
 
 
