@@ -40,6 +40,32 @@ HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
 Lazy: bodies live under one budget whatever the mode.  Version and leader: there is one store and one instance.
 """
 
+PREFIX_BYTES = 64
+"""A longer `x-name-prefix` is refused, as by RabbitMQ."""
+
+
+def name_prefix(arguments: Mapping[str, object], queue: str = "", vhost: str = "/") -> str:
+    """What the name begins with that the server makes: `x-name-prefix` and a hyphen, `amq.gen-` without one.
+
+    A queue that brings its name takes nothing of it.  Raises PreconditionFailed for what is no text of 1 to 64 bytes.
+    """
+    given = arguments.get("x-name-prefix")
+    if given is None:
+        return "amq.gen-"
+    what = f"invalid arg 'x-name-prefix' for queue '{queue}' in vhost '{vhost}'"
+    data = given.encode() if isinstance(given, str) else given
+    if not isinstance(data, bytes):
+        raise PreconditionFailed(f"{what}: {given!r} is no text")
+    if not 0 < len(data) <= PREFIX_BYTES:
+        raise PreconditionFailed(f"{what}: it has {len(data)} bytes, and 1 to {PREFIX_BYTES} are allowed")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise PreconditionFailed(f"{what}: {data!r} is no UTF-8") from None
+    if text.startswith("amq."):
+        raise PreconditionFailed(f"{what}: names that begin with 'amq.' are reserved")
+    return f"{text}-"
+
 
 def queue_settings(
     arguments: Mapping[str, object], queue: str = "", vhost: str = "/", *, over_amqp: bool = True

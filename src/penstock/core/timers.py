@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from penstock.core.effects import Effect
+from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
 
@@ -17,8 +19,9 @@ _NEVER: tuple[int | None, int | None] = (None, None)
 class Timers:
     """The next deadlines of all queues."""
 
-    def __init__(self, moved: set[Queue]) -> None:
-        """moved: gets every queue that was touched, too; somebody else empties it."""
+    def __init__(self, moved: set[Queue], outbox: Outbox[Effect]) -> None:
+        """moved: gets every queue that was touched, too; somebody else empties it.  outbox: knows the time."""
+        self._outbox = outbox
         self._moved = moved
         self._changed: set[Queue] | None = None  # touched since somebody asked; None: nobody asks
         self.touched: set[Queue] = set()
@@ -74,7 +77,9 @@ class Timers:
         self._moved |= self.touched
         if self._changed is not None:
             self._changed |= self.touched
+        time = self._outbox.time
         for queue in self.touched:
+            queue.used(time)
             wall, mono = queue.next_deadline()
             known = self._known.get(queue.id, _NEVER)
             if wall is not None and wall != known[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -194,6 +195,28 @@ def test_of_scheduled_messages_of_one_moment_the_earliest_is_in_front_and_a_ring
         broker.advance(11)
         assert [one.body for one in broker.subscribe("q", max_backlog=9).take()] == [b"1", b"2", b"waits"]
         assert [one.body for one in broker.subscribe("r", max_backlog=9).take()] == [b"2"]
+
+
+def test_a_name_that_the_server_makes_begins_as_the_declare_says() -> None:
+    with Broker() as broker, amqp(broker) as channel:
+        made = [channel.queue_declare("", arguments={"x-name-prefix": "jobs"}).method.queue for _ in range(2)]
+        assert all(re.fullmatch(r"jobs-[\w-]{22}", name) for name in made)
+        assert made[0] != made[1]
+        assert channel.queue_declare("own", arguments={"x-name-prefix": "jobs"}).method.queue == "own"
+        assert channel.queue_declare("", arguments={"x-name-prefix": "n" * 64}).method.queue.startswith("n" * 64 + "-")
+        for prefix, why in (
+            ("n" * 65, "it has 65 bytes, and 1 to 64 are allowed"),
+            ("", "it has 0 bytes, and 1 to 64 are allowed"),
+            (7, "7 is no text"),
+            ("amq.x", "names that begin with 'amq.' are reserved"),
+        ):
+            other = channel.connection.channel()
+            with pytest.raises(ChannelClosedByBroker) as closed:
+                other.queue_declare("", arguments={"x-name-prefix": prefix})
+            assert closed.value.reply_code == 406
+            assert closed.value.reply_text == (
+                f"PRECONDITION_FAILED - invalid arg 'x-name-prefix' for queue '' in vhost '/': {why}"
+            )
 
 
 def test_a_bad_argument_of_a_queue_with_a_long_name_still_says_what_is_allowed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 
 from penstock.core.effects import Verb
 from penstock.errors import QueueFull
@@ -281,6 +282,19 @@ def test_a_full_queue_that_is_its_own_target_loses_the_newcomer() -> None:
     )
     assert len(world.publish("q", b"a", b"b").refused) == 1
     assert world.contents(queue) == [b"a"]
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "drop-newest"])
+def test_a_dead_letter_of_a_newcomer_that_a_full_target_turns_away_is_lost_and_counted(overflow: str) -> None:
+    world = World()
+    target = world.declare("graveyard", max_length=1, overflow=overflow)
+    queue = world.declare(
+        "q", max_length=0, overflow="reject-publish-dlx", dead_letter_exchange="", dead_letter_routing_key="graveyard"
+    )
+    assert len(world.publish("q", b"a", b"b", b"c").refused) == 3
+    assert world.contents(target) == [b"a"]
+    assert world.core.stats(queue, world.now)["dead_letter_refused"] == 2
+    assert (world.core.dead_letters_refused, world.core.dead_lettered) == (2, {"maxlen": 1})
 
 
 def test_a_numbered_message_that_was_refused_may_come_again() -> None:

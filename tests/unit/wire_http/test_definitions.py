@@ -65,6 +65,17 @@ def test_a_key_that_is_there_twice_is_refused_by_name(http: Http) -> None:
     assert http.get("policies") == http.get("operator-policies") == []
 
 
+def test_definitions_with_a_key_twice_are_refused_by_name(http: Http) -> None:
+    for body, name in (
+        (b'{"queues": [{"name": "a", "vhost": "/", "name": "b"}]}', "name"),
+        (b'{"queues": [], "queues": [{"name": "a", "vhost": "/"}]}', "queues"),
+    ):
+        for path in ("definitions", "definitions/%2F"):
+            answer = http.ask("POST", path, content=body)
+            assert (answer.status_code, answer.json()["reason"]) == (400, f"the key '{name}' is there twice")
+    assert [one["name"] for one in http.get("queues")] == ["q"]
+
+
 def test_policies_are_for_those_with_the_tag(http: Http) -> None:
     policy = {"pattern": "", "definition": {"message-ttl": 1}}
     http.do("PUT", "users/ann", {"password": "ann", "tags": "policymaker"}, 201)

@@ -291,6 +291,7 @@ def test_metrics_have_the_names_that_dashboards_use(client: Client) -> None:
     assert found["rabbitmq_global_messages_received_total", (("protocol", "amqp091"),)] == 12
     labels = (("dead_letter_strategy", "at_least_once"), ("queue_type", "rabbit_classic_queue"))
     assert found["rabbitmq_global_messages_dead_lettered_expired_total", labels] == 5
+    assert found["rabbitmq_global_messages_dead_lettered_confirmed_total", labels] == 5
     assert found["rabbitmq_connections_opened_total", ()] == 0
     assert found["rabbitmq_disk_space_available_bytes", ()] == 1 << 30
     assert found["penstock_broken", ()] == 1

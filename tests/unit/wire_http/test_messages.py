@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+from datetime import datetime
 from typing import Any
 
+import pika
 import pytest
 
 from http_lab import Http
@@ -136,7 +138,6 @@ def test_filters_of_queues_hold(http: Http) -> None:
 
 
 def test_an_exclusive_queue_is_somebody_elses(http: Http) -> None:
-    import pika
 
     connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
     connection.channel().queue_declare("mine", exclusive=True)
@@ -157,6 +158,60 @@ def test_counts_and_rates_of_a_queue(http: Http) -> None:
     stats = http.get("queues/%2F/q")["message_stats"]
     assert (stats["publish"], stats["deliver_get"], stats["ack"]) == (10, 4, 0)
     assert (stats["publish_details"], stats["deliver_get_details"]) == ({"rate": 2.0}, {"rate": 0.8})
+
+
+def test_deliveries_are_told_apart(http: Http) -> None:
+    for _ in range(6):
+        http.publish("q", "x")
+    http.take("q", 1, mode="ack_requeue_true")
+    assert len(http.broker.subscribe("q", max_backlog=2).take()) == 2
+    connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
+    channel = connection.channel()
+    channel.basic_get("q", auto_ack=True)
+    channel.basic_consume("q", lambda *_: None, auto_ack=True)
+    connection.process_data_events(0)
+    stats = http.get("queues/%2F/q")["message_stats"]
+    names = ("deliver", "deliver_no_ack", "get", "get_no_ack", "deliver_get")
+    assert [stats[name] for name in names] == [2, 3, 1, 1, 7]
+    connection.close()
+
+
+def test_since_when_a_queue_is_idle_and_when_its_first_message_came(http: Http) -> None:
+    assert http.get("queues/%2F/q")["head_message_timestamp"] is None
+    began = int(http.broker.now())
+    http.publish("q", "x")
+    http.broker.advance(3)
+    http.publish("q", "y")
+    assert "idle_since" not in http.get("queues/%2F/q")
+    http.broker.advance(60)
+    item = http.get("queues/%2F/q")
+    assert item["head_message_timestamp"] == began
+    assert datetime.fromisoformat(item["idle_since"]).timestamp() == pytest.approx(began + 3, abs=1)
+    http.take("q", 1)
+    item = http.get("queues/%2F/q")
+    assert "idle_since" not in item
+    assert item["head_message_timestamp"] == began + 3
+
+
+def test_the_share_of_time_in_which_consumers_have_room(http: Http) -> None:
+    def capacity() -> float:
+        item = http.get("queues/%2F/q")
+        assert item["consumer_capacity"] == item["consumer_utilisation"]
+        return float(item["consumer_capacity"])
+
+    assert capacity() == 0.0  # nobody consumes
+    one = http.broker.subscribe("q", max_backlog=1)
+    assert capacity() == 1.0
+    http.broker.advance(6)
+    http.publish("q", "x")
+    http.publish("q", "y")
+    http.broker.advance(2)
+    assert capacity() == pytest.approx(0.75, abs=0.01)
+    http.broker.advance(2)
+    assert capacity() == 0.0
+    one.take()[0].ack()
+    http.broker.advance(2)
+    assert capacity() == 1.0
 
 
 def test_a_queue_that_is_full_refuses_by_name(http: Http) -> None:

@@ -80,7 +80,7 @@ class Parts:
         self._router = Router(self._topology)
         self._interning = Interning(self._out)
         self._floors = Floors()
-        self._timers = Timers(self._floors.moved)
+        self._timers = Timers(self._floors.moved, self._out)
         self._publisher = Publisher(self._router, self._interning, self._out, self._timers.touched, self.sizes)
         self._keyed = Keyed(self._out, self._publisher.traits)
         self._holdings = Holdings(self._out, self._timers.touched)

@@ -57,6 +57,14 @@ def given_way(queue: Queue) -> dict[str, object]:
     }
 
 
+def head_published(queue: Queue, now: Now, stamps: Stamps) -> int | None:
+    """When the first message that may be delivered was published, in seconds since the epoch; None without one."""
+    lowest = queue.main.head() if queue.main.count else NEVER
+    if queue.returned.count:
+        lowest = min(lowest, queue.returned.head()[1])
+    return None if lowest == NEVER else stamps.of(lowest, now.wall) // 1_000_000
+
+
 def told(quantiles: Mapping[float, float]) -> dict[str, float]:
     """`p50`, `p99`, `p99.9`: seconds."""
     return {f"p{100 * share:g}": seconds for share, seconds in quantiles.items()}

@@ -19,6 +19,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.publishing.deaths import REJECTED, Death, after_death, amqp_reason, is_cycle
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
+from penstock.core.publishing.published import Published
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.publishing.traits import read_traits
 from penstock.core.publishing.waiting import DUE, due_rows
@@ -189,7 +190,11 @@ class DeadLetters:
             letters.topics.append(topic if key is not None else topic.with_blind(blind))
             letters.properties.append(header)
             letters.bodies.append(bodies[row])
-        new = [lsn for _, lsn in self._publish(now, letters.prepared(carbon=key is None), admitted=False)]
+        published = self._published(now, one := letters.prepared(carbon=key is None), admitted=False)
+        new = [lsn for _, lsn in self._named(one, published)]
+        if away := len({row for row, _ in published.refused}.union(published.dropped)):
+            self.without_place += away
+            queue.counted(now.mono).letters_refused += away
         if new:
             self.counts["maxlen"] = self.counts.get("maxlen", 0) + len(new)
             self._outbox.record(Kind.EXPIRE, queue.name, {"reason": "maxlen", "refused": new}, pack_pairs(queue.id, ()))
@@ -263,16 +268,22 @@ class DeadLetters:
         prepared = letters.prepared(carbon=False)
         return Prepared(prepared.batch, prepared.causes, prepared.banned, carbon=False, acts=led.acts, hops=True)
 
-    def _publish(self, now: Now, one: Prepared, *, admitted: bool = True) -> list[tuple[int, int]]:
+    def _publish(self, now: Now, one: Prepared) -> list[tuple[int, int]]:
         """Write the rows that some queue or topic wants; returns (cause, new) pairs."""
+        return self._named(one, self._published(now, one))
+
+    def _published(self, now: Now, one: Prepared, *, admitted: bool = True) -> Published:
+        """Write the rows that some queue or topic wants."""
         if not one.causes:
-            return []
+            return Published(0, 0)
         if one.onward:
-            published = self._publisher.publish(now, one.batch, numbered=True, admitted=True)
-        else:
-            published = self._publisher.publish(
-                now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned, admitted=admitted
-            )
+            return self._publisher.publish(now, one.batch, numbered=True, admitted=True)
+        return self._publisher.publish(
+            now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned, admitted=admitted
+        )
+
+    def _named(self, one: Prepared, published: Published) -> list[tuple[int, int]]:
+        """What was written is a dead letter from now on; (cause, new) pairs."""
         if not published.stored:
             return []
         unwanted = published.lost()

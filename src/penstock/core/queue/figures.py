@@ -29,12 +29,14 @@ class Figures:
     """Counts of one queue since the start of the process."""
 
     __slots__ = (
-        "_buckets", "_rate", "_rated_at", "acked", "delivered", "dropped", "expirations", "expired_leases",
-        "letters_refused", "redelivered", "refused", "replaced", "sampled", "stale", "step", "unsampled",
+        "_buckets", "_rate", "_rated_at", "acked", "delivered", "dropped", "expirations", "expired_leases", "gotten",
+        "gotten_unacked", "letters_refused", "redelivered", "refused", "replaced", "sampled", "stale", "step",
+        "unacked", "unsampled",
     )  # fmt: skip
 
     def __init__(self, mono: int = 0) -> None:
-        self.delivered = 0
+        self.delivered = 0  # of them, to who asked for some: with acknowledgement, without; and to consumers without
+        self.gotten = self.gotten_unacked = self.unacked = 0
         self.redelivered = 0
         self.acked = 0
         self.stale = 0  # settled by who did not hold it any more
@@ -68,6 +70,15 @@ class Figures:
             buckets = self._buckets = {}
         place = bucket(mono - run.granted)
         buckets[place] = buckets.get(place, 0) + count
+
+    def handed(self, count: int, *, asked: bool, no_ack: bool) -> None:
+        """So many deliveries are no usual ones: somebody asked for them, or acknowledges nothing."""
+        if not asked:
+            self.unacked += count
+        elif no_ack:
+            self.gotten_unacked += count
+        else:
+            self.gotten += count
 
     def expired(self, reasons: str, count: int) -> None:
         """Messages expired for these reasons; each counts."""

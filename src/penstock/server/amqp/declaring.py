@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import given_arguments, queue_settings
+from penstock.config.arguments import given_arguments, name_prefix, queue_settings
 from penstock.errors import NotFound
 from penstock.server.amqp.entitled import may_bind, may_configure, may_declare, may_purge
 from penstock.server.entitlements import exchange_needs
@@ -24,7 +24,8 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
         may_declare(session, queue.name, queue.settings)
     else:
         server_named = not name
-        name = name or session.door.generated_name("amq.gen-")
+        prefix = name_prefix(method.arguments, name, session.vhost)
+        name = name or session.door.generated_name(prefix)
         settings = queue_settings(method.arguments, queue=name, vhost=session.vhost)
         may_declare(session, name, settings)
         queue = session.core.declare_queue(

@@ -6,12 +6,14 @@ import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from penstock.config.in_force import in_force
+from penstock.core.commands.statistics import head_published
 from penstock.core.topology.topology import PREDECLARED, TYPES
 from penstock.errors import Unavailable
 from penstock.server.allocator import resident_bytes
@@ -344,6 +346,8 @@ class Facts:
         self._server.pulse.begin_anew()
 
     def _queue(self, queue: Queue) -> Mapping[str, object]:
+        core, now = self._server.engine.core, self._server.engine.now()
+        capacity = self._rates.capacity(queue, now.wall)
         return {
             "name": queue.name,
             "vhost": queue.vhost,
@@ -351,10 +355,25 @@ class Facts:
             "auto_delete": queue.auto_delete,
             "exclusive": queue.exclusive_to is not None,
             "arguments": queue.arguments,
-            **self._server.engine.core.stats(queue, self._server.engine.now()),
-            **self._server.engine.core.policy_facts(queue),
+            **core.stats(queue, now),
+            **core.policy_facts(queue),
             "message_stats": self._rates.stats(queue, self._server.engine.clock.mono()),
+            "consumer_capacity": capacity,
+            "consumer_utilisation": capacity,
+            "head_message_timestamp": head_published(queue, now, core.stamps),
+            **idle_since(queue, now.wall),
         }
+
+
+IDLE_US = 5_000_000
+"""A queue that nobody had to do with for so long is idle."""
+
+
+def idle_since(queue: Queue, wall: int) -> dict[str, object]:
+    """Since when nobody has to do with it, in RabbitMQ's words; nothing for a busy one."""
+    if wall - queue.used_at < IDLE_US or not queue.used_at:
+        return {}
+    return {"idle_since": datetime.fromtimestamp(queue.used_at / 1e6, UTC).isoformat(timespec="milliseconds")}
 
 
 def _archive(engine: Engine) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
 
-NAMES = ("publish", "deliver_get", "ack", "redeliver")
+NAMES = (
+    "publish", "deliver_get", "deliver", "deliver_no_ack", "get", "get_no_ack", "ack", "redeliver",
+)  # fmt: skip
 
 APART_US = 1_000_000
 
@@ -26,15 +28,36 @@ class Rates:
 
     def __init__(self) -> None:
         self._seen = dict[int, tuple[int, Counts, tuple[float, ...]]]()  # by queue id: when, counts, rates then
+        self._spare = dict[int, tuple[int, int, float]]()  # when, microseconds with room, the share then
 
     def stats(self, queue: Queue, mono: int) -> dict[str, object]:
         """`message_stats` of one queue."""
-        figures = queue.figures
-        counts = queue.arrived, queue.delivered, queue.acked, 0 if figures is None else figures.redelivered
+        if (figures := queue.figures) is None:
+            counts: Counts = (queue.arrived,) + (0,) * (len(NAMES) - 1)
+        else:
+            others = figures.unacked, figures.gotten, figures.gotten_unacked
+            usual = figures.delivered - sum(others)
+            counts = queue.arrived, figures.delivered, usual, *others, figures.acked, figures.redelivered
         found: dict[str, object] = {}
         for name, count, rate in zip(NAMES, counts, self._rates(queue.id, mono, counts), strict=True):
             found[name], found[f"{name}_details"] = count, {"rate": rate}
         return found
+
+    def capacity(self, queue: Queue, wall: int) -> float:
+        """The share of the time since the look before in which its consumers could have taken more; 0 without any."""
+        if not queue.consumers:
+            return 0.0
+        spare = queue.spare + (max(wall - queue.used_at, 0) if queue.able else 0)
+        seen = self._spare.get(queue.id)
+        if seen is not None and wall - seen[0] < APART_US:
+            return seen[2]
+        share = float(queue.able)
+        if seen is not None:
+            share = round(min(max(spare - seen[1], 0) / (wall - seen[0]), 1.0), 3)
+        if len(self._spare) >= REMEMBERED:
+            self._spare.clear()
+        self._spare[queue.id] = wall, spare, share
+        return share
 
     def _rates(self, queue: int, mono: int, counts: Counts) -> tuple[float, ...]:
         seen = self._seen.get(queue)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from penstock.errors import InvalidArgument
 from penstock.wire.http.answers import done, encoded, gathered, json_bytes, json_response, not_found
 from penstock.wire.http.facts import ServerFacts
-from penstock.wire.http.fields import LARGE_MOST, Fields, read_body, read_object
+from penstock.wire.http.fields import LARGE_MOST, Fields
 from penstock.wire.http.overview import RABBITMQ_VERSION
 from penstock.wire.http.routes import ADMINISTRATOR, POLICYMAKER, Ask, Row
 
@@ -95,7 +95,7 @@ class _Definitions:
         return await self._taken(ask, vhost) if vhost in self._facts.vhosts() else not_found()
 
     async def _taken(self, ask: Ask, vhost: str | None) -> Response:
-        fields = Fields(read_object(await read_body(ask.request, LARGE_MOST)))
+        fields = await ask.fields(LARGE_MOST, once=True)
         if not any(name in fields.values for name in SECTIONS):
             raise InvalidArgument(f"the document has none of {', '.join(SECTIONS)}")
         await self._definitions.take({name: fields.items(name) for name in SECTIONS}, vhost, ask.user)

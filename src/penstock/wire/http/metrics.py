@@ -172,6 +172,13 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
         )
         dead.add_metric(["rabbit_classic_queue", "at_least_once"], metrics.dead_lettered.get(reason, 0))
         yield dead
+    dead = CounterMetricFamily(
+        "rabbitmq_global_messages_dead_lettered_confirmed",
+        "Dead letters that are in their targets, for whatever reason",
+        labels=["queue_type", "dead_letter_strategy"],
+    )
+    dead.add_metric(["rabbit_classic_queue", "at_least_once"], sum(metrics.dead_lettered.values()))
+    yield dead
     build = GaugeMetricFamily("rabbitmq_build_info", "What runs here", labels=["product_name", "product_version"])
     build.add_metric(["Penstock", metrics.version], 1)
     yield build

@@ -110,6 +110,7 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     for optional in (
         "consumer_details",
         "consumer_utilisation",
+        "consumer_capacity",
         "idle_since",
         "head_message_timestamp",
         "memory",

@@ -60,6 +60,8 @@ def browse(queue: Queue, sink: Sink, consumer: Consumer, count: int) -> int:
         after = 0 if queue.settings.deliver == "early" else part[-1]
         sink.effect(Deliver(consumer, queue, part, 1, False, after))
     queue.counted().delivered += sent
+    if consumer.passive or consumer.no_ack:
+        queue.counted().handed(sent, asked=consumer.passive, no_ack=consumer.no_ack)
     return sent
 
 

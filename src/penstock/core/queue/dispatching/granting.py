@@ -148,6 +148,8 @@ def _send(
     """
     if consumer.timeout:
         watch(queue, now.mono + consumer.timeout)
+    if consumer.passive or consumer.no_ack:
+        queue.counted(now.mono).handed(len(chunk), asked=consumer.passive, no_ack=consumer.no_ack)
     early = queue.settings.deliver == "early"
     again = len(chunk) if times else 0
     if not again and chunk[0] < queue.redelivered_below:
