@@ -69,6 +69,7 @@ def test_definitions_with_a_key_twice_are_refused_by_name(http: Http) -> None:
     for body, name in (
         (b'{"queues": [{"name": "a", "vhost": "/", "name": "b"}]}', "name"),
         (b'{"queues": [], "queues": [{"name": "a", "vhost": "/"}]}', "queues"),
+        (b'{"queues": [{"name": "a", "vhost": "/", "name": "%s"}]}' % (b"b" * 300_000), "name"),  # read off the loop
     ):
         for path in ("definitions", "definitions/%2F"):
             answer = http.ask("POST", path, content=body)

@@ -6,6 +6,7 @@ who may use it and which fields its body has: the dispatcher asks for the tag, `
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -50,13 +51,16 @@ class Ask:
 
     async def fields(self, most: int = BODY_MOST, *, once: bool = False) -> Fields:
         """The body, a JSON object.  Raises InvalidArgument; with `once` for a key that is there twice, too."""
-        body = await read_body(self.request, most)
-        return Fields(read_once(body) if once else read_object(body))
+        body, read = await read_body(self.request, most), read_once if once else read_object
+        return Fields(read(body) if len(body) <= AT_ONCE else await asyncio.to_thread(read, body))
 
     def flag(self, name: str) -> bool:
         """Whether the query has it as `true`."""
         return self.query.get(name, "").lower() == "true"
 
+
+AT_ONCE = 256 * 1024
+"""A longer body is read beside the loop: 20 MB take seconds."""
 
 Handler: TypeAlias = "Callable[[Ask], Awaitable[Response]]"
 
