@@ -17,6 +17,9 @@ BATCH_COST = 8 << 10
 
 JOIN_AT_ONCE = 64
 
+HOLDS_MOST = 2 << 20
+"""Bytes of large batches that parts of them hold at once."""
+
 _AT = {name: COLUMNS.get_field_index(name) for name in COLUMNS.names}
 
 
@@ -119,20 +122,27 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class Joining:
-    """Batches that will be one.  Small ones are joined as they come: a thousand of one row each would take 8 MiB."""
+    """Batches that will be one.  Small ones are joined as they come: a thousand of one row each would take 8 MiB.
 
-    __slots__ = ("_fresh", "_groups")
+    So are small parts of large ones, each of which holds the whole: 30 messages of a MiB each would.
+    """
+
+    __slots__ = ("_fresh", "_groups", "_holds")
 
     def __init__(self) -> None:
         self._groups = list[pa.RecordBatch]()
         self._fresh = list[pa.RecordBatch]()
+        self._holds = 0
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """The next one."""
+    def append(self, batch: pa.RecordBatch, holds: int = 0) -> None:
+        """The next one.  holds: bytes of the batch that it is a part of; 0 when it is whole."""
         self._fresh.append(batch)
-        if len(self._fresh) == JOIN_AT_ONCE:
+        self._holds += holds
+        if len(self._fresh) == JOIN_AT_ONCE or self._holds > HOLDS_MOST:
+            if len(self._fresh) == 1:
+                self._fresh.append(batch.slice(0, 0))  # else it would not be copied
             self._groups.append(joined(self._fresh))
-            self._fresh = []
+            self._fresh, self._holds = [], 0
 
     def __bool__(self) -> bool:
         return bool(self._groups or self._fresh)

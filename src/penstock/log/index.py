@@ -25,7 +25,7 @@ class Segment:
     """
 
     __slots__ = (
-        "checked", "end", "file", "first", "given_back", "header", "last", "lengths", "lsns", "name", "offsets",
+        "checked", "end", "file", "first", "given_back", "gone", "header", "last", "lengths", "lsns", "name", "offsets",
         "rows", "start",
     )  # fmt: skip
 
@@ -43,6 +43,7 @@ class Segment:
         self.lengths = array("I")  # "q" once one does not fit
         self.checked = bytearray()  # 1: the CRC of the batch was found right by this process
         self.given_back = False  # its pages need not stay in the page cache
+        self.gone = False  # in no list any more: who still reads it does so for the last time
 
     def add(self, lsn: int, last: int, offset: int, length: int, rows: int, checked: bool) -> None:
         """A batch with rows, after all others."""

@@ -213,9 +213,10 @@ class Reader:
                 yield batch if high - low == len(decoded.lsns) else batch.slice(low, high - low)
 
     def forget(self, segment: Segment) -> None:
-        """The segment is going away."""
+        """The segment is going away: nothing that is read of it from now on is kept, for that would keep its file."""
         self.damage.forget(segment.name)
         with self._lock:
+            segment.gone = True
             for key in [key for key in self._kept if key[0] is segment]:
                 self._kept_bytes -= self._kept.pop(key).size
 
@@ -242,7 +243,7 @@ class Reader:
         size = max(len(data), batch.nbytes) if segment.header.codec else len(data)
         decoded = _Decoded(batch, size + BATCH_COST)
         with self._lock:
-            if key not in self._kept:
+            if key not in self._kept and not segment.gone:
                 self._kept[key] = decoded
                 self._kept_bytes += decoded.size
                 while self._kept_bytes > self._budget and len(self._kept) > 1:
@@ -253,7 +254,9 @@ class Reader:
         if not decoded.messages:
             return self._pick(decoded, cast("list[int]", decoded.lsns[low:high].tolist()), found, left)
         whole = low == 0 and high == len(decoded.lsns)
-        return _add(decoded.batch if whole else decoded.batch.slice(low, high - low), found, left)
+        if whole:
+            return _add(decoded.batch, found, left)
+        return _add(decoded.batch.slice(low, high - low), found, left, decoded.size)
 
     def _pick(self, decoded: _Decoded, wanted: Sequence[int], found: Joining, left: int) -> int:
         """Scattered rows of one batch."""
@@ -268,7 +271,7 @@ class Reader:
         if not n:
             return left
         if int(rows[-1]) - int(rows[0]) == n - 1:
-            return _add(decoded.batch.slice(int(rows[0]), n), found, left)
+            return _add(decoded.batch.slice(int(rows[0]), n), found, left, decoded.size)
         return _add(take(decoded.batch, rows), found, left)
 
     def _rows(self, batch: pa.RecordBatch) -> Rows:
@@ -294,8 +297,11 @@ class Reader:
         return self._vias.topics(None if plain else cells(batch, "via"), cells(batch, "name"))
 
 
-def _add(batch: pa.RecordBatch, found: Joining, left: int) -> int:
-    """Rows of messages, appended as far as `left` bytes reach; the bytes that are left then."""
+def _add(batch: pa.RecordBatch, found: Joining, left: int, holds: int = 0) -> int:
+    """Rows of messages, appended as far as `left` bytes reach; the bytes that are left then.
+
+    holds: bytes of the batch that they are a part of; 0 when they are all of it.
+    """
     if left < _NO_LIMIT:
         size = span(batch, "body") + span(batch, "properties") + _ROW_COST * batch.num_rows
         if size > left:
@@ -303,9 +309,9 @@ def _add(batch: pa.RecordBatch, found: Joining, left: int) -> int:
             fit = max(int(np.searchsorted(ends, left, "right")), 0 if found else 1)
             if not fit:
                 return 0
-            batch, size = batch.slice(0, fit), left
+            batch, size, holds = batch.slice(0, fit), left, holds or size
         left -= size
-    found.append(batch)
+    found.append(batch, holds)
     return left
 
 

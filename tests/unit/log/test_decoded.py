@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import weakref
 from dataclasses import replace
 
 from penstock.log import Log, SimDisk
-from penstock.log.arrow import BATCH_COST, JOIN_AT_ONCE, Joining, make_batch
+from penstock.log.arrow import BATCH_COST, HOLDS_MOST, JOIN_AT_ONCE, Joining, make_batch
+from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.records.entries import Publishes
 from penstock.records.schema import COLUMNS
 from penstock.server.allocator import give_back, resident_bytes
@@ -51,6 +53,43 @@ def test_the_cache_keeps_no_more_than_it_may() -> None:
     log.read([log.durable - 150], 1 << 20)
     assert log.at_hand([log.durable - 150]), "what is read ahead takes the room of what was asked for"
     assert log.at_hand([log.durable - 130])
+
+
+def test_what_is_read_of_a_segment_that_was_replaced_is_not_kept() -> None:
+    """Kept, it would hold the file, which has no name any more, open for as long."""
+    disk = SimDisk()
+    log = opened(disk, settings=replace(SMALL, segment=16_000))
+    one_by_one(log, 100)
+    one = log.segments()[0]
+    reading = log.batches(one.first, one.last + 1)
+    rows = next(reading).num_rows
+    assert log.decoded_bytes
+    swap = log.swap(rewrite(disk, Order((Old(one.first, one.last, one.generation, one.rows),))))
+    swap.prepare()
+    swap.enter()
+    swap.finish()
+    assert log.decoded_bytes == 0
+    assert rows + sum(batch.num_rows for batch in reading) == one.rows
+    assert log.decoded_bytes == 0
+
+
+def test_scattered_messages_of_large_batches_do_not_hold_all_of_them() -> None:
+    """Found by resident memory under load: 30 messages of batches that were joined took 30 MiB."""
+    log, first = opened(SimDisk(), settings=replace(SMALL, cache=1)), list[int]()
+    for _ in range(24):
+        first.append(lsn := log.appended + 1)
+        log.append([Publishes(ORDERS, b"\x10\0\x02", [b"%020000d" % lsn] * 50, lsn, 1)])
+        log.flush()
+    bodies = [b"%020000d" % lsn for lsn in first]
+    assert log.read(first, 0, 1 << 30).bodies == bodies
+    tracemalloc.start()
+    try:
+        for lsns in (first, [one for lsn in first for one in (lsn, lsn + 1)]):
+            tracemalloc.reset_peak()
+            assert len(log.read(lsns, 0, 1 << 30)) == len(lsns)
+            assert tracemalloc.get_traced_memory()[1] < HOLDS_MOST + (4 << 20)
+    finally:
+        tracemalloc.stop()
 
 
 def test_many_small_batches_are_joined_as_they_come() -> None:
