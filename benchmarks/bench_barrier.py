@@ -18,7 +18,7 @@ from bench_queue import NOW, Bench, StartsWith
 from harness import emit, parse, parser
 
 from penstock.core.broker import Core
-from penstock.core.effects import Deliver, Scan, Verb
+from penstock.core.effects import Deliver, DeliverEach, Scan, Verb
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import Properties, encode
 from penstock.records.settings import QueueSettings
@@ -62,6 +62,8 @@ class Fenced(Bench):
             if isinstance(effect, Scan):
                 found: list[list[int]] = [list(effect.chunk) for _ in effect.filters]
                 queue.scanned(NOW, effect.token, found, effect.chunk[-1], sink)
+            elif isinstance(effect, DeliverEach):
+                done += queue.settle_each(NOW, effect.consumers, effect.chunk, sink)
             elif isinstance(effect, Deliver) and not effect.barrier:
                 done += queue.settle(NOW, [effect.chunk], Verb.ACK, sink, by=effect.consumer)
             elif isinstance(effect, Deliver) and effect.others:

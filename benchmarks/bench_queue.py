@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from harness import emit, parse, parser
 
-from penstock.core.effects import Deliver, Effect, Scan, Verb
+from penstock.core.effects import Deliver, Effect, Scan, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
@@ -48,7 +48,7 @@ class Bench:
     def deliveries(self) -> list[Deliver]:
         """What was delivered; the journal goes the way it goes in a server, at the end of the turn."""
         self.sink.take_journal()
-        return [effect for effect in self.sink.take_effects() if isinstance(effect, Deliver)]
+        return [*delivered(self.sink.take_effects())]
 
 
 class StartsWith:

@@ -12,7 +12,7 @@ import gc
 import sys
 import time
 
-from penstock.core.effects import Deliver, Effect, Verb
+from penstock.core.effects import Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
@@ -49,7 +49,7 @@ def run(settings: QueueSettings, keys: int, total: int) -> tuple[float, float, f
     done = 0
     while done < total:
         sink.take_journal()
-        chunks = [effect.chunk for effect in sink.take_effects() if isinstance(effect, Deliver)]
+        chunks = [effect.chunk for effect in delivered(sink.take_effects())]
         began = time.process_time()
         done += queue.settle(now, chunks, Verb.ACK, sink, by=consumer)
         spent = time.process_time() - began

@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from penstock.core.arena import Move
-from penstock.core.effects import Deliver, Effect, Verb
+from penstock.core.effects import Effect, Verb
+from penstock.core.effects import delivered as sent
 from penstock.core.outbox import Outbox
 from penstock.core.queue.paging import page
 from penstock.core.queue.view import Queue
@@ -57,13 +58,13 @@ def measured(n: int, *, backed: bool) -> tuple[float, float]:
         while queue.ready:
             queue.tick(NOW, sink)
             sink.take_journal()
-            delivered += sum(len(effect.chunk) for effect in sink.take_effects() if isinstance(effect, Deliver))
+            delivered += sum(len(effect.chunk) for effect in sent(sink.take_effects()))
         for first in range(10, end, 6 * BATCH):
             acked = array("q", range(first, min(first + 6 * BATCH, end), 6))
             queue.settle(NOW, [acked], Verb.ACK, sink, by=worker)
             sink.take_journal()
         leased = settled()
-        delivered += sum(len(effect.chunk) for effect in sink.take_effects() if isinstance(effect, Deliver))
+        delivered += sum(len(effect.chunk) for effect in sent(sink.take_effects()))
         assert delivered == n, f"{delivered} of {n} were delivered"
         assert queue.leased == n - len(range(10, end, 6)), f"{queue.leased} are leased"
         arena.close()

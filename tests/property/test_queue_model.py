@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.effects import Deliver, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
+from penstock.core.effects import Deliver, DeliverEach, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
@@ -48,6 +48,7 @@ TINY: list[tuple[Any, str, int]] = [
     (scattered, "DEAD_MOST", 1),
     (leases, "DEAD_MOST", 1),
     (granting, "PIECES_MOST", 1),
+    (granting, "EACH_LEAST", 2),
     (filtering, "WALK_FIRST", 2),
     (filtering, "WALK_MOST", 5),
     (filtering, "WALK_LEAST", 1),
@@ -199,6 +200,9 @@ class QueueMachine(RuleBasedStateMachine):
             for effect in sink.take_effects():
                 if isinstance(effect, Deliver):
                     self.delivered(effect)
+                elif isinstance(effect, DeliverEach):
+                    for one in effect.singly():
+                        self.delivered(one)
                 elif isinstance(effect, Fetch):
                     self.fetch(effect)
                 elif isinstance(effect, Scan):

@@ -30,6 +30,7 @@ from penstock.records.kinds import PUBLISHES, Kind
 from penstock.records.properties import Properties, encode
 from penstock.records.settings import QueueSettings
 from penstock.server.engine import Engine
+from penstock.server.gates import Receiver
 from penstock.server.opening.house import fold
 from penstock.server.upkeep.compaction import Totals
 from penstock.server.upkeep.keeper import Keeper
@@ -42,7 +43,7 @@ PERSISTENT = encode(Properties(delivery_mode=2))
 QUEUES = ("a", "b", "stream")
 
 
-class Taker:
+class Taker(Receiver):
     """A consumer of a queue: holds what it gets until it settles it."""
 
     def __init__(self, house: House, queue: str) -> None:

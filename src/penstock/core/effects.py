@@ -6,7 +6,7 @@ allowed, for the log alone says what happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
@@ -69,6 +69,25 @@ class Deliver:
     until: int = 0  # microseconds since the epoch: when the lease ends by time; 0: it does not
     barrier: bool = False  # one message, to all subscriptions at once; nobody holds it and nobody acknowledges it
     others: int = 0  # with the first delivery of a barrier: how many more follow
+
+
+@dataclass(slots=True, eq=False)
+class DeliverEach:
+    """Send each of these messages to a consumer of its own, at once; all consumers have one holder.
+
+    What a `Deliver` for each would say: the first delivery of a message that is leased, of which nothing has to be
+    durable.  `consumers[i]` gets `chunk[i]`, and each of them is here once.
+    """
+
+    consumers: Sequence[Consumer]
+    queue: Queue
+    chunk: Chunk  # ascending
+    until: int = 0  # as of a `Deliver`
+
+    def singly(self) -> Iterator[Deliver]:
+        """The same, one by one."""
+        for consumer, lsn in zip(self.consumers, self.chunk, strict=True):
+            yield Deliver(consumer, self.queue, range(lsn, lsn + 1), 1, False, 0, self.until)
 
 
 @dataclass(slots=True, eq=False)
@@ -175,7 +194,18 @@ class Swept:
     affected: int
 
 
-Effect: TypeAlias = "Key | Rate | Swept | Overdue | Deliver | Fetch | Scan | Judge | Cancelled | Act | Gone | Recover"
+Effect: TypeAlias = (
+    "Deliver | DeliverEach | Fetch | Scan | Judge | Rate | Key | Act | Gone | Recover | Cancelled | Overdue | Swept"
+)
+
+
+def delivered(effects: Iterable[Effect]) -> Iterator[Deliver]:
+    """What of these is delivered, to one consumer after the other."""
+    for effect in effects:
+        if isinstance(effect, Deliver):
+            yield effect
+        elif isinstance(effect, DeliverEach):
+            yield from effect.singly()
 
 
 class Sink(Protocol):

@@ -55,6 +55,17 @@ class Piece(NamedTuple):
     bodies: list[bytes] | None
     size: int = 0
 
+    def row(self, row: int) -> Piece:
+        """One of the rows, which are in memory."""
+        assert self.bodies is not None
+        return Piece(
+            self.chunk[row : row + 1],
+            self.topics[row] if isinstance(self.topics, list) else self.topics,
+            self.properties[row] if isinstance(self.properties, list) else self.properties,
+            [self.bodies[row]],
+            self.size // len(self.bodies),
+        )
+
 
 MISSING_TOPIC = Topic("", "", "")
 

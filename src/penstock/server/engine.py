@@ -18,7 +18,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Act, Deliver, Effect, Fetch, Gone, Judge, Key, Overdue, Rate, Recover, Scan, Swept
+from penstock.core.effects import (
+    Act,
+    Deliver,
+    DeliverEach,
+    Fetch,
+    Gone,
+    Judge,
+    Key,
+    Overdue,
+    Rate,
+    Recover,
+    Scan,
+    Swept,
+)
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
 from penstock.memory import Caches, Loader, Piece
@@ -48,6 +61,7 @@ from penstock.server.views.views import Views
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.core.effects import Effect
     from penstock.history.history import Spread
     from penstock.log import Log
     from penstock.ports import Clock
@@ -236,6 +250,11 @@ class Engine:
                     self._awaited = max(self._awaited, effect.after)
                     if at_most_once(effect):
                         self._sync_late = True
+            elif isinstance(effect, DeliverEach):
+                if self.acts.delivers:
+                    for one in effect.singly():
+                        self.acts.delivered(one)
+                self.gates.deliver_each(effect)
             elif isinstance(effect, Fetch):
                 self.fetches.start(effect)
             elif isinstance(effect, Scan):
@@ -293,7 +312,7 @@ class Engine:
         """No message below this LSN is on its way to a consumer or being read; those in queues are not looked at."""
         floor = self.core.next_lsn
         for item in (*self.core.effects, *self._late):
-            if isinstance(item, Deliver):
+            if isinstance(item, Deliver | DeliverEach):
                 floor = min(floor, item.chunk[0])
         chunks = (*self.gates.waiting(), *self.loader.reading)
         return min([floor, self.reading(), *(chunk[0] for chunk in chunks)])

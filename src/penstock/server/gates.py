@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
 
-from penstock.core.effects import Deliver, Verb
+from penstock.core.effects import Deliver, DeliverEach, Verb
 from penstock.core.queue.upcoming import Upcoming
 from penstock.memory import Piece, piece_of
 from penstock.records.chunks import Chunk, as_chunk
@@ -22,6 +22,8 @@ from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.dispatching.target_list import TargetList as Matches
+    from penstock.core.queue.view import Queue
     from penstock.memory.target_area import TargetList
     from penstock.server.engine import Engine
 
@@ -49,6 +51,11 @@ class Receiver(Protocol):
     def deliver(self, effect: Deliver, piece: Piece) -> None:
         """Send neighbouring rows; `piece.bodies` is never None."""
         ...
+
+    def deliver_each(self, effect: DeliverEach, piece: Piece) -> None:
+        """Send each row to its consumer; `piece` is all of the effect's rows, and `piece.bodies` is never None."""
+        for row, one in enumerate(effect.singly()):
+            self.deliver(one, piece.row(row))
 
     def cancelled(self, consumer: Consumer) -> None:
         """The queue went away under the consumer."""
@@ -99,7 +106,22 @@ class Gates:
                 self._gates[receiver.gate] = deque([(effect, rest)])
                 self._wait(effect, rest, receiver)
         if effect.queue.ready or effect.queue.held:
-            self._look_after(effect)
+            self._look_after(effect.queue, effect.consumer.targets)
+
+    def deliver_each(self, effect: DeliverEach) -> None:
+        """The same for messages of which each has a consumer of its own: together, where nothing is in their way."""
+        receiver = receiver_of(effect.consumers[0])
+        if self._engine.broken is None and receiver.gate not in self._gates:
+            whole = self._engine.bodies.arrivals.whole(effect.chunk)
+            if whole is not None:
+                self._engine.delivered += len(effect.chunk)
+                receiver.deliver_each(effect, whole)
+                if effect.queue.ready or effect.queue.held:
+                    for targets in {consumer.targets for consumer in effect.consumers}:
+                        self._look_after(effect.queue, targets)
+                return
+        for one in effect.singly():
+            self.deliver(one)
 
     def _send(self, effect: Deliver, chunk: Chunk, receiver: Receiver) -> Chunk | None:
         """Send rows in their order as far as they are in memory and the connection takes them; the rest, or None."""
@@ -136,7 +158,8 @@ class Gates:
             for item in islice(self._gates[gate], 1, BEHIND_MOST):
                 if not isinstance(item, Fence) and item[0].consumer is effect.consumer:
                     wanted.append(item[1])
-            self._engine.loader.want(self._list_of(effect), wanted, lambda: self._drain(gate))
+            one = self._list_of(effect.queue, effect.consumer.targets)
+            self._engine.loader.want(one, wanted, lambda: self._drain(gate))
             self._engine.arm()
 
     def _drain(self, key: object) -> None:
@@ -224,20 +247,18 @@ class Gates:
 
     # -- what memory asks about positions
 
-    def _list_of(self, effect: Deliver) -> TargetList:
-        queue, targets = effect.queue, effect.consumer.targets
+    def _list_of(self, queue: Queue, targets: Matches | None) -> TargetList:
         key = targets or queue
         one = self._engine.bodies.area.lists.get(key)
         return one if one is not None else self._engine.bodies.area.add(key, Upcoming(queue, targets))
 
-    def _look_after(self, effect: Deliver) -> None:
+    def _look_after(self, queue: Queue, targets: Matches | None) -> None:
         """More is ready than was granted: have the loader see that its bodies are there in time."""
-        queue = effect.queue
         lacking = self._engine.bodies.arrivals.lacking
         if not queue.ready and queue.barriers.floor() > lacking:
             return
         if queue.ranks is not None or not queue.main.count or queue.main.head() <= lacking or queue.returned.count:
-            self._engine.loader.look_after(self._list_of(effect))
+            self._engine.loader.look_after(self._list_of(queue, targets))
 
 
 def at_most_once(effect: Deliver) -> bool:

@@ -14,6 +14,7 @@ from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
+from penstock.server.gates import Receiver
 from penstock.testing.arguments import check_count, check_text, check_topic, micros_of
 from penstock.testing.message import Message
 from penstock.wire.flight.bookmarks import format_bookmark
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.testing.settling import Settling
 
 
-class Subscription:
+class Subscription(Receiver):
     """Made by `Broker.subscribe`."""
 
     def __init__(self, broker: Settling, instance: Instance, queue: str, name: str) -> None:

@@ -10,7 +10,7 @@ from pika import spec
 
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY, Properties, encode
-from penstock.wire.amqp.deliver import DeliveryEncoder, get_ok, returned
+from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each, get_ok, returned
 
 TOPIC = Topic("/", "ex", "key.1")
 OTHER = Topic("/", "", "é")
@@ -69,6 +69,31 @@ def test_mixed_deliveries() -> None:
     assert encoder.encode(1, False, TOPIC, EMPTY, []) == []
 
 
+@pytest.mark.parametrize("topics", [TOPIC, [TOPIC, OTHER] * 4])
+@pytest.mark.parametrize("properties", [PERSISTENT, b"\x20\x00" + bytes(2000), [PERSISTENT, EMPTY] * 4])
+def test_one_to_each_of_many_is_what_their_own_encoders_say(
+    topics: Topic | list[Topic], properties: bytes | list[bytes]
+) -> None:
+    bodies = [b"a", b"", b"bc", b"x" * 4088, b"y" * 4089, b"z" * 20_000, b"a", b"d"]
+    tags = ["", "tag", "t" * 255, "c1", "c2", "c1", "tag", "c3"]
+    shared = Contents(3, 4096)
+    encoders = [DeliveryEncoder(3, tag, 4096, shared) for tag in tags]
+    each = b"".join(encode_each(encoders, 7, topics, properties, bodies))
+    alone = b""
+    for row, (tag, body) in enumerate(zip(tags, bodies, strict=True)):
+        topic = topics if isinstance(topics, Topic) else topics[row]
+        header = properties if isinstance(properties, bytes) else properties[row]
+        alone += b"".join(DeliveryEncoder(3, tag, 4096).encode(7 + row, False, topic, header, [body]))
+    assert each == alone
+
+
+def test_consumers_of_a_channel_share_what_is_remembered() -> None:
+    shared = Contents(3, 4096)
+    for number in range(100):
+        DeliveryEncoder(3, f"c{number}", 4096, shared).encode(1, False, TOPIC, PERSISTENT, [b"body"])
+    assert shared.room == 2048 - 3  # the names, the properties, the size
+
+
 def test_column_of_the_wrong_length_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="zip"):
         DeliveryEncoder(1, "tag", 4096).encode(1, False, [TOPIC], EMPTY, [b"a", b"b"])
@@ -79,15 +104,15 @@ def test_caches_are_bounded() -> None:
     for size in range(3000):
         data = b"".join(encoder.encode(1, False, TOPIC, PERSISTENT, [bytes(size)] * 2))
         assert data.endswith(b"\xce")
-        assert 0 <= encoder.room <= 1024
+        assert 0 <= encoder.contents.room <= 2048
     for number in range(3000):
         encoder.encode(1, False, Topic("/", "", str(number)), PERSISTENT, [b"x"])
         encoder.encode(1, False, [Topic("/", "", str(number))], PERSISTENT, [b"x"])
-        assert 0 <= encoder.room <= 1024
-    remembered = encoder.room
+        assert 0 <= encoder.contents.room <= 2048
+    remembered = encoder.contents.room
     for number in range(10):
         encoder.encode(1, False, OTHER, encode(Properties(headers={str(number): "x" * 2000})), [b"x"])
-    assert encoder.room >= remembered - 1
+    assert encoder.contents.room >= remembered - 1
 
 
 def test_get_ok() -> None:

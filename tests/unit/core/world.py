@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from penstock.core.broker import Core
-from penstock.core.effects import Cancelled, Deliver, Fetch, Scan, Swept
+from penstock.core.effects import Cancelled, Deliver, DeliverEach, Fetch, Scan, Swept, delivered
 from penstock.core.publishing.published import Published
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
@@ -109,9 +109,10 @@ class World:
                         self.rows.update({entry.first + i: (entry, i) for i in range(len(entry))})
             for effect in effects:
                 match effect:
-                    case Deliver():
-                        self.deliveries.append(effect)
-                        self.inbox.setdefault(effect.consumer, []).extend(effect.chunk)
+                    case Deliver() | DeliverEach():
+                        for one in delivered([effect]):
+                            self.deliveries.append(one)
+                            self.inbox.setdefault(one.consumer, []).extend(one.chunk)
                     case Fetch():
                         self.core.fetched(self.now, effect.token, self.read(effect.chunk))
                     case Scan():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.effects import Deliver, Effect, Scan, Verb
+from penstock.core.effects import Effect, Scan, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
@@ -55,7 +55,7 @@ class World:
     def said(self) -> tuple[list[int], list[list[int]]]:
         """What was delivered, what filters were asked about."""
         effects = self.sink.take_effects()
-        given = [lsn for effect in effects if isinstance(effect, Deliver) for lsn in effect.chunk]
+        given = [lsn for one in delivered(effects) for lsn in one.chunk]
         return given, [list(effect.chunk) for effect in effects if isinstance(effect, Scan)]
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.core.effects import Deliver, Effect, Scan, Verb
+from penstock.core.effects import Deliver, DeliverEach, Effect, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -56,7 +56,7 @@ class Bench:
         out = list[int]()
         while self.sink.effects:
             for effect in self.sink.take_effects():
-                if isinstance(effect, Deliver):
+                if isinstance(effect, Deliver | DeliverEach):
                     out += effect.chunk
                 elif isinstance(effect, Scan):
                     seen = effect.chunk[: max(1, len(effect.chunk) // 2)]

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.core.effects import Cancelled, Deliver, Effect, Fetch, Purpose, Scan, Verb
+from penstock.core.effects import Cancelled, Deliver, DeliverEach, Effect, Fetch, Purpose, Scan, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
@@ -61,13 +61,13 @@ class Bench:
     def sent(self, to: Consumer | None = None) -> list[int]:
         """LSNs delivered since the last call."""
         effects = self.sink.take_effects()
-        self.sink.effects += [
-            e for e in effects if not isinstance(e, Deliver) or (to is not None and e.consumer is not to)
-        ]
-        return [lsn for e in effects if isinstance(e, Deliver) and (to is None or e.consumer is to) for lsn in e.chunk]
+        sent = [*delivered(effects)]
+        self.sink.effects += [e for e in effects if not isinstance(e, Deliver | DeliverEach)]
+        self.sink.effects += [e for e in sent if to is not None and e.consumer is not to]
+        return [lsn for e in sent if to is None or e.consumer is to for lsn in e.chunk]
 
     def deliveries(self) -> list[Deliver]:
-        return [e for e in self.sink.take_effects() if isinstance(e, Deliver)]
+        return [*delivered(self.sink.take_effects())]
 
     def log(self) -> list[tuple[Kind, dict[str, Any], list[int]]]:
         """(kind, header, pairs) of the records since the last call."""

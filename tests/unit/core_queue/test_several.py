@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import pytest
 
@@ -49,10 +51,16 @@ class Side:
         settled = [
             (self.consumers[place], [as_chunk(sorted(self.lsns[body] for body in bodies))]) for place, bodies in wanted
         ]
-        if self.several:
+        lsns = [lsn for _, chunks in settled for lsn in chunks[0]]
+        if self.several and len(lsns) == len(settled) > 0 and all(a < b for a, b in pairwise(lsns)):
+            affected = core.settle_each(now, self.queue, [consumer for consumer, _ in settled], as_chunk(lsns))
+        elif self.several:
             affected = core.settle_several(now, self.queue, settled)
         else:
-            affected = sum(core.settle(now, self.queue, chunks, Verb.ACK, by=one) for one, chunks in settled)
+            affected = 0
+            for one, own in groupby(settled, key=itemgetter(0)):  # what neighbours of one consumer say is one command
+                each = [chunk for _, chunks in own for chunk in chunks]
+                affected += core.settle(now, self.queue, each, Verb.ACK, by=one)
         self.world.turn()
         return affected
 
@@ -104,6 +112,9 @@ def test_several_acks_are_the_same_as_one_after_the_other(seed: int) -> None:
                 for place, bodies in got
                 if bodies and chance.random() < 0.8
             ]
+            if chance.random() < 0.5:  # one of each, the oldest first, of some consumers several
+                owners = {body: place for place, bodies in wanted for body in bodies[:2]}
+                wanted = [(owners[body], [body]) for body in sorted(owners, key=sides[0].lsns.__getitem__)]
             affected = [side.ack([(place, sorted(set(bodies))) for place, bodies in wanted]) for side in sides]
             assert affected[0] == affected[1]
         assert sides[0].told() == sides[1].told()
@@ -123,6 +134,18 @@ def test_acks_of_one_client_are_one_record() -> None:
     settles = [one for one in side.world.entries if isinstance(one, Control) and one.kind is Kind.SETTLE]
     first = side.lsns[bodies[0]]
     assert [array("q", one.body).tolist() for one in settles] == [[side.queue.id, first, first + 5]]
+
+
+def test_one_ack_of_each_that_finds_one_message_gone_settles_the_others() -> None:
+    side = Side({}, several=True)
+    side.consumers = [side.world.subscribe(side.queue, f"c{n}", client="peer/1") for n in range(5)]
+    bodies = [b"%d" % n for n in range(5)]
+    side.publish(bodies)
+    got = [(n, side.got(one)) for n, one in enumerate(side.consumers)]
+    assert side.ack(got[2:3]) == 1
+    assert side.ack(got) == 4
+    assert (side.queue.acked, side.queue.stale, side.queue.leased, side.queue.outstanding) == (5, 1, 0, 0)
+    side.queue.check()
 
 
 def test_leases_given_one_by_one_are_cut_in_order_however_their_acks_are_written() -> None:

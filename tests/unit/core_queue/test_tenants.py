@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.effects import Deliver, Effect, Verb
+from penstock.core.effects import Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.shares.pace import Pace
@@ -124,8 +124,7 @@ def test_who_had_all_it_could_deliver_settled_by_others_leaves_the_ring() -> Non
     queue.settle(now, [range(102, 103)], Verb.ACK, sink)
     queue.settle(now, [range(100, 102)], Verb.RELEASE, sink, by=one)
     queue.check()
-    given = [effect for effect in sink.take_effects() if isinstance(effect, Deliver)]
-    assert [lsn for effect in given for lsn in effect.chunk] == [100, 101]
+    assert [lsn for one in delivered(sink.take_effects()) for lsn in one.chunk] == [100, 101]
 
 
 def test_a_bucket_fills_evenly_and_holds_one_period() -> None:

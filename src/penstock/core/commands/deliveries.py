@@ -15,7 +15,7 @@ from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.settling.letters import portions, split
-from penstock.core.queue.settling.several import Acked
+from penstock.core.queue.settling.several import Acked, apart
 from penstock.core.queue.view import Letter, Queue
 from penstock.errors import Draining
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
@@ -113,6 +113,16 @@ class DeliveryCommands(QueueCommands):
         if queue.sharing:
             return sum([self.settle(now, queue, chunks, Verb.ACK, by=consumer) for consumer, chunks in settled])
         affected = queue.settle_several(self._at(now), settled, self._out)
+        self._touch(queue)
+        return affected
+
+    def settle_each(self, now: Now, queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> int:
+        """The same of as many consumers as messages, each of which has done the one at its place; chunk: ascending."""
+        if queue.sharing:
+            return self.settle_several(now, queue, apart(consumers, chunk))
+        if self._admin.by_id.get(queue.id) is not queue:
+            return 0
+        affected = queue.settle_each(self._at(now), consumers, chunk, self._out)
         self._touch(queue)
         return affected
 

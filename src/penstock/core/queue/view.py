@@ -35,7 +35,7 @@ from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.priority.ranking import go_on, rated
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import settle
-from penstock.core.queue.settling.several import Acked, acknowledge, together
+from penstock.core.queue.settling.several import Acked, acknowledge, acknowledge_each, apart, together
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.taking import arrive
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
@@ -115,6 +115,17 @@ class Queue(Contents):
         if not together(self):
             return sum([self.settle(now, chunks, Verb.ACK, sink, by=consumer) for consumer, chunks in settled])
         affected = acknowledge(self, now, settled, sink)
+        if self.targets.lists:
+            self.carry_on(now, sink)
+        return affected
+
+    def settle_each(self, now: Now, consumers: Sequence[Consumer], chunk: Chunk, sink: Sink) -> int:
+        """The same of as many consumers as messages, each of which has done the one at its place; chunk: ascending."""
+        if self.is_due(now):
+            self.tick(now, sink)
+        if not together(self):
+            return self.settle_several(now, apart(consumers, chunk), sink)
+        affected = acknowledge_each(self, now, consumers, chunk, sink)
         if self.targets.lists:
             self.carry_on(now, sink)
         return affected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Deliver
+from penstock.core.effects import Deliver, DeliverEach
 from penstock.errors import NotFound, PreconditionFailed
 from penstock.memory import Piece
 from penstock.records.chunks import Now
@@ -13,8 +13,9 @@ from penstock.server.amqp.answers import Answer, Answers
 from penstock.server.amqp.getting import answer_get
 from penstock.server.amqp.subscribing import encoder_of, informed
 from penstock.server.amqp.tags import Tags
+from penstock.server.gates import Receiver
 from penstock.wire.amqp import methods
-from penstock.wire.amqp.deliver import DeliveryEncoder
+from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each
 
 if TYPE_CHECKING:
     from penstock.core.commands.subscription import Subscription
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.transacting import Open
 
 
-class Channel:
+class Channel(Receiver):
     """State of an open channel.  It is the holder of its consumers, and so takes their deliveries."""
 
     def __init__(self, session: Session, number: int) -> None:
@@ -40,6 +41,7 @@ class Channel:
         self.filters: dict[str, Filter] = {}  # by consumer tag: as they were asked for
         self.informed: set[str] = set()  # tags of consumers that want to know of their leases
         self.encoders: dict[Consumer, DeliveryEncoder] = {}
+        self._contents = Contents(number, session.machine.frame_max)  # of all encoders
         self.getters: dict[object, Consumer] = {}  # by queue: the passive consumer of basic.get
         self.cancelled_consumers: list[Consumer] = []  # cancelled by the client, still holding leases
         self.last_queue = ""  # what an empty queue name means
@@ -64,6 +66,10 @@ class Channel:
     def queue(self, name: str) -> Queue:
         """The queue of that name, in the same sense.  Raises NotFound, ResourceLocked."""
         return self.session.core.queue(self.session.vhost, self.queue_name(name), by=self.session)
+
+    def encoder(self, tag: str) -> DeliveryEncoder:
+        """One for a consumer of the channel."""
+        return DeliveryEncoder(self.number, tag, self.session.machine.frame_max, self._contents)
 
     def announce(self, consumer: Consumer) -> None:
         """The client knows the consumer's tag now: what was granted meanwhile may follow."""
@@ -111,6 +117,23 @@ class Channel:
             counters.delivered_consume_manual_ack += count
         if effect.redelivered:
             counters.redelivered += count
+        outgoing.mark_dirty()
+
+    def deliver_each(self, effect: DeliverEach, piece: Piece) -> None:
+        """Send each row to its consumer, as `deliver` would one after the other."""
+        if not self.open:
+            return
+        consumers, bodies = effect.consumers, piece.bodies
+        assert bodies is not None
+        encoders = [encoder for encoder in map(self.encoders.get, consumers) if encoder is not None]
+        if len(encoders) < len(consumers) or self.unannounced or self.informed:
+            super().deliver_each(effect, piece)
+            return
+        first = self.tags.give_each(consumers, piece.chunk)
+        outgoing = self.session.outgoing
+        outgoing.unsent += piece.size
+        outgoing.frames += encode_each(encoders, first, piece.topics, piece.properties, bodies)
+        self.session.counters.delivered_consume_manual_ack += len(bodies)
         outgoing.mark_dirty()
 
     def cancelled(self, consumer: Consumer) -> None:

@@ -16,7 +16,6 @@ from penstock.server.amqp.following import consume as consume_from_bookmark
 from penstock.server.amqp.subscribing import INFO, REPLACE, consume_from_several, is_pattern, replace
 from penstock.server.filters.asking import asked_by
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp.deliver import DeliveryEncoder
 
 if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
@@ -105,7 +104,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         channel.filters[tag] = compile_filter(text)
     if informs:
         channel.informed.add(tag)
-    channel.encoders[consumer] = DeliveryEncoder(channel.number, tag, session.machine.frame_max)
+    channel.encoders[consumer] = channel.encoder(tag)
     if not method.nowait:
         if channel.answers:
             channel.unannounced[consumer] = []

@@ -32,7 +32,6 @@ from penstock.server.replaying.topics import selection_of
 from penstock.server.sow.selecting import sent
 from penstock.units import parse_duration
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp.deliver import DeliveryEncoder
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Following:
         self._cutting = False  # a page is on its way to be cut to the fields that are sent
         self._after: Callable[[], None] | None = None  # what came to be told meanwhile
         self._over = False
-        self._encoder = DeliveryEncoder(channel.number, tag, session.machine.frame_max)
+        self._encoder = channel.encoder(tag)
 
     def room(self) -> int:
         """As long as the connection takes bytes."""

@@ -7,23 +7,28 @@ nothing else can happen to them, for their tags are spent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.server.amqp.tags import Settled
+from penstock.server.amqp.tags import Owner, Settled, singly
 
 if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.settling.several import Acked
     from penstock.core.queue.view import Queue
+    from penstock.records.chunks import Chunk, Now
     from penstock.server.amqp.session import Session
 
 PORTION = 32_768
 """Messages in a portion, about; a range counts as few, however long."""
 
 RANGE_WEIGHT = 64
+
+EACH_WEIGHT = 16
+"""What a message counts for that has a consumer of its own."""
 
 
 class Settling:
@@ -37,7 +42,10 @@ class Settling:
 
     def settle(self, settled: Settled, verb: Verb) -> None:
         """Settle chunks, those of one consumer together; of very much only the first part at once."""
-        few = len(settled) == 1 or sum([len(chunk) for _, chunk in settled]) + RANGE_WEIGHT * len(settled) <= PORTION
+        few = len(settled) == 1
+        if not few:
+            weight = sum([_weight(owner, chunk) for owner, chunk in settled])
+            few = weight + RANGE_WEIGHT * len(settled) <= PORTION
         portions = [settled] if few else list(_portions(settled))
         self._now(portions[0], verb)
         if len(portions) > 1:
@@ -61,17 +69,36 @@ class Settling:
     def _now(self, settled: Settled, verb: Verb) -> None:
         session = self._session
         now = session.engine.now()
-        if len(settled) == 1:
-            consumer, chunk = settled[0]
-            session.core.settle(now, consumer.queue, [chunk], verb, by=consumer)
+        if len(settled) == 1 and not isinstance(consumer := settled[0][0], list):
+            session.core.settle(now, consumer.queue, [settled[0][1]], verb, by=consumer)
             return
-        each = [(consumer, [chunk for _, chunk in own]) for consumer, own in groupby(settled, key=itemgetter(0))]
-        if verb is not Verb.ACK or len(each) == 1:
-            for consumer, chunks in each:
+        if verb is not Verb.ACK:
+            for consumer, chunks in _by_consumer(singly(settled)):
                 session.core.settle(now, consumer.queue, chunks, verb, by=consumer)
             return
-        for queue, some in groupby(each, key=_queue_of):
-            session.core.settle_several(now, queue, list(some))
+        alone: list[tuple[Consumer, Chunk]] = []
+        for owner, chunk in settled:
+            if isinstance(owner, list):
+                self._several(now, alone)
+                alone = []
+                session.core.settle_each(now, owner[0].queue, owner, chunk)
+            else:
+                alone.append((owner, chunk))
+        self._several(now, alone)
+
+    def _several(self, now: Now, settled: Sequence[tuple[Consumer, Chunk]]) -> None:
+        core = self._session.core
+        for queue, some in groupby(_by_consumer(settled), key=_queue_of):
+            each = list(some)
+            if len(each) > 1:
+                core.settle_several(now, queue, each)
+            else:
+                core.settle(now, queue, each[0][1], Verb.ACK, by=each[0][0])
+
+
+def _by_consumer(settled: Sequence[tuple[Consumer, Chunk]]) -> Iterator[Acked]:
+    for consumer, own in groupby(settled, key=itemgetter(0)):
+        yield consumer, [chunk for _, chunk in own]
 
 
 def _queue_of(acked: Acked) -> Queue:
@@ -80,9 +107,15 @@ def _queue_of(acked: Acked) -> Queue:
 
 def _portions(settled: Settled) -> Iterator[Settled]:
     weight = start = 0
-    for at, (_, chunk) in enumerate(settled):
+    for at, (owner, chunk) in enumerate(settled):
         if weight >= PORTION:
             yield settled[start:at]
             weight, start = 0, at
-        weight += RANGE_WEIGHT if isinstance(chunk, range) else len(chunk)
+        weight += _weight(owner, chunk)
     yield settled[start:]
+
+
+def _weight(owner: Owner, chunk: Chunk) -> int:
+    if isinstance(owner, list):
+        return EACH_WEIGHT * len(owner)
+    return RANGE_WEIGHT if isinstance(chunk, range) else len(chunk)

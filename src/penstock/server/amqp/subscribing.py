@@ -23,7 +23,6 @@ from penstock.records import properties as header_codec
 from penstock.server.amqp.arguments import flag
 from penstock.server.entitlements import narrowed
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp.deliver import DeliveryEncoder
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.memory import Piece
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
+    from penstock.wire.amqp.deliver import DeliveryEncoder
 
 REPLACE = "x-replace"
 INFO = "x-info"
@@ -111,8 +111,7 @@ def encoder_of(channel: Channel, consumer: Consumer) -> DeliveryEncoder | None:
     wish = channel.subscriptions.get(consumer.tag)
     if wish is None or consumer not in wish.all():
         return None
-    frame_max = channel.session.machine.frame_max
-    encoder = channel.encoders[consumer] = DeliveryEncoder(channel.number, consumer.tag, frame_max)
+    encoder = channel.encoders[consumer] = channel.encoder(consumer.tag)
     return encoder
 
 

@@ -1,15 +1,17 @@
 """Delivery tags of one channel: which consumer's which message a tag means.
 
 Deliveries stand in blocks of adjacent tags, ascending, so a tag is found by bisection.  Acks in order cut the first
-block; an ack in the middle marks one byte.  No object a message, whatever the order of the acks.
+block; an ack in the middle marks one byte.  No object a message, whatever the order of the acks.  A block belongs to
+one consumer, or is what one step gave to many of them.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,7 +20,10 @@ from penstock.records.chunks import Chunk, as_chunk
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
 
-Settled = list["tuple[Consumer, Chunk]"]
+Owner: TypeAlias = "Consumer | list[Consumer]"
+"""Whose some messages are: all of one consumer, or each of the one at its place, all of one queue."""
+
+Settled = list["tuple[Owner, Chunk]"]
 
 Lent = list["tuple[Chunk, Consumer, Chunk]"]
 """Tags (ascending) that were settled and can be taken back, whose they are, and their messages."""
@@ -27,6 +32,8 @@ SMALL = 64
 """Deliveries smaller than this are joined with the one before."""
 BLOCK_MOST = 2048
 """Tags in a joined block, about."""
+EACH_MOST = 256
+"""The same in one of many consumers."""
 IDLE_MOST = 64
 """Empty blocks are let go when there are more than this, and more than others."""
 _LIVING = bytes([1]) + bytes(255)
@@ -42,13 +49,13 @@ class UnknownTag(Exception):
 
 
 class _Block:
-    """Adjacent tags of one consumer; `chunk[i]` is the message of tag `first + i`."""
+    """Adjacent tags; `chunk[i]` is the message of tag `first + i`, and `owner` or `owner[i]` whose it is."""
 
-    __slots__ = ("chunk", "consumer", "first", "gone", "left")
+    __slots__ = ("chunk", "first", "gone", "left", "owner")
 
-    def __init__(self, first: int, consumer: Consumer, chunk: Chunk) -> None:
+    def __init__(self, first: int, owner: Owner, chunk: Chunk) -> None:
         self.first = first
-        self.consumer = consumer
+        self.owner = owner
         self.chunk = chunk
         self.gone: bytearray | None = None  # 1 for each tag that was settled; None: none was
         self.left = len(chunk)
@@ -62,24 +69,28 @@ class _Block:
         every = range(self.first + low, self.first + high)
         return every if self.gone is None else _living(every, self.gone[low:high])
 
-    def take(self, low: int, high: int) -> Chunk:
-        """Settle what is outstanding from place `low` to before `high`; its messages."""
-        part = self.chunk[low:high]
+    def take(self, low: int, high: int) -> tuple[Owner, Chunk]:
+        """Settle what is outstanding from place `low` to before `high`; its messages, and whose they are."""
+        part, owner = self.chunk[low:high], self.owner
         gone = self.gone
+        if isinstance(owner, list):
+            owner = owner[low] if high == low + 1 else owner[low:high]
+        elif gone is None and low == 0:
+            self.first += high
+            self.chunk = self.chunk[high:]
+            self.left -= high
+            return owner, part
         if gone is None:
-            if low == 0:
-                self.first += high
-                self.chunk = self.chunk[high:]
-                self.left -= high
-                return part
             gone = self.gone = bytearray(len(self.chunk))
         elif gone.find(1, low, high) >= 0:
+            if isinstance(owner, list):
+                owner = list(compress(owner, gone[low:high].translate(_LIVING)))
             part = _living(part, gone[low:high])
         gone[low:high] = b"\x01" * (high - low)
         self.left -= len(part)
         if not self.left:
             self.chunk, self.gone = range(0), None
-        return part
+        return owner, part
 
 
 def _living(part: Chunk, gone: bytearray) -> Chunk:
@@ -121,6 +132,18 @@ class Tags:
                 self._joined = None
         return first
 
+    def give_each(self, consumers: Sequence[Consumer], chunk: Chunk) -> int:
+        """The first of `len(chunk)` new tags, outstanding, each of the consumer at its place; all are of one queue."""
+        first = self.next
+        n = len(chunk)
+        self.next = first + n
+        self.count += n
+        if not self._blocks or not self._join_each(self._blocks[-1], first, consumers, chunk):
+            self._blocks.append(_Block(first, list(consumers), chunk))
+            self._firsts.append(first)
+            self._joined = None
+        return first
+
     def skip(self, count: int) -> int:
         """The first of so many new tags of deliveries that there is nothing to settle of.
 
@@ -141,11 +164,19 @@ class Tags:
         found = False
         for at in range(self._start, len(self._blocks)):
             block = self._blocks[at]
-            if block.consumer is not consumer or not block.left or block.chunk[0] > high or block.chunk[-1] < low:
+            owner = block.owner
+            if not block.left or block.chunk[0] > high or block.chunk[-1] < low:
+                continue
+            if isinstance(owner, list):
+                if consumer not in owner:
+                    continue
+            elif owner is not consumer:
                 continue
             again: list[int] = np.flatnonzero(np.isin(np.asarray(block.chunk), np.asarray(chunk))).tolist()
+            if isinstance(owner, list):
+                again = [place for place in again if owner[place] is consumer]
             for place in reversed(again):
-                self.count -= len(block.take(place, place + 1))
+                self.count -= len(block.take(place, place + 1)[1])
             if again:
                 found = True
                 self._firsts[at] = block.first
@@ -155,15 +186,22 @@ class Tags:
             self._sweep()
 
     def _join(self, last: _Block, first: int, consumer: Consumer, chunk: Chunk) -> bool:
+        return last.owner is consumer and self._joins(last, first, chunk, BLOCK_MOST)
+
+    def _join_each(self, last: _Block, first: int, consumers: Sequence[Consumer], chunk: Chunk) -> bool:
+        owners = last.owner
+        if not isinstance(owners, list) or owners[0].queue is not consumers[0].queue:
+            return False
+        if not self._joins(last, first, chunk, EACH_MOST):
+            return False
+        owners += consumers
+        return True
+
+    def _joins(self, last: _Block, first: int, chunk: Chunk, most: int) -> bool:
+        """Whether the last block takes more messages of the same owner; then it has."""
         held = last.chunk
         size = len(held)
-        if (
-            last.consumer is not consumer
-            or last.gone is not None
-            or not 0 < size < BLOCK_MOST
-            or last.first + size != first
-            or held[-1] >= chunk[0]
-        ):
+        if last.gone is not None or not 0 < size < most or last.first + size != first or held[-1] >= chunk[0]:
             return False
         if isinstance(held, range) and isinstance(chunk, range) and held.stop == chunk.start:
             last.chunk = range(held.start, chunk.stop)
@@ -179,7 +217,7 @@ class Tags:
     def settle(self, low: int, high: int) -> Settled:
         """Take tags low..high (low 0: all up to high; 0, 0: all) out; raises UnknownTag and changes nothing.
 
-        Returns chunks per consumer in tag order.
+        Returns chunks with their owners in tag order.
         """
         if self._skipped:
             if high >= self.next:
@@ -197,12 +235,12 @@ class Tags:
         if end > len(block.chunk) or not block.holds(place, end):
             self._must_hold(at, low, high)
             return self._take(at, low, high)
-        chunk = block.take(place, end)
+        owner, chunk = block.take(place, end)
         self.count -= len(chunk)
         self._firsts[at] = block.first
         if not block.left:
             self._let_go(at)
-        return [(block.consumer, chunk)]
+        return [(owner, chunk)]
 
     def lend(self, low: int, high: int) -> Lent:
         """As `settle`, in a way that `take_back` can undo."""
@@ -286,7 +324,7 @@ class Tags:
         while at < len(self._blocks) and (block := self._blocks[at]).first <= high:
             size = block.left
             if size and lent is None and block.gone is None and low <= block.first and block.first + size - 1 <= high:
-                out.append((block.consumer, block.chunk))  # all of it, as nearly always
+                out.append((block.owner, block.chunk))  # all of it, as nearly always
                 self.count -= size
                 self._idle += 1
                 block.first += size
@@ -295,13 +333,15 @@ class Tags:
             elif size:
                 start, end = max(low - block.first, 0), min(high + 1 - block.first, len(block.chunk))
                 tags = block.tags(start, end) if lent is not None and start < end else range(0)
-                if start < end and len(chunk := block.take(start, end)):
-                    self.count -= len(chunk)
-                    if lent is not None:
-                        lent.append((tags, block.consumer, chunk))
-                    out.append((block.consumer, chunk))
-                    self._firsts[at] = block.first
-                    self._idle += not block.left
+                if start < end:
+                    owner, chunk = block.take(start, end)
+                    if len(chunk):
+                        self.count -= len(chunk)
+                        if lent is not None:
+                            lent += _apart(tags, owner, chunk)
+                        out.append((owner, chunk))
+                        self._firsts[at] = block.first
+                        self._idle += not block.left
             at += 1
         self._sweep()
         return out
@@ -326,6 +366,24 @@ class Tags:
             self._blocks = [block for block in blocks[self._start :] if block.left]
             self._firsts = [block.first for block in self._blocks]
             self._start = self._idle = 0
+
+
+def singly(settled: Settled) -> list[tuple[Consumer, Chunk]]:
+    """The same with each chunk of one consumer."""
+    out: list[tuple[Consumer, Chunk]] = []
+    for owner, chunk in settled:
+        if isinstance(owner, list):
+            out += [(one, range(lsn, lsn + 1)) for one, lsn in zip(owner, chunk, strict=True)]
+        else:
+            out.append((owner, chunk))
+    return out
+
+
+def _apart(tags: Chunk, owner: Owner, chunk: Chunk) -> Lent:
+    """What was taken of one block, each entry of one consumer."""
+    if not isinstance(owner, list):
+        return [(tags, owner, chunk)]
+    return [(range(tag, tag + 1), one, range(lsn, lsn + 1)) for tag, one, lsn in zip(tags, owner, chunk, strict=True)]
 
 
 def _first_of(block: _Block) -> int:

@@ -15,6 +15,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.properties import peeked
 from penstock.server.entitlements import narrowed
+from penstock.server.gates import Receiver
 from penstock.server.http.commands import Commands, resolve
 from penstock.units import format_size
 
@@ -128,7 +129,7 @@ class Messages(Commands):
         return getter.got
 
 
-class Getter:
+class Getter(Receiver):
     """Who takes the deliveries of one get."""
 
     def __init__(self, commands: Messages, queue: Queue) -> None:

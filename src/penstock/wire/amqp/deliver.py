@@ -3,8 +3,8 @@
     END of the one before, method frame up to the tag | tag | redelivered, exchange, key, END, header frame, body border
     | body | the same again ... | END
 
-What lies between tag and body is made once per (redelivered, topic, properties, body size) and remembered, bounded.
-Knows no queue, lease or credit; the tags are the caller's.
+What lies between tag and body is made once per (redelivered, topic, properties, body size) and remembered, bounded;
+it names no consumer, so all of a channel share it.  Knows no queue, lease or credit; the tags are the caller's.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ _pack_tag = struct.Struct(">Q").pack
 _pack_head = struct.Struct(">BHIHHQ").pack  # a header frame as far as the property flags
 _pack_body = struct.Struct(">BBHI").pack  # end mark of the header frame, border of the body frame
 
-_MIDDLES_MOST = 1024
+_MIDDLES_MOST = 2048
+"""Remembered for one channel."""
 _PROPERTIES_MOST = 1024
 """Longer property lists are not remembered: the cache would hold more than it saves."""
+_BEFORES_MOST = 64
+"""Sizes of names for which a consumer's part of the method frame is remembered."""
 
 
 class _TooLarge(KeyError):
@@ -34,7 +37,7 @@ class _TooLarge(KeyError):
 class _Middles(dict[int, bytes]):
     """By body size, what lies between tag and body for one (redelivered, topic, properties)."""
 
-    def __init__(self, owner: DeliveryEncoder, head: bytes, properties: bytes) -> None:
+    def __init__(self, owner: Contents, head: bytes, properties: bytes) -> None:
         super().__init__()
         self.owner = owner
         self.head = head  # redelivered, exchange, key, end mark
@@ -59,24 +62,72 @@ def _content_head(channel: int, properties: bytes, size: int) -> bytes:
     return head + _pack_body(END[0], BODY, channel, size) if size else head
 
 
-class DeliveryEncoder:
-    """Deliveries of one consumer on one channel."""
+class Contents:
+    """What follows the tag of a delivery on one channel, whoever consumes."""
 
-    def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
+    def __init__(self, channel: int, frame_max: int) -> None:
         self.channel = channel
-        self.consumer_tag = consumer_tag
         self.payload_max = frame_max - OVERHEAD
-        self.room = _MIDDLES_MOST  # how many more middles may be remembered
-        self._tag_text = encode_short_string(consumer_tag, "consumer tag")
-        self._method_id = BasicDeliver.ID.to_bytes(4, "big")
-        self._middles: dict[tuple[bool, Topic, bytes], tuple[bytes, _Middles]] = {}
-        self._routes: dict[tuple[bool, Topic], tuple[bytes, bytes]] = {}
+        self.room = _MIDDLES_MOST  # how many more pieces may be remembered
+        self._middles: dict[tuple[bool, Topic, bytes], _Middles] = {}
+        self.heads: dict[tuple[bool, Topic], bytes] = {}
 
     def forget(self) -> None:
         """Empty the caches."""
         self.room = _MIDDLES_MOST
         self._middles.clear()
-        self._routes.clear()
+        self.heads.clear()
+
+    def head(self, redelivered: bool, topic: Topic) -> bytes:
+        """What follows the tag in the method frame."""
+        found = self.heads.get((redelivered, topic))
+        if found is None:
+            names = encode_short_string(topic.exchange) + encode_short_string(topic.name)
+            found = bytes((redelivered,)) + names + END
+            if self.room <= 0:
+                self.forget()
+            self.room -= 1
+            self.heads[redelivered, topic] = found
+        return found
+
+    def middles(self, redelivered: bool, topic: Topic, properties: bytes) -> _Middles:
+        """By body size, what lies between tag and body."""
+        found = self._middles.get((redelivered, topic, properties))
+        if found is None:
+            head = self.head(redelivered, topic)
+            if self.room <= 0:
+                self.forget()
+            self.room -= 1
+            found = self._middles[redelivered, topic, properties] = _Middles(self, head, properties)
+        return found
+
+
+class _Befores(dict[int, bytes]):
+    """By the size of what follows the tag in the method frame, what stands before the tag, for one consumer."""
+
+    def __init__(self, channel: int, consumer_tag: str) -> None:
+        super().__init__()
+        self._channel = channel
+        self._text = BasicDeliver.ID.to_bytes(4, "big") + encode_short_string(consumer_tag, "consumer tag")
+
+    def __missing__(self, size: int) -> bytes:
+        before = pack_border(METHOD, self._channel, len(self._text) + 8 + size - 1) + self._text  # END is not counted
+        if len(self) >= _BEFORES_MOST:
+            self.clear()
+        self[size] = before
+        return before
+
+
+class DeliveryEncoder:
+    """Deliveries of one consumer on one channel."""
+
+    def __init__(self, channel: int, consumer_tag: str, frame_max: int, contents: Contents | None = None) -> None:
+        """contents: of the channel; None: its own."""
+        self.channel = channel
+        self.consumer_tag = consumer_tag
+        self.payload_max = frame_max - OVERHEAD
+        self.contents = contents or Contents(channel, frame_max)
+        self.befores = _Befores(channel, consumer_tag)
 
     def encode(
         self,
@@ -104,14 +155,8 @@ class DeliveryEncoder:
     def _alike(
         self, tag: int, redelivered: bool, topic: Topic, properties: bytes, bodies: Sequence[bytes]
     ) -> list[bytes]:
-        found = self._middles.get((redelivered, topic, properties))
-        if found is None:
-            before, head = self._route(redelivered, topic)
-            if self.room <= 0:
-                self.forget()
-            self.room -= 1
-            found = self._middles[redelivered, topic, properties] = before, _Middles(self, head, properties)
-        before, middle = found
+        middle = self.contents.middles(redelivered, topic, properties)
+        before = self.befores[len(middle.head)]
         if len(bodies) == 1 and 0 < len(bodies[0]) <= self.payload_max:
             body = bodies[0]
             return [before, _pack_tag(tag), middle[len(body)], body, END]
@@ -144,10 +189,11 @@ class DeliveryEncoder:
         flags = [redelivered] * count if isinstance(redelivered, bool) else redelivered
         targets = [topics] * count if isinstance(topics, Topic) else topics
         headers = [properties] * count if isinstance(properties, bytes) else properties
-        routes = self._routes
+        contents, befores = self.contents, self.befores
+        heads = contents.heads
         for again, topic, header, body in zip(flags, targets, headers, bodies, strict=True):
-            route = routes.get((again, topic))
-            before, head = route if route is not None else self._route(again, topic)
+            head = heads.get((again, topic)) or contents.head(again, topic)
+            before = befores[len(head)]
             size = len(body)
             if 0 < size <= payload_max:
                 out += (
@@ -165,23 +211,42 @@ class DeliveryEncoder:
             tag += 1
         return out
 
-    def _route(self, redelivered: bool, topic: Topic) -> tuple[bytes, bytes]:
-        """A delivery's method frame: what stands before its tag, and what follows it."""
-        found = self._routes.get((redelivered, topic))
-        if found is None:
-            names = encode_short_string(topic.exchange) + encode_short_string(topic.name)
-            size = 4 + len(self._tag_text) + 8 + 1 + len(names)
-            before = pack_border(METHOD, self.channel, size) + self._method_id + self._tag_text
-            found = before, bytes((redelivered,)) + names + END
-            if self.room <= 0:
-                self.forget()
-            self.room -= 1
-            self._routes[redelivered, topic] = found
-        return found
-
     def _split(self, properties: bytes, body: bytes) -> list[bytes]:
         """Content without its last end mark, the body in as many frames as it takes."""
         return content(self.channel, properties, body, self.payload_max + OVERHEAD)[:-1]
+
+
+def encode_each(
+    encoders: Sequence[DeliveryEncoder],
+    first_tag: int,
+    topics: Topic | Sequence[Topic],
+    properties: bytes | Sequence[bytes],
+    bodies: Sequence[bytes],
+) -> list[bytes]:
+    """Pieces of a first delivery to each of these consumers of one channel, with ascending tags.
+
+    The columns are those of `DeliveryEncoder.encode`, as long as `encoders`; what the channel remembers is theirs all.
+    """
+    out: list[bytes] = []
+    tag = first_tag
+    if isinstance(topics, Topic) and isinstance(properties, bytes) and len(properties) <= _PROPERTIES_MOST:
+        middle = encoders[0].contents.middles(False, topics, properties)
+        size, most = len(middle.head), encoders[0].payload_max
+        for encoder, body in zip(encoders, bodies, strict=True):
+            if 0 < len(body) <= most:
+                out += (encoder.befores[size], _pack_tag(tag), middle[len(body)], body, END)
+            else:
+                out += encoder.encode(tag, False, topics, properties, (body,))
+            tag += 1
+        return out
+    columns = (
+        [topics] * len(bodies) if isinstance(topics, Topic) else topics,
+        [properties] * len(bodies) if isinstance(properties, bytes) else properties,
+    )
+    for encoder, topic, header, body in zip(encoders, *columns, bodies, strict=True):
+        out += encoder.encode(tag, False, (topic,), (header,), (body,))
+        tag += 1
+    return out
 
 
 def content(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:

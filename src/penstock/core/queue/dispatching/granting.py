@@ -9,15 +9,16 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
 
-from penstock.core.effects import Deliver, Sink
+from penstock.core.effects import Deliver, DeliverEach, Sink
 from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.heeding import exact_body, gone
 from penstock.core.queue.order.runs import Run, pairs_body
-from penstock.core.queue.settling.attempts import delivered
+from penstock.core.queue.settling.attempts import FRESH, ONCE, delivered
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.state.plain import dump
 from penstock.records.chunks import Chunk, Now, as_chunk
@@ -35,9 +36,14 @@ PIECES_MOST = 8
 Share: TypeAlias = "tuple[Consumer, list[Run]]"
 """A consumer, and what it is given: no longer among the ready, in the order in which it gets it."""
 
+EACH_LEAST = 4
+"""Messages of which each goes to a consumer of its own, of one holder, from which on they are one effect."""
+
 PAIR_BYTES = 16
 
 pack_number = struct.Struct("<q").pack
+
+_first_of = itemgetter(0)
 
 
 def gathered(runs: list[Run]) -> list[Run]:
@@ -88,6 +94,10 @@ def _lease(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
     shares = [(consumer, _few(runs) if len(runs) > 1 else runs) for consumer, runs in shares]
     _log(queue, sink, shares)
     total, mono = 0, now.mono
+    if len(shares) >= EACH_LEAST and queue.settings.deliver == "early":
+        shares, alone = _apart(queue, shares)
+        total = len(alone)
+        _lease_each(queue, sink, alone, mono, deadline, until)
     for consumer, runs in shares:
         leases, before = consumer.leases, total
         for run in runs:
@@ -162,6 +172,55 @@ def _send(
             chunk, again = chunk[again:], 0
     after = settled if settled is not None else 0 if early else chunk[-1]
     sink.effect(Deliver(consumer, queue, chunk, times + 1, again > 0, after, until))
+
+
+def _apart(queue: Queue, shares: Sequence[Share]) -> tuple[list[Share], list[tuple[Consumer, Run]]]:
+    """Shares that are one message delivered for the first time apart from the others."""
+    others: list[Share] = []
+    alone: list[tuple[Consumer, Run]] = []
+    below = queue.redelivered_below
+    for share in shares:
+        consumer, runs = share
+        run = runs[0]
+        if (
+            len(runs) == 1
+            and len(run.chunk) == 1
+            and run.tally is FRESH
+            and run.chunk[0] >= below
+            and consumer.shared is None
+        ):
+            alone.append((consumer, run))
+        else:
+            others.append(share)
+    return others, alone
+
+
+def _lease_each(
+    queue: Queue, sink: Sink, alone: Sequence[tuple[Consumer, Run]], mono: int, deadline: int, until: int
+) -> None:
+    """The first delivery of one message to each of these."""
+    each: dict[object, list[tuple[int, Consumer]]] = {}
+    for consumer, run in alone:
+        run.tally = ONCE
+        run.deadline = deadline
+        run.granted = mono
+        consumer.leases.add(run)
+        if consumer.timeout:
+            watch(queue, mono + consumer.timeout)
+        each.setdefault(consumer.holder, []).append((run.chunk[0], consumer))
+    for some in each.values():
+        _send_each(queue, some, until, sink)
+
+
+def _send_each(queue: Queue, some: list[tuple[int, Consumer]], until: int, sink: Sink) -> None:
+    """Have messages of which each has a consumer of its own delivered; all consumers have one holder."""
+    if len(some) < EACH_LEAST:
+        for lsn, consumer in some:
+            sink.effect(Deliver(consumer, queue, range(lsn, lsn + 1), 1, False, 0, until))
+        return
+    some.sort(key=_first_of)
+    chunk = as_chunk([lsn for lsn, _ in some])
+    sink.effect(DeliverEach([consumer for _, consumer in some], queue, chunk, until))
 
 
 def _count(queue: Queue, now: Now, count: int) -> None:

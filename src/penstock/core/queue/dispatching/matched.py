@@ -161,21 +161,15 @@ def _give(
     """
     model = queue.settings.fairness_model
     lsns = _matches(queue, targets, key, limit, most)
-    owners: list[Consumer] = []
-    counted = 0
     turn = queue.roster.turn
     if len(targets.consumers) == 1 and (only := takers.next(model, turn)) is not None:
         owners = [only] * min(len(lsns), only.room)
         counted = _count(only, takers, len(owners))
         turn = only.serial
     else:
-        for _ in lsns:
-            consumer = takers.next(model, turn)
-            if consumer is None:
-                break
-            owners.append(consumer)
-            counted += _count(consumer, takers, 1)
-            turn = consumer.serial
+        owners = takers.deal(model, turn, len(lsns))
+        counted = sum([not consumer.no_ack for consumer in owners])
+        turn = owners[-1].serial
     queue.roster.turn = turn
     given = len(owners)
     found = targets.found

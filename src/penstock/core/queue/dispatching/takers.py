@@ -70,6 +70,40 @@ class Takers:
             del self._by_rank[ranks.pop(at)]
         return None
 
+    def deal(self, model: FairnessModel, turn: int, count: int) -> list[Consumer]:
+        """Who gets so many messages, one after the other: fewer when nobody has room any more.
+
+        What each is given counts at once as held.
+        """
+        out: list[Consumer] = []
+        if model == "proportional":
+            while len(out) < count and (consumer := self._lightest()) is not None:
+                out.append(consumer)
+                if not consumer.no_ack:
+                    consumer.leases.count += 1
+                    self.served(consumer)
+            return out
+        self._heap = None  # made anew when it is asked for
+        ranks, by_rank = self._ranks, self._by_rank
+        in_turn = model == "round-robin"
+        level, at = 0, -1
+        while ranks and len(out) < count:
+            if at < 0 or ranks[0][0] != level:
+                level = ranks[0][0]
+                at = bisect_left(ranks, (level, turn + 1)) if in_turn else 0
+            if at == len(ranks) or ranks[at][0] != level:
+                at = 0
+            consumer = by_rank[ranks[at]]
+            if not has_room(consumer):
+                del by_rank[ranks.pop(at)]
+                continue
+            out.append(consumer)
+            turn = consumer.serial
+            at += in_turn
+            if not consumer.no_ack:
+                consumer.leases.count += 1
+        return out
+
     def served(self, consumer: Consumer) -> None:
         """It holds more than before."""
         if self._heap is not None:

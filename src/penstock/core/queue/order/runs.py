@@ -31,6 +31,7 @@ PIECE = 8192
 """LSNs in an array of the main order, about."""
 NEVER = 1 << 62
 """Later than every LSN and every time."""
+pack_pair = struct.Struct("<2q").pack
 END: Key = (1 << 128, 0)
 """Behind every place, with priorities or without."""
 
@@ -69,7 +70,9 @@ class Run:
     def pair_bytes(self) -> bytes:
         """Its LSN pairs as they stand in a record."""
         chunk = self.chunk
-        if isinstance(chunk, range) or self.solid or len(chunk) < SMALL:
+        if isinstance(chunk, range):
+            return pack_pair(chunk.start, chunk.stop)
+        if self.solid or len(chunk) < SMALL:
             pairs = self.pairs()
             return struct.pack(f"<{len(pairs)}q", *pairs)
         lsns = view(chunk)

@@ -118,6 +118,17 @@ class Leases:
         self.count -= len(chunk)
         return runs.popleft()
 
+    def take_one(self, lsn: int) -> Run | None:
+        """The run that was granted first, if it is just this message, which is in the queue; it is removed then."""
+        runs = self.runs
+        if self._lanes is not None or not runs:
+            return None
+        first = runs[0]
+        if len(first.chunk) != 1 or first.chunk[0] != lsn or first.place == SLOT:
+            return None
+        self.count -= 1
+        return runs.popleft()
+
     def _take_front(self, chunk: Chunk, out: list[Run]) -> Chunk | None:
         """Cut the chunk from the front of the runs as far as it is the same; returns what is left of it."""
         runs = self.runs

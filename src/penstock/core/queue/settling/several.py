@@ -76,6 +76,44 @@ def acknowledge(queue: Queue, now: Now, settled: Sequence[Acked], sink: Sink) ->
     return affected
 
 
+def acknowledge_each(queue: Queue, now: Now, consumers: Sequence[Consumer], chunk: Chunk, sink: Sink) -> int:
+    """The same where each of these consumers has done the one message at its place.  The queue is `together`.
+
+    Nearly always each holds just that message first, and one client has them all; whatever is not so, and all that
+    comes after it, goes the other way.
+    """
+    name = consumers[0].client or consumers[0].tag
+    runs: list[Run] = []
+    for consumer, lsn in zip(consumers, chunk, strict=True):
+        if not consumer.serial or consumer.closed or (consumer.client or consumer.tag) != name:
+            break
+        run = consumer.leases.take_one(lsn)
+        if run is None:
+            break
+        runs.append(run)
+        if consumer.targets is not None:
+            consumer.targets.wake(consumer)
+    done = len(runs)
+    queue.outstanding -= done
+    queue.leased -= done
+    if done:
+        _record(queue, now, [runs[0].part(chunk[:done], False)], name, sink)
+    if done < len(consumers):
+        done += acknowledge(queue, now, apart(consumers[done:], chunk[done:]), sink)
+    return done
+
+
+def apart(consumers: Sequence[Consumer], chunk: Chunk) -> list[Acked]:
+    """One message of each of these consumers, one by one; neighbours of one consumer together."""
+    out: list[tuple[Consumer, list[Chunk]]] = []
+    for consumer, lsn in zip(consumers, chunk, strict=True):
+        if out and out[-1][0] is consumer:
+            out[-1][1].append(range(lsn, lsn + 1))
+        else:
+            out.append((consumer, [range(lsn, lsn + 1)]))
+    return [*out]
+
+
 def _record(queue: Queue, now: Now, runs: Sequence[Run], named: str, sink: Sink) -> None:
     """Say that these are done; they are held no longer."""
     if not runs:

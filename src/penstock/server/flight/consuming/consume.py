@@ -47,6 +47,7 @@ from penstock.server.flight.consuming.settles import (
     terms_of,
 )
 from penstock.server.flight.publish import chunks
+from penstock.server.gates import Receiver
 from penstock.wire.flight.commands import Consume
 from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover
 
 
-class Exchange:
+class Exchange(Receiver):
     """One consumer on one stream.  It is the holder of its consumer, and so takes its deliveries."""
 
     def __init__(self, handover: Handover, caller: Caller, command: Consume, slot: Slot, bounds: Bounds) -> None:
