@@ -19,8 +19,9 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.cli.checkup import examine
+from penstock.cli.child import Child
 from penstock.cli.jobs import sweep
-from penstock.cli.supervisor import Child, Supervisor, login
+from penstock.cli.supervisor import Supervisor, login
 from penstock.config.load import load_mapping, load_text
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
 from penstock.spark.pipelines import reporting
