@@ -99,11 +99,24 @@ class Walk:
             self.ready = [one for one in self.ready if not 0 < one.ends <= moments[0]]
             due = sorted((one for one in self.later if one.due <= moments[0]), key=lambda one: (one.due, one.n))
             self.later = [one for one in self.later if one not in due]
-            if isinstance(ring := self.settings.get("ring_size"), int):  # the latest first, as far as there is room:
-                due = due[::-1][: max(ring - len(self.ready), 0)]  # it refuses before it looks at keys
+            if isinstance(ring := self.settings.get("ring_size"), int):
+                due = self.let_in(due[::-1], ring)
             for one in due:
                 self.enter(one, scheduled=True)
             self.deliver()
+
+    def let_in(self, due: list[One], ring: int) -> list[One]:
+        """Those that a ring has room for, the latest first: a newer value takes the room of the one it replaces."""
+        ready, inside, seen = self.ready, list[One](), set[object]()
+        for one in due:
+            if "last_value_key" in self.settings:
+                if value(one) in seen:
+                    continue
+                seen.add(value(one))
+                ready = [other for other in ready if value(other) != value(one)]
+            if len(ready) + len(inside) < ring:
+                inside.append(one)
+        return inside
 
     # -- steps
 

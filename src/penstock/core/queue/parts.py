@@ -60,12 +60,12 @@ class Parts:
     """Where the messages of one queue are by state and place, its consumers and counts; made when first needed."""
 
     __slots__ = (
-        "able", "all_consumers", "arrived", "attendance", "barriers", "declared", "dedup",
+        "all_consumers", "arrived", "attendance", "barriers", "declared", "dedup",
         "delayed", "delays", "dispatch_most", "draining", "expiry", "figures", "free_credit", "hungry", "id",
         "last_values", "lease_due", "leased", "leases_in_order", "leaving",
         "letters", "limits", "main", "name", "older", "outstanding", "overfull", "overspent", "pace",
         "paused_until", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster", "ruling", "serial",
-        "settings", "shares", "sharing", "spare", "tail", "targets", "used_at", "weighing", "weight",
+        "settings", "shares", "sharing", "tail", "targets", "used_at", "weighing", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -130,9 +130,7 @@ class Parts:
         self.delayed: int = 0
         self.outstanding: int = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
         self.arrived = 0  # published to it since the start
-        self.used_at = 0  # wall: the last turn that had to do with it, 0: none since the start
-        self.spare = 0  # microseconds until then that its consumers could have taken more, `able` as of now
-        self.able = False
+        self.used_at = 0  # wall: the last turn that had to do with it, 0: none; below 0: consumers have room since
         self.figures: Figures | None = None  # what else it counts since then, once there is something
         self.last_values: LastValues | None = None  # where a message may replace another
         if settings.last_value_key is not None:
@@ -220,10 +218,10 @@ class Parts:
 
     def used(self, wall: int) -> None:
         """A turn that had to do with it is over; once for each, in their order."""
-        if self.able:
-            self.spare += wall - self.used_at
-        self.used_at = wall
-        self.able = bool(self.roster.all) and (self.hungry or not self.ready)  # what is ready they have no room for
+        if self.used_at < 0:
+            self.attended().spare += wall + self.used_at
+        able = self.roster.all and (self.hungry or not self.ready)  # what is ready they have no room for
+        self.used_at = -wall if able else wall
 
     def weigh(self) -> None:
         """Count the bytes of what is ready from now on, if a limit asks for them."""

@@ -371,9 +371,10 @@ IDLE_US = 5_000_000
 
 def idle_since(queue: Queue, wall: int) -> dict[str, object]:
     """Since when nobody has to do with it, in RabbitMQ's words; nothing for a busy one."""
-    if wall - queue.used_at < IDLE_US or not queue.used_at:
+    used = abs(queue.used_at)
+    if wall - used < IDLE_US or not used:
         return {}
-    return {"idle_since": datetime.fromtimestamp(queue.used_at / 1e6, UTC).isoformat(timespec="milliseconds")}
+    return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}
 
 
 def _archive(engine: Engine) -> dict[str, Any]:

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 class Attendance:
     """What a queue remembers of that; nothing of it lasts beyond the process."""
 
-    __slots__ = ("began", "expires", "opens", "overdue", "used")
+    __slots__ = ("began", "expires", "opens", "overdue", "spare", "used")
 
     def __init__(self) -> None:
         self.began = False  # enough consumers came, or the wait for them is over
         self.opens = NEVER  # mono: it begins without the others
         self.overdue = NEVER  # mono: no delivery has been out for too long before this
+        self.spare = 0  # microseconds in which consumers could have taken more, until `Parts.used_at`
         self.used = 0  # mono: when a consumer, get or declare was last there
         self.expires = NEVER  # mono: look then whether the queue has been unused for long enough
 
