@@ -1,6 +1,9 @@
 """Queues without duplicates beside queues that drop, replace or refuse: batches as their messages one by one.
 
 What gave way is there until its dead letter is written, which takes its body: here when all of a batch is published.
+Bodies come when they come, some queue's before another's, and of many in portions: dead letters keep the order of their
+death within a queue, and how those of several queues mingle is nobody's promise.  So here one queue is brought all its
+bodies before the next is brought any, whether they are asked for together or one by one.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.effects import Verb
+from penstock.core.effects import Fetch, Verb
 from penstock.core.queue.view import Queue
 from penstock.core.state.codec import canonical
 from penstock.records.entries import Publishes
@@ -50,11 +53,31 @@ STEPS = st.one_of(
 )
 
 
+class QueueByQueue(World):
+    """Bodies of what died are brought to one queue until it asks for no more, then to the next, by their ids."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, list[Fetch]] = {}  # by queue id
+        super().__init__()
+
+    def fetch(self, effect: Fetch) -> None:
+        self.asked.setdefault(effect.token.queue, []).append(effect)
+
+    def turn(self) -> None:
+        super().turn()
+        while self.asked:
+            number = min(self.asked)
+            while waiting := self.asked.pop(number, []):
+                for effect in waiting:
+                    super().fetch(effect)
+                super().turn()
+
+
 class Side:
     """One of the two worlds."""
 
     def __init__(self, queues: dict[str, dict[str, object]]) -> None:
-        self.world = World()
+        self.world = QueueByQueue()
         for name, some in queues.items():
             self.world.declare(f"grave-{name}")
             self.world.declare(name, **some)
@@ -117,6 +140,22 @@ def test_a_batch_to_queues_of_any_kind_is_decided_as_its_messages_one_by_one(
         assert together.step(verb, value, True) == singly.step(verb, value, False)
         assert together.seen() == singly.seen()
         assert together.world.folded() == canonical(together.world.core.durable_state())
+
+
+def test_dead_letters_that_go_round_and_meet_in_a_short_queue_are_those_of_the_messages_one_by_one() -> None:
+    pipe: dict[str, object] = {"underlying_topic": "t", "max_length": 0, "dead_letter_exchange": ""}
+    queues: dict[str, dict[str, object]] = {
+        "a": {**pipe, "dead_letter_routing_key": "b", "dedup_key": "/id", "dedup_window": 9 * SECOND},
+        "b": {**pipe, "dead_letter_routing_key": "a"},
+        "c": {"underlying_topic": "t", "max_length": 2},
+    }
+    together, singly = Side(queues), Side(queues)
+    assert together.step("publish", [0, 1], True) == singly.step("publish", [0, 1], False) == [2, 0, 0, 0]
+    assert together.seen() == singly.seen()
+    world, short = together.world, together.queue("c")
+    assert world.contents(short) == [b'{"id": 0, "n": 0}', b'{"id": 1, "n": 1}']
+    stats = world.core.stats(short, world.now)
+    assert (stats["ready"], stats["dropped"]) == (2, 8)  # of each: itself, from a, from b, and once round by either
 
 
 def test_a_dead_letter_of_a_refused_message_comes_before_the_next_message() -> None:

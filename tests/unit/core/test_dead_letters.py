@@ -181,6 +181,24 @@ def test_letters_leave_in_the_order_they_died(world: World) -> None:
     assert world.contents(dead) == [b"4", b"5", b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("portion", [1, 9])
+def test_letters_of_several_queues_keep_the_order_of_each_queue(world: World, portion: int) -> None:
+    for name in ("a", "b"):
+        world.declare(
+            name, underlying_topic="t", max_length=0, dead_letter_exchange="", dead_letter_routing_key="dead"
+        )  # fmt: skip
+    dead = world.declare("dead")
+    topic, bodies = world.core.topic("/", "", "t"), [b"%d" % n for n in range(9)]
+    for start in range(0, 9, portion):
+        world.core.publish(world.now, Publishes(topic, header(), bodies[start : start + portion]))
+    world.turn()
+    died: dict[object, list[bytes]] = {"a": [], "b": []}
+    for lsn in sorted(lsn for chunk in dead.snapshot()[0] for lsn in chunk):
+        batch, row = world.rows[lsn]
+        died[world.headers(lsn)["x-last-death-queue"]].append(batch.bodies[row])
+    assert died == {"a": bodies, "b": bodies}  # how the two mingle is nobody's promise
+
+
 def test_a_long_chain_does_not_recurse(world: World) -> None:
     count = 200
     for n in range(count):

@@ -114,7 +114,7 @@ class World:
                             self.deliveries.append(one)
                             self.inbox.setdefault(one.consumer, []).extend(one.chunk)
                     case Fetch():
-                        self.core.fetched(self.now, effect.token, self.read(effect.chunk))
+                        self.fetch(effect)
                     case Scan():
                         found = matching(effect.filters, self.read(effect.chunk))
                         self.core.scanned(self.now, effect.token, found, effect.chunk[-1])
@@ -122,6 +122,10 @@ class World:
                         effect.answer(effect.affected)
                     case Cancelled():
                         self.cancelled.append(effect.consumer)
+
+    def fetch(self, effect: Fetch) -> None:
+        """Bring bodies that the core asks for: here at once."""
+        self.core.fetched(self.now, effect.token, self.read(effect.chunk))
 
     def read(self, lsns: Sequence[int]) -> Rows:
         found = [self.rows[lsn] for lsn in lsns]
