@@ -22,7 +22,16 @@ GUEST_US = 100
 """A Flight call takes the interpreter some eight times: with a guest in the house the loop naps this often."""
 
 NAP_S = 20e-6
-"""How long the loop sleeps then; any real sleep hands the interpreter over."""
+"""How long a nap is; any real sleep hands the interpreter over."""
+
+
+def nap() -> None:
+    """Hand the interpreter over: work of a thread that is long and all Python does it now and then.
+
+    Without, whoever else needs the interpreter waits five milliseconds for it, and the loop does each time that a call
+    of the system has let it go: several times a turn.
+    """
+    time.sleep(NAP_S)
 
 
 class Nap:
@@ -48,5 +57,5 @@ class Nap:
             return
         waiting = self._log.waiting_since
         if (waiting and awake > STARVED_US < now - waiting) or now - self._guest_at < GUEST_STAYS_US:
-            time.sleep(NAP_S)
+            nap()
             self._napped = self._clock.mono()

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.core.commands import life
 from penstock.core.effects import Verb
+from penstock.core.state.capture import BREATH
 from penstock.core.state.codec import canonical
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
@@ -110,6 +111,18 @@ def test_a_checkpoint_of_many_idle_queues_takes_few_bytes_for_each_while_it_is_m
     assert captured < 170 * count
     assert peak - captured < 3 * len(saved) + 200_000  # pieces, and joined; of the queues some are objects at a time
     assert len(saved) < 80 * count
+
+
+def test_whoever_encodes_many_queues_lets_others_in_now_and_then() -> None:
+    world = World()
+    for number in range(3 * BREATH + 1):
+        world.declare(f"q{number}")
+    breaths: list[bool] = []
+    snapshot = world.core.snapshot()
+    for _ in world.core.capture(snapshot):
+        pass
+    assert DurableState.decode(snapshot.encode(lambda: breaths.append(True))) == canonical(world.core.durable_state())
+    assert len(breaths) == 3
 
 
 def test_exclusive_queues_end_with_their_connection_alone() -> None:

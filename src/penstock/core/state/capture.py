@@ -30,6 +30,9 @@ from penstock.records.dataclass import dataclass
 from penstock.records.policies import Ruling
 from penstock.records.settings import QueueSettings
 
+BREATH = 16
+"""Queues between two breaths: about half a millisecond of work in Python."""
+
 
 @dataclass(slots=True)
 class Contained:
@@ -180,24 +183,29 @@ class Snapshot:
         self._state = state
         self._sows = sows
 
-    def queues(self) -> Iterator[QueueState]:
-        """One after the other, so that no two need the room to unfold at once.  To be asked once."""
-        for one in self.captured:
-            yield one.state(self.marks)
+    def queues(self, breathe: Callable[[], object] = bool) -> Iterator[QueueState]:
+        """One after the other, so that no two need the room to unfold at once.  To be asked once.
 
-    def state(self) -> DurableState:
+        breathe: called after every `BREATH` of them, in a thread that others wait for.
+        """
+        for number, one in enumerate(self.captured, 1):
+            yield one.state(self.marks)
+            if number % BREATH == 0:
+                breathe()
+
+    def state(self, breathe: Callable[[], object] = bool) -> DurableState:
         """All of it."""
-        self._state.queues = {queue.id: queue for queue in self.queues()}
+        self._state.queues = {queue.id: queue for queue in self.queues(breathe)}
         self._state.sows = dict(self._sows())
         return self._state
 
-    def encode(self) -> bytes:
+    def encode(self, breathe: Callable[[], object] = bool) -> bytes:
         """For a checkpoint."""
         from penstock.core.state.codec import encode
 
         self._fit_sizes()
         self._state.sows = dict(self._sows())
-        return encode(self._state, self.queues())
+        return encode(self._state, self.queues(breathe))
 
     def _fit_sizes(self) -> None:
         """Leave out sizes that nobody needs, if there are many."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import LogBroken, PenstockError, Unavailable
 from penstock.log.listing import SegmentInfo
 from penstock.log.upkeep.plan import Aims
+from penstock.server.napping import nap
 from penstock.server.upkeep.compaction import Compaction, Elsewhere
 from penstock.server.upkeep.pacing import Pace, lag_us
 from penstock.server.upkeep.retention import Retirement
@@ -162,13 +163,13 @@ class Keeper:
     async def _state(self) -> DurableState:
         """What the log has settled: nothing that this leaves out of the queues is needed again.  Raises LogBroken."""
         snapshot = await self._snapshot()
-        state = await self._loop.run_in_executor(self._pool, snapshot.state)
+        state = await self._loop.run_in_executor(self._pool, snapshot.state, nap)
         self.engine.core.captured(snapshot)
         return state
 
     def _write(self, snapshot: Snapshot) -> None:
         try:
-            self.engine.log.write_checkpoint(snapshot.encode(), snapshot.cut)
+            self.engine.log.write_checkpoint(snapshot.encode(nap), snapshot.cut)
         except OSError as error:  # a full disk, say; the next start takes longer, nothing else
             logger.warning("no checkpoint at LSN %d: %s", snapshot.cut, error)
         else:
