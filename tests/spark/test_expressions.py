@@ -80,6 +80,15 @@ def test_spark_says_what_python_says_of_random_expressions(
         assert list(map(comparable, row)) == list(map(comparable, wanted)), text
 
 
+def test_what_is_not_known_of_a_message_is_null(spark: Any) -> None:
+    texts = ["TOPIC_NAME() = 'x'", "TOPIC_NAME() IS NULL", "(TOPIC_NAME() IN (2, 'a', /b)) BEGINS WITH ('a', '2')"]
+    texts += ["TOPIC_NAME()", "MESSAGE_SIZE() > 1", "/a = 1"]
+    bodies = [b'{"a": 1, "b": 2}', b"{}"]
+    found = evaluate(texts, pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())}), spark=spark)
+    for text, row in zip(texts, found, strict=True):
+        assert list(map(comparable, row)) == list(map(comparable, evaluate_one(text, bodies))), text
+
+
 def test_a_column_filters_a_frame(spark: Any) -> None:
     frame = spark.createDataFrame(pa.table({"payload": [b'{"total": 9, "region": "n"}', b'{"total": 1}', b"{}"]}))
     chosen = penstock.spark.column("/total > 5 AND MESSAGE_SIZE() < 100", columns={"body": "payload"})

@@ -339,6 +339,12 @@ class _Builder:
         return _Spark(reduce(lambda a, b: a | b, found), "boolean")
 
 
+_UNKNOWN: dict[str, Any] = {
+    "properties": pa.binary(), "topic": pa.string(), "lsn": pa.int64(), "time": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+"""What may not be known of a message."""
+
+
 def evaluate(
     expressions: Sequence[str],
     batch: pa.RecordBatch,
@@ -349,8 +355,9 @@ def evaluate(
 ) -> list[list[Scalar]]:
     """For each expression its value for each row, by one job of Spark.
 
-    `batch` has the columns of `column`; conditions go through Spark's own expressions where there are any.  `spark`:
-    the session, else the active one, else a local one that is started.
+    `batch` has the columns of `column`, of those of the message at least `body`: what else it lacks is NULL.
+    Conditions go through Spark's own expressions where there are any.
+    `spark`: the session, else the active one, else a local one that is started.
     """
     from pyspark.sql import SparkSession
     from pyspark.sql.functions import col
@@ -372,6 +379,9 @@ def evaluate(
             made = _Builder(dict(given), origin, checked.metered).by_python(checked.tree, "tagged")
         wanted.append(made.alias(f"e{place}"))
     table = pa.Table.from_batches([batch]).append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+    for name, kind in _UNKNOWN.items():
+        if named[name] == name and name not in table.column_names:
+            table = table.append_column(name, pa.nulls(batch.num_rows, kind))
     rows = spark.createDataFrame(table).select("row", *wanted).collect()
     rows.sort(key=itemgetter(0))
     return [
