@@ -75,6 +75,19 @@ def test_the_figures_of_the_documents() -> None:
         assert broker.stats("q")["age_of_oldest_lease"] == 0.0
 
 
+def test_seconds_behind_count_what_waits_for_the_turn_of_its_tenant_or_for_its_group() -> None:
+    for key in ("fairness_key", "group_key"):
+        with Broker({"queue": [{"name": "q", key: "/a"}]}) as broker:
+            for _ in range(3):
+                broker.publish("q", b'{"a": "x"}')
+                broker.advance(2)
+            assert broker.stats("q")["seconds_behind"] == 6.0, key
+            worker = broker.subscribe("q", max_backlog=1)
+            [message] = worker.take()
+            message.ack()
+            assert broker.stats("q")["seconds_behind"] == 4.0, key
+
+
 def test_seconds_behind_begin_anew_with_a_start() -> None:
     with Broker({"queue": [{"name": "q"}]}) as broker:
         broker.publish("q", "a")

@@ -176,6 +176,15 @@ def test_deliveries_are_told_apart(http: Http) -> None:
     connection.close()
 
 
+def test_the_first_message_of_a_queue_with_fair_shares_is_told(http: Http) -> None:
+    http.do("PUT", "queues/%2F/fair", {"arguments": {"x-fairness-key": "/a"}}, 201)
+    began = int(http.broker.now())
+    http.publish("fair", '{"a": 1}')
+    http.broker.advance(3)
+    http.publish("fair", '{"a": 2}')
+    assert began <= http.get("queues/%2F/fair")["head_message_timestamp"] <= began + 1
+
+
 def test_since_when_a_queue_is_idle_and_when_its_first_message_came(http: Http) -> None:
     assert http.get("queues/%2F/q")["head_message_timestamp"] is None
     began = int(http.broker.now())

@@ -58,11 +58,9 @@ def given_way(queue: Queue) -> dict[str, object]:
 
 
 def head_published(queue: Queue, now: Now, stamps: Stamps) -> int | None:
-    """When the first message that may be delivered was published, in seconds since the epoch; None without one."""
-    lowest = queue.main.head() if queue.main.count else NEVER
-    if queue.returned.count:
-        lowest = min(lowest, queue.returned.head()[1])
-    return None if lowest == NEVER else stamps.of(lowest, now.wall) // 1_000_000
+    """When the message that goes next was published, in seconds since the epoch; None without one."""
+    head = queue.head()
+    return None if head is None else stamps.of(head[1], now.wall) // 1_000_000
 
 
 def told(quantiles: Mapping[float, float]) -> dict[str, float]:
@@ -88,6 +86,8 @@ def age_of_oldest_lease(queue: Queue, now: Now) -> float:
 def seconds_behind(queue: Queue, now: Now, stamps: Stamps) -> float:
     """Seconds since the oldest message that is not settled was published, or since the start; 0 for an empty queue."""
     lowest = queue.main.head() if queue.main.count else NEVER
+    if queue.shares is not None:
+        lowest = min(lowest, queue.shares.floor())
     for run in islice(chain(queue.runs_held(), queue.delays.retries.runs()), RUNS_MOST):
         lowest = min(lowest, run.chunk[0])
     return 0.0 if lowest == NEVER else max(now.wall - stamps.of(lowest, now.wall), 0) / 1e6
