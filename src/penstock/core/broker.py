@@ -95,8 +95,7 @@ class Core(
         if self._unruled:
             self._rule_takers(now, batch)
         if mandatory:
-            topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
-            Whole(self._publisher, "this upload").refuse_unwanted(topics)
+            Whole(self._publisher, "this upload").refuse_unwanted(batch.distinct_topics)
         if publisher is None:
             return self._publisher.publish(now, batch, persistent=persistent)
         if sequence is None:

@@ -68,6 +68,11 @@ class Publishes:
         """The topic of one row."""
         return self.topics[row] if isinstance(self.topics, list) else self.topics
 
+    @property
+    def distinct_topics(self) -> set[Topic]:
+        """Each topic of its rows once."""
+        return set(self.topics) if isinstance(self.topics, list) else {self.topics}
+
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
         return self.properties[row] if isinstance(self.properties, list) else self.properties

@@ -156,8 +156,7 @@ class RowRouter:
         """Filters that have to be asked off the loop."""
         if not self._router.filtering:
             return []
-        topics = {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics)
-        if not any(plan.filtered or plan.by_headers or carbon for plan in map(self.plan, topics)):
+        if not any(plan.filtered or plan.by_headers or carbon for plan in map(self.plan, batch.distinct_topics)):
             return []
         size = len(batch.bodies)
         data, memo = batch.properties, self._traits

@@ -65,7 +65,7 @@ class Whole:
                 reason=why.reason if isinstance(why, PreconditionFailed) else why.code,
             )
         if self._mandatory:
-            self.refuse_unwanted({batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics))
+            self.refuse_unwanted(batch.distinct_topics)
         for queue in self._publisher.no_room(now, batch, self._reckoning).values():
             self._full[queue] = self._full.get(queue, 0) + 1
         self.rows += len(batch)

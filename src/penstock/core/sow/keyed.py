@@ -227,8 +227,7 @@ class Keyed:
 
     def _topics(self, batch: Publishes) -> Mapping[Topic, Sow]:
         by_name = self.sows.by_name
-        some = (batch.topics,) if isinstance(batch.topics, Topic) else set(batch.topics)
-        found = ((topic, by_name.get((topic.vhost, topic.exchange, topic.name))) for topic in some)
+        found = ((topic, by_name.get((topic.vhost, topic.exchange, topic.name))) for topic in batch.distinct_topics)
         return {topic: sow for topic, sow in found if sow is not None}
 
     def rows_of(

@@ -18,7 +18,7 @@ from penstock.expr import Filter
 from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Entry, Group, Publishes, Topic
+from penstock.records.entries import Entry, Group, Publishes
 from penstock.server.replaying.feed import Feed
 from penstock.server.replaying.follower import Follower, Receiver
 from penstock.server.replaying.pace import Rate, parse_rate
@@ -181,7 +181,7 @@ class Replays:
     def _interested(self, batch: Publishes) -> Iterable[Feed]:
         """The feeds that may want something of a batch."""
         out = dict[Feed, None]()
-        for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
+        for topic in batch.distinct_topics:
             out.update(self._by_topic.get((topic.vhost, topic.exchange, topic.name), {}))
         return [*out, *self._wide]
 
