@@ -225,8 +225,7 @@ class Parts:
 
     def weigh(self) -> None:
         """Count the bytes of what is ready from now on, if a limit asks for them."""
-        if self.weighing is not None:
-            self.weighing, self.limits = None, limits_of(self.settings)
+        self.weightless()  # what was counted until now
         asked = self.limits is not None and self.limits.size < NEVER
         self.weight = weighing.ready_bytes(self) if asked else -1
 

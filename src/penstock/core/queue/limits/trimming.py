@@ -42,7 +42,8 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
             return
     if queue.expiry.busy or queue.ranking is not None:
         return  # who expires, or who comes last, is not known yet
-    if queue.shares is not None and _have_room(queue) and queue.shares.asks(queue, sink):
+    shares = queue.shares
+    if shares is not None and shares.staging.count and _have_room(queue) and shares.asks(queue, sink):
         return  # nor who is taken at once: `Queue.keyed` offers what was told, and trims then
     count = min(queue.ready - limits.length, most)
     runs = take_yielding(queue, count) if count > 0 else []

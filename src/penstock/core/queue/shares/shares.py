@@ -70,9 +70,7 @@ class Shares:
         return self.ranked and self.staging.count > 0
 
     def asks(self, queue: Contents, sink: Sink) -> bool:
-        """Whether something ready waits for its keys, and the world is about to tell some."""
-        if not self.staging.count:
-            return False
+        """Whether the world is about to tell keys that something ready waits for."""
         self.ask(queue, sink)
         return len(self.staging.asked) > 0
 
