@@ -302,6 +302,69 @@ engine = "spark"
     assert (orders.name, [one.name for one in supervisor.settings.view]) == ("orders", [])
 
 
+def test_changed_settings_of_spark_start_the_driver_again(tmp_path: Path) -> None:
+    """All of [spark] is of the driver's process but its pipelines and who they are; a folder of checkpoints stays."""
+    file, lines = tmp_path / "penstock.toml", list[str]()
+    pipeline = """
+[[pipeline]]
+name = "p"
+from = { topic = "t", columns = "id BIGINT" }
+sql = "SELECT id FROM input"
+to = [{ topic = "out" }]
+"""
+
+    def text(spark: str = "", more: str = "") -> str:
+        return f'server.data = "{tmp_path / "data"}"\n[spark]\n{spark}\n{pipeline}{more}'
+
+    file.write_text(text())
+    supervisor = Supervisor(
+        load_text(text()), ready_file=None, say=lines.append, file=file, reload=lambda: load_text(file.read_text()),
+        driver=(sys.executable, "-c", "import sys; sys.stdin.buffer.read()"), pause=(0.0, 0.0),
+    )  # fmt: skip
+    supervisor.folder.mkdir(parents=True)
+    supervisor.ready = {"flight": "127.0.0.1:1"}
+
+    def followed(changed: str) -> tuple[int | None, dict[str, Any]]:
+        file.write_text(changed)
+        supervisor._looked_at_file = 0.0
+        supervisor._look_at_file()
+        if supervisor.drivers["driver"].due():
+            supervisor._start_driver("driver")
+        return supervisor.drivers["driver"].pid, json.loads(supervisor.jobs["driver"])
+
+    try:
+        first, job = followed(text(more="\n"))
+        assert (first, job["openlineage"], job["memory"]) == (supervisor.drivers["driver"].pid, None, "1024m")
+        more = pipeline.replace('"p"', '"q"')
+        same, job = followed(text(more=more))
+        assert same == first, "a pipeline more is followed by the driver that runs"
+        assert len(job["pipelines"]) == 2
+        lines.clear()
+        second, job = followed(text('openlineage = "file:/tmp/lineage"\nmemory = "512MiB"', more))
+        assert second not in (None, first)
+        assert (job["openlineage"], job["memory"]) == ("file:/tmp/lineage", "512m")
+        assert lines[-1] == (
+            "penstock: [spark] memory, openlineage changed: the pipelines' driver starts again, and its pipelines go "
+            "on from their checkpoints"
+        )
+        supervisor._tell_of_gone = lambda gone: None  # type: ignore[method-assign]  # there is no server
+        for spark, name in (('master = "local[1]"', "master"), ('url = "penstock://h:1/"', "url")):
+            before, (after, job) = supervisor.drivers["driver"].pid, followed(text(spark))
+            assert after not in (None, before), spark
+            assert f'{name} = "{job[name]}"' == spark
+        before, (after, job) = after, followed(text('conf = { "spark.app.name" = "a" }'))
+        assert (after not in (None, before), job["conf"]) == (True, {"spark.app.name": "a"})
+        lines.clear()
+        same, job = followed(text(f'conf = {{ "spark.app.name" = "a" }}\ncheckpoints = "{tmp_path / "other"}"'))
+        assert (same, job["folder"]) == (after, str(supervisor.folder))
+        assert "[spark] checkpoints is " in lines[0]
+        assert "holds after a restart of penstock up" in lines[0]
+        followed(text(f'conf = {{ "spark.app.name" = "a" }}\ncheckpoints = "{tmp_path / "other"}"', "\n"))
+        assert "checkpoints" not in "".join(lines[1:]), "it is said once"
+    finally:
+        supervisor._stop_drivers(list(supervisor.drivers))
+
+
 def test_a_schedule_runs_at_its_times_and_after_failures_waits_for_the_next() -> None:
     wall = 1_000_000_000.0  # 01:46:40 UTC
     done, failing = Query(1, active=False), [NotFound("not yet")] * FAILURES_MAX

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.cli.child import PAUSE_S, Child, Say
+from penstock.cli.following import taken
 from penstock.cli.hosting import parcel
 from penstock.cli.jobs import SHARED, folder_of, groups, job, sweep, url_for
 from penstock.cli.jobs import login as login
@@ -26,7 +27,7 @@ from penstock.cli.orphans import orphans
 from penstock.cli.reaching import NO_DOOR, Door, address_here, door_of
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.java import find_java
-from penstock.spark.pipelines.inbox import line_of
+from penstock.spark.pipelines.inbox import line_of, of_process
 from penstock.spark.remote import Remote, Where
 
 BEAT_S = 0.1
@@ -145,8 +146,7 @@ class Supervisor:
         for name, driver in self.drivers.items():
             status = driver.ended()
             if status is not None:
-                which = "the pipelines' driver" if name == SHARED else f"driver {name} of pipelines"
-                self.say(f"penstock: {which} ended ({told(status)}) and is started again")
+                self.say(f"penstock: {self._called(name)} ended ({told(status)}) and is started again")
             if driver.due() and (self.ready is not None or driver.starts):
                 self._start_driver(name)
 
@@ -180,18 +180,11 @@ class Supervisor:
         if groups(fresh) and door_of(self.settings) is None:
             self.say(f"penstock: {NO_DOOR}: start again with one of them on")
             return
-        sections = cast("dict[str, object]", cast("Any", type(fresh)).model_fields)
-        others = [name for name in sections if name not in ("pipeline", "spark", "view")]
-        if _own_views(fresh) != _own_views(self.as_given) or any(
-            getattr(fresh, name) != getattr(self.as_given, name) for name in others
-        ):
-            self.say("penstock: settings of the server have changed too; they hold after a restart of penstock up")
-        self.as_given = fresh
         before = names_of(self.settings)
-        views = (*_own_views(self.settings), *(one for one in fresh.view if one.engine == "spark"))
-        self.settings = self.settings.model_copy(
-            update={"pipeline": fresh.pipeline, "spark": fresh.spark, "view": views}
-        )
+        self.settings, lines = taken(self.settings, self.as_given, fresh)
+        self.as_given = fresh
+        for line in lines:
+            self.say(f"penstock: {line}")
         self.say("penstock: the settings have changed, and the pipelines follow")
         self._hand_out()
         self._tell_of_gone(sorted(before - names_of(self.settings)))
@@ -246,19 +239,34 @@ class Supervisor:
             self.settings = self.settings.model_copy(update={"listen": listen.model_copy(update=kept)})
 
     def _hand_out(self) -> None:
-        """Tell each driver its pipelines; a driver that has none any more is stopped first."""
+        """Tell each driver its pipelines; first end those that have none any more, or should be another process."""
         wanted = groups(self.settings)
         gone = [name for name in self.drivers if name not in wanted]
         self._stop_drivers(gone)
         for name in gone:
             del self.drivers[name], self.jobs[name]
+        anew: list[str] = []
         for name, pipelines in wanted.items():
             url = url_for(self.settings, pipelines, self._door())
             made = job(self.settings, pipelines, name, url, path=self._path, spark_log=self._spark_log)
             driver = self.drivers.setdefault(name, Child("driver", self.say, self._pause))
             before, self.jobs[name] = self.jobs.get(name), line_of(made)
-            if self.jobs[name] != before:
+            if before is None or before == self.jobs[name]:
+                continue
+            if changed := of_process(json.loads(before), json.loads(self.jobs[name])):
+                self.say(
+                    f"penstock: [spark] {', '.join(changed)} changed: {self._called(name)} starts again, and its "
+                    "pipelines go on from their checkpoints"
+                )
+                anew.append(name)
+            else:
                 driver.give(self.jobs[name])
+        self._stop_drivers(anew)  # the next look starts them with what they should be given
+
+    @staticmethod
+    def _called(name: str) -> str:
+        """A driver, for people."""
+        return "the pipelines' driver" if name == SHARED else f"driver {name} of pipelines"
 
     def _start_driver(self, name: str) -> None:
         log = self.folder / (f"{SHARED}.log" if name == SHARED else f"{SHARED}-{name}.log")
@@ -278,11 +286,6 @@ class Supervisor:
         aside = f"{self.ready_file}.{os.getpid()}"
         Path(aside).write_text(json.dumps(told))
         os.replace(aside, self.ready_file)
-
-
-def _own_views(settings: Any) -> tuple[Any, ...]:
-    """The views that the server computes by itself, which it reads when it starts."""
-    return tuple(one for one in settings.view if one.engine == "server")
 
 
 def names_of(settings: Any) -> set[str]:

@@ -5,7 +5,8 @@
 
 One Spark session, one StreamingQuery a pipeline.  A query that fails starts again from its checkpoint after a pause
 that grows; what another try cannot mend, and ten failures without a batch between them, leave it failed until its
-definition or its code changes.  A job that comes later takes the place of the one before (`inbox`).
+definition or its code changes.  A job that comes later takes the place of the one before, as far as a running process
+can take it up (`inbox.FOLLOWED`).
 `<folder>/status.json` says how each is, and the server is told the same (`reporting`).  The process ends when its
 standard input does.
 """
@@ -30,7 +31,7 @@ from penstock.errors import DataFolderInUse, PenstockError
 from penstock.spark.local import session
 from penstock.spark.pipelines.backfilling import BackfillPipeline
 from penstock.spark.pipelines.definition import Definition
-from penstock.spark.pipelines.inbox import Inbox
+from penstock.spark.pipelines.inbox import FOLLOWED, Inbox
 from penstock.spark.pipelines.locks import locked
 from penstock.spark.pipelines.openlineage import Target, Teller
 from penstock.spark.pipelines.pipeline import Pipeline
@@ -169,10 +170,13 @@ class Driver:
             logger.error("the changed pipelines are not taken: %s", error)
 
     def take(self, job: dict[str, Any]) -> None:
-        """Go on with these pipelines; what is as it was is left alone."""
+        """Go on with these pipelines; what is as it was is left alone.
+
+        Of a job `inbox.FOLLOWED` is taken up; where anything else has changed, the parent starts another process.
+        """
         present = {one.name: one for one in self.all}
         wanted = {pipeline.definition.name: pipeline for pipeline in self._pipelines(job)}
-        moved = any(job.get(key) != self.job.get(key) for key in ("url", "user", "password", "patience"))
+        moved = any(job.get(key) != self.job.get(key) for key in FOLLOWED - {"pipelines"})
         for name, pipeline in wanted.items():
             if name not in present:
                 self._entering.append(pipeline)

@@ -14,6 +14,15 @@ from typing import Any
 
 CHUNK_BYTES = 1 << 16
 
+FOLLOWED = frozenset({"user", "password", "patience", "pipelines"})
+"""What a running driver takes from a newer job (`Driver.take`); everything else of a job holds for its process."""
+
+
+def of_process(older: Mapping[str, Any], newer: Mapping[str, Any]) -> list[str]:
+    """What differs in two jobs that only a new process can take: the names, sorted."""
+    names = (older.keys() | newer.keys()) - FOLLOWED
+    return sorted(name for name in names if older.get(name) != newer.get(name))
+
 
 def line_of(job: Mapping[str, Any]) -> bytes:
     """What a parent writes."""
