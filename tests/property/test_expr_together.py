@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from itertools import accumulate, cycle
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from penstock import expr
+from penstock.expr import scan
 from penstock.expr.meter import HandOver, meter
 from penstock.expr.scan import Scan
+from penstock.records.compute import compute
 from penstock.records.entries import Topic
 from penstock.records.properties import Properties, encode
 from penstock.records.schema import COLUMNS
@@ -136,29 +143,59 @@ def test_filters_asked_together_answer_as_each_alone(
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    texts=st.lists(SIMPLE, min_size=1, max_size=3), messages=MESSAGES, start=st.integers(0, 3),
-    some=st.none() | st.sets(st.integers(0, 11)),
+    texts=st.lists(SIMPLE, min_size=1, max_size=12), messages=MESSAGES, start=st.integers(0, 3),
+    some=st.none() | st.sets(st.integers(0, 11)), trial=st.sampled_from((1, 5, 1 << 14)),
+    costs=st.lists(st.integers(0, 9), min_size=4, max_size=4),
 )  # fmt: skip
-def test_a_scan_finds_what_the_filter_matches(
-    texts: list[str], messages: list[tuple[bytes, bytes, tuple[int | None, str]]], start: int, some: set[int] | None
-) -> None:
-    import numpy as np
+def test_a_scan_finds_what_the_filter_matches_in_whichever_way_it_looks(
+    texts: list[str], messages: list[tuple[bytes, bytes, tuple[int | None, str]]], start: int, some: set[int] | None,
+    trial: int, costs: list[int],
+) -> None:  # fmt: skip
 
     filters = compiled(texts)
     batch = batch_of(messages).slice(min(start, len(messages) - 1))
     first = len(messages) - batch.num_rows
     rows = None if some is None else np.array(sorted(row for row in some if row < batch.num_rows), np.int64)
-    found, large = Scan(filters, topics_of).run(batch, rows)
     looked = range(batch.num_rows) if rows is None else rows.tolist()
-    assert found == [
-        [100 + 2 * row for row in expected if row - first in looked] for expected in alone(filters, messages)
-    ]
-    assert not large
+    expected = [[100 + 2 * row for row in answer if row - first in looked] for answer in alone(filters, messages)]
+    with patch.object(scan, "TRIAL_BYTES", trial):
+        one = Scan(filters, topics_of, partial(next, accumulate(cycle(costs))))
+        for _ in range(2):  # the second time it may know which way is the better one
+            assert one.run(batch, rows) == (expected, [])
+
+
+def test_a_scan_of_many_filters_is_not_sieved_for_more_than_the_evaluation_costs(monkeypatch: Any) -> None:
+    spent = [0]
+    passes = list[bytes]()
+
+    def substring(bodies: Any, *, pattern: bytes) -> Any:
+        spent[0] += sum(len(body.as_py()) for body in bodies)
+        passes.append(pattern)
+        return contained(bodies, pattern=pattern)
+
+    def evaluated(self: expr.FilterSet, bodies: list[bytes], *others: Any, **more: Any) -> Any:
+        spent[0] += 2 * sum(map(len, bodies))
+        return matches(self, bodies, *others, **more)
+
+    contained, matches = compute.match_substring, expr.FilterSet.matches
+    monkeypatch.setattr(compute, "match_substring", substring)
+    monkeypatch.setattr(expr.FilterSet, "matches", evaluated)
+    messages = [(b'{"a":"%s","pad":"%s"}' % (b"zebra%d" % (n % 60), b"x" * 1000), HEADERS[0], TOPICS[0])
+                for n in range(300)]  # fmt: skip
+    for filters in (1, 50):
+        passes.clear()
+        one = Scan(compiled([f"/a = 'zebra{n}'" for n in range(filters)]), topics_of, lambda: spent[0])
+        found, _ = one.run(batch_of(messages))
+        assert found == [[100 + 2 * row for row in range(n, 300, 60)] for n in range(filters)]
+        tried = len(passes)
+        assert passes
+        assert one.run(batch_of(messages))[0] == found
+        assert (len(passes) > tried) == (filters == 1), f"{filters} filters"
 
 
 def test_large_bodies_are_named_instead_of_evaluated() -> None:
     messages = [(body, HEADERS[0], TOPICS[0]) for body in (b'{"a":"ab"}', b'{"a":"ab","x":"' + b"y" * 500 + b'"}')]
-    found, large = Scan(compiled(["/a = 'ab'"]), topics_of, body_most=100).run(batch_of(messages))
+    found, large = Scan(compiled(["/a = 'ab'"]), topics_of, lambda: 0, body_most=100).run(batch_of(messages))
     assert (found, large) == ([[100]], [102])
 
 

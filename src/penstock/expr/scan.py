@@ -3,6 +3,9 @@
 The answer equals `Filter.matches` row by row.  Arrow's own functions run without the interpreter's lock, and exact
 evaluation goes in small slices with a call of `breathe` between them, so that a scan in a thread does not hold up the
 loop beside it.
+
+Each needle of a sieve is a pass over the bodies, while one evaluation answers for all filters: fifty sieves cost sixty
+times what it saves to have them.  So a scan tries both on its first rows, and goes on with the better one.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -26,12 +29,23 @@ from penstock.records.properties import EMPTY
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Places: TypeAlias = "npt.NDArray[np.int64]"
+Clock: TypeAlias = "Callable[[], int]"
+"""Nanoseconds of CPU that this thread has used."""
 Topics: TypeAlias = "Callable[[list[int | None] | None, list[str]], list[Topic]]"
 """Via ids (None: all of the default exchange) and names to topics."""
 
 SLICE_ROWS = 1_000
 SLICE_BYTES = 256 * 1024
 """What is evaluated between two breaths: less than a millisecond."""
+
+TRIAL_BYTES = 16 * 1024
+"""Bodies on which each of the two ways is tried, where a batch has at least four times as much."""
+
+UNTRIED = 8
+"""More filters than this are evaluated until the two ways were tried; fewer are sieved."""
+
+PARALLEL = 2
+"""Sieves may cost so many times what evaluation does: they need no interpreter, which the loop then has."""
 
 
 _ALL = frozenset({"body", "properties", "topic", "lsn", "time"})
@@ -46,16 +60,18 @@ class Scan:
     """Filters that look through batches together."""
 
     def __init__(
-        self, filters: Sequence[Matcher], topics: Topics, *, body_most: int | None = None,
+        self, filters: Sequence[Matcher], topics: Topics, clock: Clock, *, body_most: int | None = None,
         breathe: Callable[[], None] = _nothing,
     ) -> None:  # fmt: skip
         """`body_most`: bytes of a body beyond which it is not evaluated here but named in `large`."""
         self._topics = topics
+        self._clock = clock
         self._breathe = breathe
         self._body_most = body_most
         self._all = FilterSet(filters)
         self._alone = [FilterSet([one]) for one in filters] if len(filters) <= 8 else []
         self._sieves = [sieve_of(one.tree) if isinstance(one, Filter) else None for one in filters]
+        self._sieving: float | None = None  # what sieves cost a byte for what evaluation does; None: not yet tried
         needs = [one.needs if isinstance(one, Filter) else _ALL for one in filters]
         self._needs = frozenset[str]().union(*needs)
 
@@ -64,29 +80,58 @@ class Scan:
 
         batch    rows of messages with the log's columns; `rows`: look at these places alone
         """
-        view = _View(batch)
-        wanted: list[Places] = []
-        for sieve in self._sieves:
-            mask = None if sieve is None else self._mask(sieve, view)
-            if mask is None:
-                wanted.append(np.arange(len(view)) if rows is None else rows)
-            elif rows is None:
-                wanted.append(np.flatnonzero(mask))
-            else:
-                wanted.append(rows[mask[rows]])
-        out: list[list[int]] = [[] for _ in wanted]
+        places = np.arange(batch.num_rows) if rows is None else rows
+        out: list[list[int]] = [[] for _ in self._sieves]
         large: list[int] = []
+        if self._sieving is None and any(self._sieves):
+            batch, places = self._try(batch, places, out, large)
+        view = _View(batch)
+        if self._sieving is None:
+            sieve = len(self._sieves) <= UNTRIED
+        else:
+            sieve = self._sieving * int(view.sizes.sum()) <= PARALLEL * int(view.sizes[places].sum())
+        self._look(view, places, sieve, out, large)
+        return out, sorted(set(large))
+
+    def _try(
+        self, batch: pa.RecordBatch, places: Places, out: list[list[int]], large: list[int]
+    ) -> tuple[pa.RecordBatch, Places]:
+        """Look at a few rows in one way and at the next few in the other, if there are enough; what is left."""
+        ends = np.cumsum(_View(batch).sizes[places])
+        if not len(ends) or int(ends[-1]) < 4 * TRIAL_BYTES:
+            return batch, places
+        first = 1 + int(np.searchsorted(ends, TRIAL_BYTES))
+        more = 1 + int(np.searchsorted(ends[first:], int(ends[first - 1]) + TRIAL_BYTES))
+        if first + more >= len(places):
+            return batch, places
+        rates: list[float] = []
+        for stop, sieve in ((first, False), (more, True)):
+            row = int(places[stop])
+            view = _View(batch.slice(0, row))
+            began = self._clock()
+            self._look(view, places[:stop], sieve, out, large)
+            looked_at = view.sizes if sieve else view.sizes[places[:stop]]
+            rates.append((self._clock() - began) / max(int(looked_at.sum()), 1))
+            batch, places = batch.slice(row), places[stop:] - row
+        self._sieving = rates[1] / max(rates[0], 1e-9)
+        return batch, places
+
+    def _look(self, view: _View, places: Places, sieve: bool, out: list[list[int]], large: list[int]) -> None:
+        """Add what matches among some places of a batch, and what is too large to tell."""
+        wanted: list[Places] = []
+        for one in self._sieves:
+            mask = self._mask(one, view) if sieve and one is not None else None
+            wanted.append(places if mask is None else places[mask[places]])
         if self._alone and sum(map(len, wanted)) <= 2 * len(view):
-            for slot, places in enumerate(wanted):
-                for part in self._slices(view, places, large):
+            for slot, some in enumerate(wanted):
+                for part in self._slices(view, some, large):
                     for found in self._evaluate(self._alone[slot], view, part).values():
                         out[slot] += found
         else:
-            every = np.unique(np.concatenate(wanted)) if wanted else np.zeros(0, np.int64)
+            every = places if not sieve or not wanted else np.unique(np.concatenate(wanted))
             for part in self._slices(view, every, large):
                 for slot, found in self._evaluate(self._all, view, part).items():
                     out[slot] += found
-        return out, sorted(set(large))
 
     def _slices(self, view: _View, places: Places, large: list[int]) -> Iterator[Places]:
         """Places in portions that do not take long; LSNs of bodies that are too large go to `large`."""

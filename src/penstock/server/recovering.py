@@ -29,7 +29,7 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
-from penstock.server.filters.evaluating import Ask, breathe
+from penstock.server.filters.evaluating import Ask, breathe, spent
 from penstock.server.filters.judging import Off, look
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _Seeker:
         if self._filters:
             from penstock.expr.scan import Scan  # not before there is something to recover
 
-            self._scanner = Scan(self._filters, log.vias.topics, body_most=LOOP_BODY, breathe=breathe)
+            self._scanner = Scan(self._filters, log.vias.topics, spent, body_most=LOOP_BODY, breathe=breathe)
         self._topics = dict[Topic, bool]()
         self._parts = list[tuple[Ints, ...]]()
         self._barriers = list[int]()

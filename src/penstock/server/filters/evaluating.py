@@ -34,6 +34,9 @@ SLICE_BYTES = 256 * 1024
 BREATH_S = 50e-6
 """How long a breath is: any real sleep hands the interpreter over, and a longer one would only delay the answer."""
 
+spent = time.thread_time_ns
+"""Nanoseconds of CPU that this thread has used: what a way of looking costs, whoever else is busy."""
+
 Ask = Callable[[str, dict[str, object]], dict[str, Any]]
 """`Bulk.call`: the result of a job of the bulk child."""
 

@@ -30,7 +30,7 @@ from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
-from penstock.server.filters.evaluating import Ask, breathe
+from penstock.server.filters.evaluating import Ask, breathe, spent
 from penstock.server.filters.judging import Off, look
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def warm_up() -> None:
     from penstock.expr import compile_filter
     from penstock.expr.scan import Scan as Scanner
 
-    Scanner([compile_filter("/x = 'y'")], lambda vias, names: [])
+    Scanner([compile_filter("/x = 'y'")], lambda vias, names: [], spent)
 
 
 def matching(filters: Sequence[Matcher], rows: Rows) -> list[list[int]]:
@@ -193,7 +193,7 @@ def look_at_log(
     from penstock.expr.scan import Scan as Scanner  # for the first scan: `warm_up` has had it loaded
 
     end = mono() + SCAN_US
-    scanner = Scanner(filters, log.vias.topics, body_most=LOOP_BODY, breathe=breathe)
+    scanner = Scanner(filters, log.vias.topics, spent, body_most=LOOP_BODY, breathe=breathe)
     out: list[list[int]] = [[] for _ in filters]
     upto = chunk[0] - 1
     wanted = None if isinstance(chunk, range) else np.frombuffer(chunk, np.int64)

@@ -23,7 +23,7 @@ from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.records.kinds import Kind
-from penstock.server.filters.evaluating import Ask, breathe
+from penstock.server.filters.evaluating import Ask, breathe, spent
 from penstock.server.replaying.page import PAGE_BYTES, PAGE_ROWS, ROW_COST, Page, page_of
 from penstock.server.replaying.rights import Sieve
 from penstock.server.replaying.topics import Selection
@@ -123,7 +123,7 @@ def _wanted(
     from penstock.expr.meter import LOOP_BODY
     from penstock.expr.scan import Scan
 
-    scanner = Scan([sieve.filter], log.vias.topics, body_most=LOOP_BODY, breathe=breathe)
+    scanner = Scan([sieve.filter], log.vias.topics, spent, body_most=LOOP_BODY, breathe=breathe)
     [found], large = scanner.run(batch)
     for lsn in large:
         one = Rows([], [], [], [], [], [], [])
