@@ -46,7 +46,9 @@ def parse(text: str) -> Node:
 class _Compiled:
     """What filters and values have in common.  Made by `compile_filter` and `compile_value` only."""
 
-    __slots__ = ("_changing", "_metered", "_needs", "_program", "_same", "cost", "deterministic", "text", "tree")
+    __slots__ = (
+        "__weakref__", "_changing", "_metered", "_needs", "_program", "_same", "cost", "deterministic", "text", "tree",
+    )  # fmt: skip
 
     def __init__(self, text: str, checked: Checked, program: Program) -> None:
         self.text = text

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,15 @@ _ALL = frozenset({"body", "properties", "topic", "lsn", "time"})
 _ANY_TOPIC = Topic("", "", "")  # for filters that do not look at it
 
 
+_sieves: WeakKeyDictionary[Filter, Sieve | None] = WeakKeyDictionary()  # a scan of 100 ms follows another
+
+
+def _sieve(filter: Filter) -> Sieve | None:
+    if filter not in _sieves:
+        _sieves[filter] = sieve_of(filter.tree)
+    return _sieves[filter]
+
+
 def _nothing() -> None:
     """No breath."""
 
@@ -70,7 +80,7 @@ class Scan:
         self._body_most = body_most
         self._all = FilterSet(filters)
         self._alone = [FilterSet([one]) for one in filters] if len(filters) <= 8 else []
-        self._sieves = [sieve_of(one.tree) if isinstance(one, Filter) else None for one in filters]
+        self._sieves = [_sieve(one) if isinstance(one, Filter) else None for one in filters]
         self._sieving: float | None = None  # what sieves cost a byte for what evaluation does; None: not yet tried
         needs = [one.needs if isinstance(one, Filter) else _ALL for one in filters]
         self._needs = frozenset[str]().union(*needs)

@@ -41,8 +41,8 @@ WALK_MOST = 1 << 20
 WALK_LEAST = 256
 RECHECK = 500
 """Messages that came back, asked for at once."""
-WALKS_MOST = 2
-"""Stretches of one queue that are looked through at the same time."""
+CATCH_UP = 3
+"""Those furthest back walk so often for each walk of somebody before them: they are to meet, and then go on as one."""
 
 __all__ = ["Matcher", "Targets"]
 
@@ -54,14 +54,15 @@ class Look:
     lists: tuple[TargetList, ...]
     chunk: Chunk
     recheck: bool  # of what came back
+    last: bool = False  # of those that stand furthest back
 
 
 class Targets:
     """The target lists of a queue."""
 
     __slots__ = (
-        "_behind", "_by_slot", "_following", "_queue", "_recalling", "_recheck", "_rechecking", "_serial", "asked",
-        "awake", "foreseen", "joined", "lists", "most",
+        "_behind", "_by_slot", "_caught_up", "_following", "_queue", "_recalling", "_recheck", "_rechecking", "_serial",
+        "asked", "awake", "foreseen", "joined", "lists", "most",
     )  # fmt: skip
 
     def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
@@ -76,6 +77,7 @@ class Targets:
         self._following = FilterSet()
         self._by_slot: dict[int, TargetList] = {}
         self._behind: dict[TargetList, None] = {}  # those that have to walk, and have room
+        self._caught_up = 0  # walks of those furthest back since somebody before them walked
         self._recheck: deque[Chunk] = deque()  # came back, not yet looked at by any list
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
         self._recalling: dict[TargetList, None] = {}  # those with something in `recalled`
@@ -258,31 +260,52 @@ class Targets:
             self._ask_on(main, sink)
 
     def _ask_on(self, main: Main, sink: Sink) -> None:
-        """The next stretch for those that stand furthest back; it ends where the next ones stand, to go on together."""
-        walking = sum(not look.recheck for look in self.asked.values())
-        while walking < WALKS_MOST:
-            waiting = [targets for targets in self._behind if not targets.busy]
-            if not waiting:
-                return
-            lowest = min(targets.walked for targets in waiting)
-            group = [targets for targets in waiting if targets.walked == lowest]
-            if not main.count or main.last() <= lowest:
-                for targets in group:
-                    self._follow(targets)
-                continue
-            chunk = main.stretch(lowest, max(targets.stride for targets in group))
-            others = min((targets.walked for targets in waiting if targets.walked > lowest), default=NEVER)
-            if not len(chunk):
-                for targets in group:
-                    targets.walked = main.last()
-            elif chunk[0] > others:
-                for targets in group:
-                    targets.walked = others
-            else:
-                if chunk[-1] > others:
-                    chunk = chunk[: _count_to(chunk, others)]
-                self._scan(group, chunk, False, sink)
-                walking += 1
+        """The next stretch for those that stand furthest back, and now and then for one group before them.
+
+        A stretch ends where the next ones stand, so that they go on together: fifty lists that walk alone read the log
+        fifty times.  Of two that walk alike neither would ever catch up with the other, so the last walk more often.
+        """
+        walks = {look.last for look in self.asked.values() if not look.recheck}
+        while True not in walks and self._behind:
+            group = self._standing(min(targets.walked for targets in self._behind))
+            if any(targets.busy for targets in group):
+                break
+            if self._walk(group, True, main, sink):
+                walks.add(True)
+        while False not in walks and self._caught_up >= CATCH_UP and self._behind:
+            last = min(targets.walked for targets in self._behind)
+            others = [targets for targets in self._behind if targets.walked > last and not targets.busy]
+            if not others:
+                break
+            first = min(others, key=lambda targets: (len(targets.found) > 0, targets.asked))
+            group = [targets for targets in self._standing(first.walked) if not targets.busy]
+            if self._walk(group, False, main, sink):
+                walks.add(False)
+                self._caught_up = 0
+
+    def _standing(self, walked: int) -> list[TargetList]:
+        return [targets for targets in self._behind if targets.walked == walked]
+
+    def _walk(self, group: Sequence[TargetList], last: bool, main: Main, sink: Sink) -> bool:
+        """Have the stretch before lists that stand at one place looked through; False: they moved on without.
+
+        last    they stand furthest back
+        """
+        walked = group[0].walked
+        if not main.count or main.last() <= walked:
+            for targets in group:
+                self._follow(targets)
+            return False
+        chunk = main.stretch(walked, max(targets.stride for targets in group))
+        others = min((targets.walked for targets in self._behind if targets.walked > walked), default=NEVER)
+        if not len(chunk) or chunk[0] > others:
+            for targets in group:
+                targets.walked = main.last() if not len(chunk) else others
+            return False
+        if chunk[-1] > others:
+            chunk = chunk[: _count_to(chunk, others)]
+        self._scan(group, chunk, False, sink, last=last)
+        return True
 
     def _ask_again(self, returned: Returned, sink: Sink) -> None:
         if any(look.recheck for look in self.asked.values()):
@@ -310,12 +333,15 @@ class Targets:
                     return
             del self._rechecking[targets]
 
-    def _scan(self, lists: Sequence[TargetList], chunk: Chunk, recheck: bool, sink: Sink) -> None:
+    def _scan(
+        self, lists: Sequence[TargetList], chunk: Chunk, recheck: bool, sink: Sink, *, last: bool = False
+    ) -> None:
         self._serial += 1
-        self.asked[self._serial] = Look(tuple(lists), chunk, recheck)
+        self.asked[self._serial] = Look(tuple(lists), chunk, recheck, last)
         if not recheck:
             for targets in lists:
                 targets.busy = True
+                targets.asked = self._serial
         filters = tuple([targets.filter for targets in lists])
         sink.effect(Scan(Token(self._queue, self._serial, Purpose.WALK), filters, chunk))
 
@@ -324,6 +350,7 @@ class Targets:
         look = self.asked.pop(token.serial, None)
         if look is None:
             return
+        self._caught_up += look.last
         if look.recheck and upto < look.chunk[-1]:
             self._recheck.appendleft(look.chunk[_count_to(look.chunk, upto) :])
         for targets, lsns in zip(look.lists, found, strict=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.dispatching.filtering import TARGETS_MOST, WALKS_MOST, Look, Matcher, Targets
+from penstock.core.queue.dispatching.filtering import TARGETS_MOST, Look, Matcher, Targets
 from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
@@ -33,6 +33,9 @@ ALL = END[0]
 
 NOTHING = -ALL
 """Before every place."""
+
+WALKS_MOST = 2
+"""Stretches of one queue that are looked through at the same time."""
 
 
 class PriorityTargetList(TargetList):

@@ -1,0 +1,46 @@
+"""Lists that look through what waited before them: those at different places meet, and nobody waits for long."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from penstock.core.effects import Scan
+from unit.core_queue.test_queue import Bench, First
+
+WAITING = 20_000
+STEP = 100
+APART = 50
+
+
+@pytest.mark.parametrize(("lists", "most"), [(2, 1.4), (8, 3.0)])
+def test_lists_that_came_at_different_times_go_on_as_one(lists: int, most: float) -> None:
+    """Found by a backlog of 10 GB: two groups that walked alike never met, and read everything twice."""
+    q = Bench()
+    q.publish(WAITING, body=b"nobody's")
+    waiting = list[Scan]()
+    walks = list[tuple[set[str], int]]()  # whose, and how many messages they looked at
+
+    def answer() -> None:
+        """The next scan looks at so many messages and no more, as when its time is up."""
+        waiting.extend(effect for effect in q.sink.take_effects() if isinstance(effect, Scan))
+        scan = waiting.pop(0)
+        upto = scan.chunk[min(STEP, len(scan.chunk)) - 1]
+        walks.append(({cast("First", one).text for one in scan.filters}, min(STEP, len(scan.chunk))))
+        q.queue.scanned(q.now, scan.token, [[] for _ in scan.filters], upto, q.sink)
+        waiting.extend(effect for effect in q.sink.take_effects() if isinstance(effect, Scan))
+
+    for number in range(lists):
+        q.worker(filter=First(f"mine {number}"))
+        for _ in range(APART):
+            answer()
+    began = len(walks)
+    while waiting:
+        answer()
+    assert q.queue.targets.all_follow
+    assert len(walks[-1][0]) == lists
+    assert sum(rows for _, rows in walks) <= most * WAITING
+    for number in range(lists):
+        turns = [at for at, (whose, _) in enumerate(walks) if f"mine {number}" in whose and at >= began]
+        assert max(b - a for a, b in zip([began, *turns], turns, strict=False)) <= 4 * lists
