@@ -175,9 +175,10 @@ class Tags:
             again: list[int] = np.flatnonzero(np.isin(np.asarray(block.chunk), np.asarray(chunk))).tolist()
             if isinstance(owner, list):
                 again = [place for place in again if owner[place] is consumer]
+            held = self.count
             for place in reversed(again):
                 self.count -= len(block.take(place, place + 1)[1])
-            if again:
+            if self.count < held:
                 found = True
                 self._firsts[at] = block.first
                 self._idle += not block.left
