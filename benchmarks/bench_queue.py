@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from harness import emit, parse, parser
 
-from penstock.core.effects import Deliver, Effect, Scan, Verb, delivered
+from penstock.core.effects import Deliver, DeliverEach, Effect, Scan, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
@@ -133,6 +133,26 @@ def filtered(n: int, rounds: int) -> float:
     return (time.process_time() - start) / rounds / n * 1e6
 
 
+def alike(workers: int, n: int, rounds: int) -> float:
+    """Microseconds a message: a few at a time for consumers of one channel that share a filter, one ack for all."""
+    bench = Bench()
+    queue, sink = bench.queue, bench.sink
+    for i in range(workers):
+        queue.subscribe(NOW, sink, tag=f"c{i}", holder=bench, client="peer", max_backlog=1000, filter=StartsWith(b""))
+    topic, bodies = Topic("/", "", "q"), [b"body"] * n
+    start = time.process_time()
+    for _ in range(rounds):
+        queue.arrive(NOW, bench.lsns(n), sink, batch=Publishes(topic, b"", bodies))
+        sink.take_journal()
+        for effect in sink.take_effects():
+            if isinstance(effect, DeliverEach):
+                queue.settle_each(NOW, effect.consumers, effect.chunk, sink)
+            elif isinstance(effect, Deliver):
+                queue.settle(NOW, [effect.chunk], Verb.ACK, sink, by=effect.consumer)
+    assert queue.acked == rounds * n
+    return (time.process_time() - start) / rounds / n * 1e6
+
+
 def waiting(n: int, gap: int) -> float:
     """Bytes a waiting message, in chunks of 20."""
     tracemalloc.start()
@@ -163,6 +183,8 @@ def main() -> None:
     show("queue: acks one by one, in order", None, "us/msg", lambda: acks(1_000, rounds // 40, shuffled=False))
     show("queue: acks one by one, any order", None, "us/msg", lambda: acks(1_000, rounds // 40, shuffled=True))
     show("queue: two filtered consumers", None, "us/msg", lambda: filtered(500, rounds // 40))
+    for workers in (1, 1_000):
+        show(f"queue: 20 to {workers:,} of one filter", None, "us/msg", lambda w=workers: alike(w, 20, rounds // 4))
     show("queue: waiting, in order", 10, "bytes/msg", lambda: waiting(size, 0))
     show("queue: waiting, interleaved", 16, "bytes/msg", lambda: waiting(size, 3))
 

@@ -121,6 +121,8 @@ class _Befores(dict[int, bytes]):
 class DeliveryEncoder:
     """Deliveries of one consumer on one channel."""
 
+    __slots__ = ("befores", "channel", "consumer_tag", "contents", "front", "front_size", "payload_max")
+
     def __init__(self, channel: int, consumer_tag: str, frame_max: int, contents: Contents | None = None) -> None:
         """contents: of the channel; None: its own."""
         self.channel = channel
@@ -128,6 +130,13 @@ class DeliveryEncoder:
         self.payload_max = frame_max - OVERHEAD
         self.contents = contents or Contents(channel, frame_max)
         self.befores = _Befores(channel, consumer_tag)
+        self.front = b""  # of `befores`, what was used last where each message had a consumer of its own
+        self.front_size = -1  # which one that is
+
+    def find_front(self, size: int) -> bytes:
+        """What stands before the tag where so much follows it in the method frame."""
+        self.front, self.front_size = self.befores[size], size
+        return self.front
 
     def encode(
         self,
@@ -234,7 +243,8 @@ def encode_each(
         size, most = len(middle.head), encoders[0].payload_max
         for encoder, body in zip(encoders, bodies, strict=True):
             if 0 < len(body) <= most:
-                out += (encoder.befores[size], _pack_tag(tag), middle[len(body)], body, END)
+                front = encoder.front if encoder.front_size == size else encoder.find_front(size)
+                out += (front, _pack_tag(tag), middle[len(body)], body, END)
             else:
                 out += encoder.encode(tag, False, topics, properties, (body,))
             tag += 1

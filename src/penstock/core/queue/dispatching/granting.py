@@ -84,13 +84,67 @@ def grant_all(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> No
             _lease(queue, now, sink, [(consumer, runs)])
 
 
+def one_each(queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> bool:
+    """Whether `grant_each` may give these consumers what was never delivered before."""
+    settings, holder = queue.settings, consumers[0].holder
+    return (
+        len(consumers) >= EACH_LEAST
+        and settings.deliver == "early"
+        and settings.semantics != "at-most-once"
+        and chunk[0] >= queue.redelivered_below
+        and not queue.sharing
+        and len({*consumers}) == len(consumers)
+        and not [one for one in consumers if one.no_ack or one.holder is not holder]
+    )
+
+
+def grant_each(queue: Queue, now: Now, sink: Sink, consumers: Sequence[Consumer], chunk: Chunk) -> None:
+    """Give each of these consumers the message at its place, where that is `one_each`: what `grant_all` would do.
+
+    Each of them counts it as held already.  chunk: ascending.
+    """
+    deadline, until = _period(queue, now)
+    names = b"1],".join([one.named or _named(one) for one in consumers])
+    count = len(consumers)
+    pairs = [0] * (2 * count)
+    pairs[::2] = chunk
+    pairs[1::2] = range(chunk.start + 1, chunk.stop + 1) if isinstance(chunk, range) else [lsn + 1 for lsn in chunk]
+    header = b'{"attempt":1,"to":[%s1]]}' % names
+    sink.record(Kind.GRANT, queue.name, header, struct.pack(f"<{1 + 2 * count}q", queue.id, *pairs))
+    terms = _terms(now.mono, deadline)
+    for consumer, lsn in zip(consumers, chunk, strict=True):
+        leases = consumer.leases
+        if leases.count == 1:
+            leases.lone, leases.terms = lsn, terms  # as `add_lone` does
+        else:
+            leases.add_lone(lsn, terms)
+        if consumer.timeout:
+            watch(queue, now.mono + consumer.timeout)
+    sink.effect(DeliverEach(consumers, queue, chunk, until))
+    _count(queue, now, count)
+    queue.outstanding += count
+    queue.leased += count
+
+
+def _period(queue: Queue, now: Now) -> tuple[int, int]:
+    """When a lease that is given now ends, on the monotonic clock and on the wall; 0: not by time."""
+    period = queue.settings.lease_period
+    if not period:
+        return 0, 0
+    queue.leased_until(now.mono + period)
+    return now.mono + period, now.wall + period
+
+
+def _terms(mono: int, deadline: int) -> Run:
+    """What first deliveries have in common that are given now."""
+    terms = Run(range(0), True, ONCE, 0, deadline)
+    terms.granted = mono
+    return terms
+
+
 def _lease(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
     """They are held until they are settled, or until their time is over."""
-    period = queue.settings.lease_period
-    deadline = until = 0
-    if period:
-        deadline, until = now.mono + period, now.wall + period
-        queue.leased_until(deadline)
+    deadline, until = _period(queue, now)
     shares = [(consumer, _few(runs) if len(runs) > 1 else runs) for consumer, runs in shares]
     _log(queue, sink, shares)
     total, mono = 0, now.mono
@@ -175,7 +229,7 @@ def _send(
 
 
 def _apart(queue: Queue, shares: Sequence[Share]) -> tuple[list[Share], list[tuple[Consumer, Run]]]:
-    """Shares that are one message delivered for the first time apart from the others."""
+    """Shares that are one message, at its own place and delivered for the first time, apart from the others."""
     others: list[Share] = []
     alone: list[tuple[Consumer, Run]] = []
     below = queue.redelivered_below
@@ -186,6 +240,7 @@ def _apart(queue: Queue, shares: Sequence[Share]) -> tuple[list[Share], list[tup
             len(runs) == 1
             and len(run.chunk) == 1
             and run.tally is FRESH
+            and not run.place
             and run.chunk[0] >= below
             and consumer.shared is None
         ):
@@ -200,11 +255,10 @@ def _lease_each(
 ) -> None:
     """The first delivery of one message to each of these."""
     each: dict[object, list[tuple[int, Consumer]]] = {}
+    terms = _terms(mono, deadline)
     for consumer, run in alone:
-        run.tally = ONCE
-        run.deadline = deadline
-        run.granted = mono
-        consumer.leases.add(run)
+        consumer.leases.count += 1
+        consumer.leases.add_lone(run.chunk[0], terms)
         if consumer.timeout:
             watch(queue, mono + consumer.timeout)
         each.setdefault(consumer.holder, []).append((run.chunk[0], consumer))

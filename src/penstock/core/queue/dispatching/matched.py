@@ -13,6 +13,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.granting import grant_each, one_each
 from penstock.core.queue.dispatching.takers import Takers, ratio
 from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.runs import NEVER, Key, Run
@@ -69,7 +70,7 @@ def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all:
         if len(wanting) == 1 and taking.list is not None:
             most = min(budget, queue.room - held)
             limit = heap[0][0] if heap else (NEVER, 0)
-            given, counted = _give(queue, taking.list, taking.takers, key, limit, most, shares)
+            given, counted = _give(queue, now, sink, taking.list, taking.takers, key, limit, most, shares)
         else:
             shares.setdefault(consumer, []).append(queue.take_one(key))
             given, counted = 1, _count(consumer, taking.takers, 1)
@@ -148,6 +149,8 @@ def _count(consumer: Consumer, takers: Takers, count: int) -> int:
 
 def _give(
     queue: Queue,
+    now: Now,
+    sink: Sink,
     targets: TargetList,
     takers: Takers,
     key: Key,
@@ -157,56 +160,65 @@ def _give(
 ) -> tuple[int, int]:
     """Give matches of one list to its consumers, up to where another list wants something.
 
-    Returns how many, and how many of them use up backlog.  Somebody has room for the first.
+    Returns how many, and how many of them use up backlog and are granted later.  Somebody has room for the first.
     """
     model = queue.settings.fairness_model
-    lsns = _matches(queue, targets, key, limit, most)
+    lsns, first = _matches(queue, targets, key, limit, most)
     turn = queue.roster.turn
     if len(targets.consumers) == 1 and (only := takers.next(model, turn)) is not None:
         owners = [only] * min(len(lsns), only.room)
-        counted = _count(only, takers, len(owners))
-        turn = only.serial
+        _count(only, takers, len(owners))
     else:
         owners = takers.deal(model, turn, len(lsns))
-        counted = sum([not consumer.no_ack for consumer in owners])
-        turn = owners[-1].serial
-    queue.roster.turn = turn
+    queue.roster.turn = owners[-1].serial
     given = len(owners)
     found = targets.found
     if given == 1 and not (found and key == (found[0], found[0])):
         shares.setdefault(owners[0], []).append(queue.take_one(key))
-        return 1, counted
+        return 1, int(not owners[0].no_ack)
     queue.ready -= given
     if queue.weight >= 0:
         queue.weight -= sum([queue.sizes.total(range(lsn, lsn + 1)) for lsn in lsns[:given]])
-    runs = queue.main.take_if_first(lsns[:given]) if given > 1 else []
+    runs = queue.main.take(given) if first and given > 1 else []
+    if given == len(found):
+        found.clear()
+    else:
+        last = lsns[given - 1]
+        while found and found[0] <= last:
+            found.popleft()
     if runs and len(targets.consumers) == 1:
         shares.setdefault(owners[0], []).extend(runs)
-    elif runs:
+        return given, 0 if owners[0].no_ack else given
+    if len(runs) == 1 and shares.keys().isdisjoint(owners) and one_each(queue, owners, runs[0].chunk):
+        grant_each(queue, now, sink, owners, runs[0].chunk)
+        return given, 0
+    if runs:
         for consumer, lsn in zip(owners, lsns, strict=False):
             shares.setdefault(consumer, []).append(Run(range(lsn, lsn + 1), True))
     else:
         for consumer, lsn in zip(owners, lsns, strict=False):
             shares.setdefault(consumer, []).append(queue.main.punch(lsn))
-    last = lsns[given - 1]
-    while found and found[0] <= last:
-        found.popleft()
-    return given, counted
+    return given, sum([not consumer.no_ack for consumer in owners])
 
 
-def _matches(queue: Queue, targets: TargetList, key: Key, limit: Key, most: int) -> list[int]:
-    """The next matches of a list, oldest first, that stand before `limit`: several of the main order, or the one."""
+def _matches(queue: Queue, targets: TargetList, key: Key, limit: Key, most: int) -> tuple[list[int], bool]:
+    """The next matches of a list, oldest first, that stand before `limit`: several of the main order, or the one.
+
+    The flag: they are the oldest of the main order, all of one segment.
+    """
     main, found = queue.main, targets.found
     if most == 1 or not found or key != (found[0], found[0]):
-        return [key[1]]
+        return [key[1]], False
     back = targets.oldest_recalled()
     if back is not None and back < limit:
         limit = back
     end = limit[0]
     if len(found) == 1 or found[1] >= end:
-        return [key[1]]
+        return [key[1]], False
     lsns = list(islice(found, most)) if found[-1] < end else list(takewhile(end.__gt__, islice(found, most)))
-    return lsns if main.begins_with(lsns) else [lsn for lsn in lsns if main.has(lsn)]
+    if main.begins_with(lsns):
+        return lsns, True
+    return [lsn for lsn in lsns if main.has(lsn)], False
 
 
 def _rank(consumer: Consumer) -> tuple[int, int]:

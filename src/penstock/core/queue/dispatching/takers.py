@@ -8,7 +8,7 @@ some again (`add`).  The answer is that of `fairness.pick` over those with room.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,9 @@ from penstock.records.settings import FairnessModel
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
 
+STRETCH = 64
+"""Consumers that are looked at in one go, at most."""
+
 Rank = tuple[int, int]
 """Consumers in order: (priority, highest first, as a negative number; order of subscription)."""
 
@@ -24,22 +27,33 @@ Rank = tuple[int, int]
 class Takers:
     """Those of one list.  All but those without room are here; some without room may be."""
 
-    __slots__ = ("_by_rank", "_heap", "_ranks")
+    __slots__ = ("_by_rank", "_heap", "_members", "_ranks")
 
     def __init__(self) -> None:
         self._ranks: list[Rank] = []  # ascending
+        self._members: list[Consumer] = []  # in the same order
         self._by_rank: dict[Rank, Consumer] = {}
         self._heap: list[tuple[int, float, int]] | None = None  # (priority, ratio, serial); made when it is asked for
 
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    @property
+    def unweighed(self) -> bool:
+        """Whether nothing here depends on how much each holds."""
+        return self._heap is None
+
     def add(self, consumer: Consumer) -> None:
         """It may have room."""
         rank = (-consumer.priority, consumer.serial)
         if rank not in self._by_rank:
             self._by_rank[rank] = consumer
-            insort(self._ranks, rank)
+            place = bisect_left(self._ranks, rank)
+            self._ranks.insert(place, rank)
+            self._members.insert(place, consumer)
         if self._heap is not None:
             if len(self._heap) > 4 * len(self._ranks) + 64:
                 self._heap = None  # mostly outdated entries
@@ -49,8 +63,11 @@ class Takers:
     def remove(self, consumer: Consumer) -> None:
         """It is gone, or has no room."""
         rank = (-consumer.priority, consumer.serial)
-        if self._by_rank.pop(rank, None) is not None:
-            del self._ranks[bisect_left(self._ranks, rank)]
+        if rank in self._by_rank:
+            self._drop(bisect_left(self._ranks, rank))
+
+    def _drop(self, place: int) -> None:
+        del self._by_rank[self._ranks.pop(place)], self._members[place]
 
     def next(self, model: FairnessModel, turn: int) -> Consumer | None:
         """Who of the highest priority with room comes next; `turn` is who was served last.  None: nobody."""
@@ -64,10 +81,10 @@ class Takers:
                 at = bisect_left(ranks, (level, turn + 1))
                 if at == len(ranks) or ranks[at][0] != level:
                     at = 0
-            consumer = self._by_rank[ranks[at]]
+            consumer = self._members[at]
             if has_room(consumer):
                 return consumer
-            del self._by_rank[ranks.pop(at)]
+            self._drop(at)
         return None
 
     def deal(self, model: FairnessModel, turn: int, count: int) -> list[Consumer]:
@@ -84,24 +101,40 @@ class Takers:
                     self.served(consumer)
             return out
         self._heap = None  # made anew when it is asked for
-        ranks, by_rank = self._ranks, self._by_rank
+        ranks, members = self._ranks, self._members
         in_turn = model == "round-robin"
-        level, at = 0, -1
-        while ranks and len(out) < count:
-            if at < 0 or ranks[0][0] != level:
+        while ranks and (left := count - len(out)) > 0:
+            place = 0
+            if in_turn:
                 level = ranks[0][0]
-                at = bisect_left(ranks, (level, turn + 1)) if in_turn else 0
-            if at == len(ranks) or ranks[at][0] != level:
-                at = 0
-            consumer = by_rank[ranks[at]]
-            if not has_room(consumer):
-                del by_rank[ranks.pop(at)]
+                stop = bisect_left(ranks, (level + 1,))
+                place = bisect_left(ranks, (level, turn + 1), 0, stop)
+                if place == stop:
+                    place = 0
+                some = members[place : min(stop, place + min(left, STRETCH))]
+            else:
+                some = members[:1] * min(left, STRETCH, max(members[0].limit - members[0].leases.count, 1))
+            if not [
+                one
+                for one in some
+                if one.leases.count >= one.limit or one.paused or one.closed or one.no_ack or one.shared is not None
+            ]:
+                out += some
+                turn = some[-1].serial
+                for consumer in some:
+                    consumer.leases.count += 1
                 continue
-            out.append(consumer)
-            turn = consumer.serial
-            at += in_turn
-            if not consumer.no_ack:
-                consumer.leases.count += 1
+            for consumer in some:
+                if has_room(consumer):
+                    out.append(consumer)
+                    turn = consumer.serial
+                    place += in_turn
+                    if not consumer.no_ack:
+                        consumer.leases.count += 1
+                else:
+                    self._drop(place)
+                    if not in_turn:
+                        break  # the others are the same
         return out
 
     def served(self, consumer: Consumer) -> None:

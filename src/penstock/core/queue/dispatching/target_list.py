@@ -70,6 +70,11 @@ class TargetList:
             self._owner.awake[self] = None
         return min(len(lsns), room)
 
+    @property
+    def complete(self) -> bool:
+        """Whether all its consumers are among the takers, whose order no count changes."""
+        return self.takers.unweighed and len(self.takers) == len(self.consumers)
+
     def wake(self, consumer: Consumer) -> None:
         """A consumer may have room again."""
         if not (consumer.passive or consumer.closed):

@@ -188,10 +188,6 @@ class Main:
         end = self.cursor + len(wanted)
         return end <= len(chunk) and chunk[end - 1] == wanted[-1] and list(chunk[self.cursor : end]) == list(wanted)
 
-    def take_if_first(self, wanted: Sequence[int]) -> list[Run]:
-        """Take these if they are the oldest, all of one segment; else nothing."""
-        return self.take(len(wanted)) if self.begins_with(wanted) else []
-
     def has(self, lsn: int) -> bool:
         """Whether this message is here."""
         if lsn in self.holes or not self.count:

@@ -42,15 +42,34 @@ STEP_RUNS = 1024
 class Leases:
     """The runs that one consumer holds."""
 
-    __slots__ = ("_dead", "_gathering", "_lanes", "count", "runs", "timed")
+    __slots__ = ("_dead", "_gathering", "_lanes", "_runs", "count", "lone", "terms", "timed")
 
     def __init__(self) -> None:
-        self.runs: deque[Run] = deque()  # in order of grant; shells of which nothing is left may stand among them
+        self._runs: deque[Run] = deque()
+        self.lone = 0  # all that is held is this message, as `terms` says, and `_runs` is empty; 0: that is not so
+        self.terms: Run | None = None  # what this message has in common with others; its chunk says nothing
         self.count = 0
         self.timed = False  # when each was granted matters, to a second
         self._gathering: array[int] | None = None  # the chunk of the last run, if it was made here
-        self._lanes: Lanes | None = None  # the runs by LSN, all of them `Lease`s then
+        self._lanes: Lanes | None = None  # the runs by LSN, all of them `Lease`s then; None if nothing is held
         self._dead = 0  # empty shells in `runs`
+
+    @property
+    def runs(self) -> deque[Run]:
+        """In order of grant; shells of which nothing is left may stand among them."""
+        if self.terms is not None:
+            lsn, terms = self.lone, self.terms
+            self.lone, self.terms = 0, None
+            self._runs.append(terms.part(range(lsn, lsn + 1), True))
+        return self._runs
+
+    def add_lone(self, lsn: int, terms: Run) -> None:
+        """A new grant of one message, which is counted already; `terms`: what it has in common with others."""
+        if self.count == 1:
+            self.lone, self.terms = lsn, terms
+        else:
+            self.count -= 1
+            self.add(terms.part(range(lsn, lsn + 1), True))
 
     def add(self, run: Run) -> None:
         """A new grant."""
@@ -105,8 +124,8 @@ class Leases:
         assert lanes is not None
         before = len(out)
         missing = lanes.take(rest, out)
-        if len(out) > before:
-            self.count -= sum([len(run.chunk) for run in out[before:]])
+        self.count -= sum([len(run.chunk) for run in out[before:]])
+        if len(out) > before or not self.count:
             self._sweep()
         return out, missing
 
@@ -116,17 +135,6 @@ class Leases:
         if self._lanes is not None or not runs or runs[0].chunk != chunk:
             return None
         self.count -= len(chunk)
-        return runs.popleft()
-
-    def take_one(self, lsn: int) -> Run | None:
-        """The run that was granted first, if it is just this message, which is in the queue; it is removed then."""
-        runs = self.runs
-        if self._lanes is not None or not runs:
-            return None
-        first = runs[0]
-        if len(first.chunk) != 1 or first.chunk[0] != lsn or first.place == SLOT:
-            return None
-        self.count -= 1
         return runs.popleft()
 
     def _take_front(self, chunk: Chunk, out: list[Run]) -> Chunk | None:
@@ -173,7 +181,7 @@ class Leases:
         leases = [Lease(run) for run in self.runs]
         for lease in leases:
             lanes.add(lease)
-        self.runs = deque[Run](leases)
+        self._runs = deque[Run](leases)
         self._gathering = None
 
     def _sweep(self) -> None:
@@ -189,7 +197,7 @@ class Leases:
         if self._dead > max(DEAD_MOST, len(runs) // 2) and self._lanes is not None:
             self._dead = 0
             if any(isinstance(run, Lease) and not run.left for run in runs):
-                self.runs = deque([run for run in runs if not isinstance(run, Lease) or run.left])
+                self._runs = deque([run for run in runs if not isinstance(run, Lease) or run.left])
             self._lanes.sweep()
 
     def extend(self, chunk: Chunk, deadline: int) -> int:
@@ -214,7 +222,7 @@ class Leases:
                     part.deadline = max(part.deadline, deadline) if part.deadline else 0
                 kept.append(part)
         if count:
-            self.runs = kept
+            self._runs = kept
             self._lanes, self._gathering, self._dead = None, None, 0
         return count
 
@@ -350,7 +358,7 @@ class Leases:
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena; what is still gathered stays."""
-        for run in self.runs:
+        for run in self._runs:
             if not isinstance(run.chunk, range) and run.chunk is not self._gathering:
                 run.chunk = move.chunk(run.chunk)
             if isinstance(run, Lease) and run.gone is not None:
@@ -358,7 +366,7 @@ class Leases:
 
     def loosen(self) -> None:
         """Messages of the queue may lie between those of an array from now on."""
-        for run in self.runs:
+        for run in self._runs:
             run.solid = False
 
     def held(self) -> Iterator[Run]:

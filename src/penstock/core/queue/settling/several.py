@@ -14,11 +14,12 @@ from penstock.core.effects import Sink, Verb
 from penstock.core.queue.order.runs import Run, pairs_body
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import settle
-from penstock.records.chunks import Chunk, Now
+from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.dispatching.target_list import TargetList
     from penstock.core.queue.view import Queue
 
 Acked: TypeAlias = "tuple[Consumer, Sequence[Chunk]]"
@@ -79,28 +80,39 @@ def acknowledge(queue: Queue, now: Now, settled: Sequence[Acked], sink: Sink) ->
 def acknowledge_each(queue: Queue, now: Now, consumers: Sequence[Consumer], chunk: Chunk, sink: Sink) -> int:
     """The same where each of these consumers has done the one message at its place.  The queue is `together`.
 
-    Nearly always each holds just that message first, and one client has them all; whatever is not so, and all that
-    comes after it, goes the other way.
+    Nearly always each holds just that message, alone, and one client has them all; what is not so goes the other way.
     """
-    name = consumers[0].client or consumers[0].tag
-    runs: list[Run] = []
+    client = consumers[0].client
+    if not client:
+        return acknowledge(queue, now, apart(consumers, chunk), sink)
+    terms: Run | None = None
+    others: list[tuple[Consumer, int]] = []
+    stirred: TargetList | None = None  # its consumers need not be told any more
     for consumer, lsn in zip(consumers, chunk, strict=True):
-        if not consumer.serial or consumer.closed or (consumer.client or consumer.tag) != name:
-            break
-        run = consumer.leases.take_one(lsn)
-        if run is None:
-            break
-        runs.append(run)
-        if consumer.targets is not None:
-            consumer.targets.wake(consumer)
-    done = len(runs)
-    queue.outstanding -= done
-    queue.leased -= done
-    if done:
-        _record(queue, now, [runs[0].part(chunk[:done], False)], name, sink)
-    if done < len(consumers):
-        done += acknowledge(queue, now, apart(consumers[done:], chunk[done:]), sink)
-    return done
+        leases = consumer.leases
+        if leases.lone != lsn or consumer.client != client or consumer.closed:
+            others.append((consumer, lsn))
+            continue
+        terms = leases.terms
+        leases.count, leases.lone, leases.terms = 0, 0, None
+        targets = consumer.targets
+        if targets is not stirred and targets is not None:
+            targets.wake(consumer)
+            stirred = targets if targets.complete else None
+    if not others:
+        done = chunk
+    else:
+        left = {lsn for _, lsn in others}
+        done = as_chunk([lsn for lsn in chunk if lsn not in left])
+    affected = len(done)
+    queue.outstanding -= affected
+    queue.leased -= affected
+    if terms is not None:
+        _record(queue, now, [terms.part(done, False)], client, sink)
+    if others:
+        rest = apart([consumer for consumer, _ in others], as_chunk([lsn for _, lsn in others]))
+        affected += acknowledge(queue, now, rest, sink)
+    return affected
 
 
 def apart(consumers: Sequence[Consumer], chunk: Chunk) -> list[Acked]:

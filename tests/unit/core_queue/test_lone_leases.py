@@ -1,0 +1,131 @@
+"""A message that is all its consumer holds is kept without a run of its own; the answers are those of one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.core.effects import DeliverEach, Effect, delivered
+from penstock.core.outbox import Outbox
+from penstock.core.queue.order.runs import Run
+from penstock.core.queue.settling.attempts import ONCE
+from penstock.core.queue.settling.leases import Leases
+from penstock.expr import compile_filter
+from unit.core.world import World
+
+
+def shown(runs: list[Run]) -> list[tuple[list[int], object, int, int, int]]:
+    return [(list(run.chunk), run.tally, run.place, run.deadline, run.granted) for run in runs]
+
+
+def asked(leases: Leases, chance: random.Random, lsn: int, mono: int) -> object:
+    """One thing that can be done with what is held, or asked about it."""
+    what, some = chance.randrange(12), range(max(lsn - chance.randrange(1, 5), 1), lsn + chance.randrange(2))
+    match what:
+        case 0 | 1 | 2:
+            taken, missing = leases.take(some)
+            return shown(taken), [list(chunk) for chunk in missing]
+        case 3:
+            first = leases.take_first(some)
+            return None if first is None else shown([first])
+        case 4:
+            return shown(leases.ended(mono, in_order=chance.random() < 0.5))
+        case 5:
+            return shown(leases.granted_until(mono - chance.randrange(9)))
+        case 6:
+            return shown(leases.oldest_grants(1))
+        case 7:
+            return leases.extend(some, mono + 30)
+        case 8:
+            return list(leases.holding(some, 1))
+        case 9:
+            return list(leases.oldest()), leases.oldest_grant(), leases.next_deadline(chance.random() < 0.5)
+        case 10:
+            leases.loosen()
+            return leases.reach_before(lsn), leases.lowest()
+        case _:
+            return shown(leases.clear())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_one_message_alone_is_as_good_as_a_run(seed: int) -> None:
+    both = Leases(), Leases()
+    dice = random.Random(seed)
+    for leases in both:
+        leases.timed = seed % 2 > 0
+    lsn, mono = 5, 0
+    lone = 0
+    for step in range(120):
+        mono += dice.randrange(3)
+        if dice.random() < 0.35:
+            lsn += dice.randrange(1, 3)
+            terms = Run(range(0), True, ONCE, 0, dice.choice([0, mono + 5]))
+            terms.granted = mono + 1
+            both[0].count += 1
+            both[0].add_lone(lsn, terms)
+            both[1].add(terms.part(range(lsn, lsn + 1), True))
+            lone += both[0].lone > 0
+        else:
+            told = [asked(leases, random.Random(1000 * seed + step), lsn + 1, mono) for leases in both]
+            assert told[0] == told[1]
+        assert both[0].count == both[1].count
+        if dice.random() < 0.2:
+            assert shown(list(both[0].held())) == shown(list(both[1].held()))
+    assert lone > 3
+
+
+def test_what_many_were_given_one_each_lasts_and_ends() -> None:
+    world = World()
+    queue = world.declare("q", lease_period=5_000_000, fairness_model="round-robin")
+    workers = [
+        world.subscribe(queue, f"c{n}", filter=compile_filter("/g = 0"), client="peer/1", max_backlog=2)
+        for n in range(6)
+    ]
+    start = world.publish("q", *[b'{"g": 0}'] * 6).first
+    assert [worker.leases.lone for worker in workers] == [*range(start, start + 6)]
+    queue.check()
+    first = [lsn for worker in workers for lsn in world.inbox[worker]]
+    assert sorted(first) == [*range(start, start + 6)]
+    world.core.settle_each(world.now, queue, workers[:2], range(start, start + 2))
+    world.turn()
+    assert (queue.leased, queue.outstanding, queue.acked) == (4, 4, 2)
+    queue.check()
+    world.advance(6)
+    world.core.tick(world.now)
+    world.turn()
+    assert queue.expired_leases == 4
+    assert queue.leased == 4
+    again = [lsn for worker in workers for lsn in world.inbox[worker]]
+    for lsn in first:
+        again.remove(lsn)
+    assert sorted(again) == [*range(start + 2, start + 6)]
+    queue.check()
+    world.restart(clean=False)
+    queue = world.core.queue("/", "q")
+    assert queue.ready == 4
+    assert queue.acked == 0
+
+
+def test_nobody_gets_a_newer_message_before_an_older_one() -> None:
+    """The oldest goes to one who wants it with others; the rest of the step is one each of those who want all."""
+    world = World()
+    queue = world.declare("q", fairness_model="round-robin")
+    texts = ["/g < 9"] * 8 + ["/g = 1"]
+    workers = [world.subscribe(queue, f"c{n}", filter=compile_filter(text)) for n, text in enumerate(texts)]
+    for worker in workers:
+        queue.pause(worker)
+    first = world.publish("q", b'{"g": 1}', *[b'{"g": 2}'] * 6, b'{"g": 1}', *[b'{"g": 2}'] * 9).first
+    for worker in workers:
+        worker.paused = False
+        assert worker.targets is not None
+        worker.targets.wake(worker)
+    sink = Outbox[Effect](world.core.next_lsn)
+    queue.carry_on(world.now, sink)
+    assert sum(isinstance(effect, DeliverEach) for effect in sink.effects) > 0
+    got: dict[object, list[int]] = {}
+    for effect in delivered(sink.effects):
+        got.setdefault(effect.consumer, []).extend(effect.chunk)
+    assert sorted(lsn for lsns in got.values() for lsn in lsns) == [*range(first, first + 17)]
+    assert all(lsns == sorted(lsns) for lsns in got.values())
+    queue.check()
