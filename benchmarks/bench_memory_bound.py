@@ -1,9 +1,9 @@
 """The budget of `server.memory` is a hard bound: resident memory under mixed load that is far larger than it.
 
     python benchmarks/bench_memory_bound.py --messages 20000
-    python benchmarks/bench_memory_bound.py --whole          (20 GB; an hour)
+    python benchmarks/bench_memory_bound.py --whole          (20 GB; half an hour)
 
-`server.memory = 64MiB`.  Bodies of 100 bytes to 1 MiB go to one queue, half of them before anybody consumes; then 50
+`server.memory = 64MiB`.  Bodies of 100 bytes to 1 MB go to one queue, half of them before anybody consumes; then 50
 consumers come, each with a filter of its own, two of which take their messages and never acknowledge, while the other
 half is published.  Every body is checked.  Judged is the highest resident memory of the server, and what its bulk child
 holds of its own beyond a child that was asked only whether it lives, against `server.memory` + 24 bytes for each
@@ -17,6 +17,7 @@ import hashlib
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from penstock.server.bulk.process import Bulk
 
 BUDGET = 64 << 20
 FILTERS = 50
+PUBLISHERS = 8
 INDEX = 24
 SIZES = (100, 4_000, 64_000, 1_000_000)
 SHARES = (50, 35, 14, 1)
@@ -84,14 +86,19 @@ def empty_child(folder: Path) -> int:
 
 
 def publish(address: tuple[str, int], numbers: range) -> None:
-    """Confirmed a hundred at a time."""
-    link = connection(address)
-    channel = link.channel()
-    channel.confirm_delivery()
-    durable = pika.BasicProperties(delivery_mode=2)
-    for number in numbers:
-        channel.basic_publish("", "mixed", body_of(number), durable)
-    link.close()
+    """From several connections at once, each of which waits for each of its confirms."""
+
+    def some(numbers: range) -> None:
+        link = connection(address)
+        channel = link.channel()
+        channel.confirm_delivery()
+        durable = pika.BasicProperties(delivery_mode=2)
+        for number in numbers:
+            channel.basic_publish("", "mixed", body_of(number), durable)
+        link.close()
+
+    with ThreadPoolExecutor(PUBLISHERS) as pool:
+        list(pool.map(some, [numbers[first::PUBLISHERS] for first in range(PUBLISHERS)]))
 
 
 class Taker(threading.Thread):
