@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
 from penstock.server.upkeep import keeper as keepers
+from penstock.server.without_pandas import do_without_pandas
 from penstock.testing.clock import FakeClock
 from sim import baton as threads
 from sim.baton import Baton, Killed
@@ -51,9 +52,12 @@ def simulated_threads() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that a power cut found before their start
+            gc.collect()
+            gc.freeze()  # what was imported is not looked through again after every chain
             yield
             gc.collect()
     finally:
+        gc.unfreeze()
         gc.enable()
         keepers.RETENTION_BEATS = beats
         for module, threading in touched:
@@ -185,6 +189,7 @@ def main() -> int:
     options.add_argument("--plant", help="run with this bug, a class of sim.planted")
     given = options.parse_args()
     logging.getLogger("penstock").setLevel(logging.ERROR)
+    do_without_pandas()  # as a server does
     house = House
     if given.plant:
         from sim import planted
