@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator
 from typing import Any
@@ -25,6 +26,12 @@ settings.load_profile("penstock")
 def effort() -> int:
     """By how much random and crash tests multiply their work: 1, or what `PENSTOCK_EFFORT` says."""
     return EFFORT
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and their modules stay to the end: no collection of cycles walks them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,7 @@
 """Upkeep against appends in 20,000 interleavings, two processes side by side; and the proof that mistakes are found.
 
-`PENSTOCK_SCHEDULES` sets how many (20,000); a failure prints the seed and the command that shows it again.
+`PENSTOCK_SCHEDULES` sets how many (20,000); a failure prints the seed and the command that shows it again.  No schedule
+knows a real clock: `make test` runs them at the lowest priority, beside the other tests.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from sim.planted import PLANTED
 TESTS = Path(__file__).resolve().parents[1]
 SCHEDULES = int(os.environ.get("PENSTOCK_SCHEDULES", "20000"))
 PROCESSES = 2
-LIMIT_S = 900
+LIMIT_S = 3600
+"""What hangs ends then; at the lowest priority whole runs beside other work take long."""
 
 
 def started(*options: str) -> subprocess.Popen[str]:
