@@ -87,6 +87,7 @@ def acknowledge_each(queue: Queue, now: Now, consumers: Sequence[Consumer], chun
         return acknowledge(queue, now, apart(consumers, chunk), sink)
     terms: Run | None = None
     others: list[tuple[Consumer, int]] = []
+    last: TargetList | None = None
     stirred: TargetList | None = None  # its consumers need not be told any more
     for consumer, lsn in zip(consumers, chunk, strict=True):
         leases = consumer.leases
@@ -98,7 +99,9 @@ def acknowledge_each(queue: Queue, now: Now, consumers: Sequence[Consumer], chun
         targets = consumer.targets
         if targets is not stirred and targets is not None:
             targets.wake(consumer)
-            stirred = targets if targets.complete else None
+            if targets is last and targets.complete:  # asked of the second: most lists may have one consumer
+                stirred = targets
+            last = targets
     if not others:
         done = chunk
     else:
