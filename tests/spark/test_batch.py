@@ -132,12 +132,14 @@ def test_the_log_itself(lab: Lab) -> None:
         ({"topci": "x"}, "unknown option 'topci'; did you mean topic?"),
         ({}, "say what to read: option topic, queue, view, or log = true"),
         ({"topic": "a", "queue": "b"}, "options topic and queue exclude each other"),
-        ({"view": "v"}, "no declared topic 'v'"),
+        ({"view": "v"}, "option view: there is no view 'v', and no declared topic 'v'"),
         ({"topic": "a", "schema": "id bigit"}, "option schema: column 'id' has the type 'bigit'; there are boolean"),
         ({"topic": "a", "direct": "maybe"}, "option direct is 'maybe'; there are auto, true, false"),
         ({"topic": "a", "minPartitions": "0"}, "option minPartitions is '0', not a whole number of at least 1"),
         ({"queue": "nowhere"}, "no queue 'nowhere'"),
-        ({"topic": "a", "filter": "/x = "}, "should follow"),
+        ({"topic": "a", "filter": "/x = "}, "option filter, '/x = ' at character 5: "),
+        ({"topic": "a", "startingBookmark": "soon"}, "option startingBookmark: 'soon' is no bookmark: write <origin>"),
+        ({"topic": "a", "endingBookmark": "late"}, "option endingBookmark: 'late' is no bookmark"),
     ],
 )
 def test_wrong_options_are_told_in_a_sentence(lab: Lab, options: dict[str, str], told: str) -> None:
@@ -150,7 +152,10 @@ def test_no_server_is_told(lab: Lab) -> None:
     nowhere = {"url": "penstock://127.0.0.1:9", "topic": "a", "patience": "0s"}
     with pytest.raises((AnalysisException, PythonException)) as caught:
         lab.spark.read.format("penstock").options(**nowhere).load().count()
-    assert "penstock.errors.Unavailable" in str(caught.value)
+    assert (
+        "penstock.errors.Unavailable: no server answers at penstock://guest@127.0.0.1:9/ (0 s, option patience): "
+        in str(caught.value)
+    )
 
 
 def test_a_batch_write_is_visible_at_once_and_in_order(lab: Lab) -> None:

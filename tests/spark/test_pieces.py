@@ -97,6 +97,11 @@ def test_options_know_their_types() -> None:
     assert repr(Where("penstock://u:secret@h")) == "penstock://u@h:8815/"
     with pytest.raises(InvalidArgument, match="option failOnDataLoss is 'maybe', not true or false"):
         read_options({"topic": "a", "failondataloss": "maybe"})
+    with pytest.raises(InvalidArgument) as caught:
+        read_options({"topic": "a", "qqqqqq": "1"})
+    assert "startingBookmark, " in str(caught.value)
+    assert "backfill" not in str(caught.value), "what pipelines alone give is not offered"
+    assert read_options({"topic": "a", "startingTimestamp": "1763712000000"}).starting == "2025-11-21T08:00:00+00:00"
     with pytest.raises(InvalidArgument, match="the vhost is part of the url"):
         write_options({"topic": "a", "vhost": "v"})
 

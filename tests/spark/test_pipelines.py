@@ -177,6 +177,21 @@ def test_a_table_has_the_rows_of_the_batch_as_it_was_narrowed(lab: Lab, tmp_path
     assert lab.counts("narrow") == (0, 0, 6)
 
 
+def test_a_row_of_a_view_without_its_key_is_told_with_the_way_out(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("keyless")
+    lab.client.publish("keyless", {"id": 1, "region": "EU"})
+    lab.client.publish("keyless", {"id": "one", "region": "US"})
+    source = {"queue": "keyless", "columns": "id BIGINT, region STRING"}
+    given = {"from": source, "to": [{"view": "by-region", "key": ["region"]}]}
+    with pytest.raises(StreamingQueryException) as caught:
+        run(lab, define(name="keyless", sql="SELECT region, id FROM input", **given), tmp_path / "spark")
+    assert "view by-region: column 'region' of its key is NULL in a row" in sentence(caught.value)
+    assert "WHERE region IS NOT NULL" in sentence(caught.value)
+    sql = "SELECT region, id FROM input WHERE region IS NOT NULL"
+    run(lab, define(name="keyless", sql=sql, **given), tmp_path / "spark")
+    assert [one.json() for one in lab.client.sow("by-region")] == [{"region": "EU", "id": 1}]
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

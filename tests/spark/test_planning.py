@@ -35,9 +35,29 @@ def pipeline(folder: Path, url: str = NOWHERE, **given: Any) -> Pipeline:
         ({"sql": "SELECT id, carrier FROM input"}, "good", ""),
         ({"sql": "SELECT carier FROM input"}, "wrong", "with name `carier` cannot be resolved. Did you mean"),
         ({"sql": "SELEC id"}, "wrong", "Syntax error at or near 'SELEC'"),
-        ({"sql": "SELECT id FROM flights"}, "wrong", "`flights` cannot be found"),
+        ({"sql": "SELECT id FROM flights"}, "wrong", "the SQL reads 'flights', and there is input to read"),
         ({"sql": "SELECT 1 AS n"}, "wrong", "does not come from input, so nothing new would ever come"),
         ({"sql": "SELECT count(*) AS n FROM input", "output_mode": "append"}, "wrong", "output mode: append"),
+        (
+            {"sql": "SELECT count(*) AS n FROM input", "output_mode": "append"},
+            "wrong",
+            "output_mode = 'append' does not go with this query; leave it out, which means 'complete' (",
+        ),
+        (
+            {"sql": "SELECT id FROM input", "from": {"topic": "t", "columns": "id BIGINT", "filter": "/id >"}},
+            "wrong",
+            "input: filter, '/id >' at character ",
+        ),
+        (
+            {"sql": "SELECT id FROM input", "from": {"topic": "t", "columns": "id BIGINT", "start": "soon"}},
+            "wrong",
+            "input: start: 'soon' is no bookmark: write",
+        ),
+        (
+            {"sql": "SELECT id, id FROM input", "to": [{"table": "t"}]},
+            "wrong",
+            "table t: column 'id' is there twice: give one another name",
+        ),
         ({"sql": "SELECT id FROM input ORDER BY id"}, "wrong", "orting is not supported"),
         ({"sql": "SELECT id, 'x' AS priority FROM input"}, "wrong", "column 'priority' is string, not tinyint or"),
         (

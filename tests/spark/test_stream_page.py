@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
+import penstock.spark
 from live_server import LiveServer
 from page_lab import blocks, run, sections
 from penstock.spark.reading.options import READ
@@ -18,10 +19,13 @@ SECTIONS = sections("spark.md")
 LOG, HELD = SECTIONS["Streams, log mode"], SECTIONS["Streams and what they hold"]
 
 
-def test_the_examples_run(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(penstock.spark, "session", lambda: spark)
     with LiveServer(tmp_path, flight=True) as server:
         url = f"penstock://guest:guest@{server.ready['flight']}"
-        names: dict[str, Any] = {"url": url, "spark": spark, "penstock": penstock}
+        names: dict[str, Any] = {"url": url}
         run(blocks(LOG, "python"), names)
         assert "[40, 40, 20]\n" in capsys.readouterr().out
         for line in "".join(blocks(HELD, "sh")).splitlines():

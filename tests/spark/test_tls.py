@@ -11,6 +11,10 @@ from penstock.config.tls import TlsSection
 from penstock.errors import InvalidArgument
 from penstock.server.tls.files import load
 from penstock.spark.options import COMMON, Taker
+from penstock.spark.pipelines.pipeline import Pipeline
+from penstock.spark.pipelines.place import Place
+from penstock.spark.remote import Where
+from pipeline_lab import define
 from spark_lab import Lab
 from tls_lab import Files
 
@@ -29,6 +33,29 @@ def test_source_and_sink_over_tls(lab: Lab, tmp_path: Path) -> None:
     assert lab.counts("tls-in")[0] == 0
     with pytest.raises(PySparkException, match="certificate verify failed"):
         lab.read(topic="tls-in", url=there["url"], patience="100ms").count()
+
+
+def test_a_pipeline_over_tls(lab: Lab, tmp_path: Path) -> None:
+    """All that a pipeline does goes through the one address: columns by the first messages, letters, a view's key."""
+    files = Files(tmp_path / "files")
+    identity = load(TlsSection(certificate=files.certificate, key=files.key))
+    _, port = lab.house.door.entrance.listen_tls("127.0.0.1", 0, identity)
+    lab.declare("tls-jobs", "tls-odd")
+    lab.publish("tls-jobs", range(10))
+    definition = define(
+        name="tls-pipeline",
+        sql="SELECT region, max(total) AS total FROM input GROUP BY region",
+        to=[{"view": "tls-view", "key": ["region"]}],
+        expect={"even": {"that": "id <> 3", "otherwise": "dead-letter", "topic": "tls-odd"}},
+        **{"from": {"queue": "tls-jobs"}},
+    )
+    place = Place(Where(f"penstocks://localhost:{port}?ca={files.ca}"), tmp_path / "spark")
+    query = Pipeline(definition, place).start(lab.spark)
+    query.processAllAvailable()
+    query.stop()
+    assert sorted(one.json()["total"] for one in lab.client.sow("tls-view")) == [4.0, 4.5]
+    assert lab.ids("tls-odd") == [3]
+    assert lab.counts("tls-jobs") == (0, 0, 10)
 
 
 def test_the_options_become_the_address() -> None:

@@ -218,6 +218,8 @@ def check(
     verdicts = [jsons.loads(line) for line in process.stdout.splitlines() if line.startswith(b"{")]
     if len(verdicts) != len(pipelines):
         raise crashed(process.returncode, process.stderr or b"")
+    for one, pipeline in zip(verdicts, pipelines, strict=True):
+        one["notes"] = undeclared(pipeline, settings, file)
     if json:
         write_json(verdicts)
     for one in [] if json else verdicts:
@@ -237,11 +239,25 @@ def crashed(status: int, errors: bytes) -> Exception:
 
 def verdict(one: Mapping[str, Any]) -> str:
     """One line about a pipeline."""
+    notes = "".join(f"; {note}" for note in one.get("notes") or ())
     if one["verdict"] != "good":
-        return f"{one['pipeline']}: {one['verdict']}: {one['why']}"
+        return f"{one['pipeline']}: {one['verdict']}: {one['why']}{notes}"
     columns = ", ".join(f"{name} {kind}" for name, kind in cast("dict[str, str]", one["columns"]).items())
     remembers = ", remembers rows between batches" if one["remembers"] else ""
-    return f"{one['pipeline']}: good ({columns}; mode {one['mode']}{remembers})"
+    return f"{one['pipeline']}: good ({columns}; mode {one['mode']}{remembers}){notes}"
+
+
+def undeclared(pipeline: Any, settings: Settings, file: str) -> list[str]:
+    """Sentences about queues that the settings do not have: a client may declare them, or a name is misspelt."""
+    from penstock.config.hints import known_name
+
+    known = [one.name for one in settings.queue]
+    asked = [one.queue for one in (*pipeline.source.values(), *pipeline.to) if one.queue is not None]
+    return [
+        f"{file} has no [[queue]] {name!r}{known_name(name, known)}: without it a client must declare it first"
+        for name in dict.fromkeys(asked)
+        if name not in known
+    ]
 
 
 @app.command()

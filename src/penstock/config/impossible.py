@@ -141,7 +141,8 @@ def _views_of_pipelines(settings: Settings) -> list[Problem]:
             elif not to.keys and not known:
                 problems.append(Problem((*path, "view"), "needs a key, here or in a [[topic]], as in key = ['id']"))
             elif to.keys and known is not None and known != to.keys:
-                problems.append(Problem((*path, "key"), f"is {', '.join(to.keys)}, and elsewhere {', '.join(known)}"))
+                elsewhere = f"elsewhere {', '.join(known)}" if known else f"[[topic]] {to.view!r} has no key"
+                problems.append(Problem((*path, "key"), f"is {', '.join(to.keys)}, and {elsewhere}"))
             elif to.keys:
                 keys[topic] = to.keys
     return problems

@@ -24,7 +24,7 @@ from penstock.config.queue_values import BadValue, read_value
 from penstock.config.queues import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.settings import Settings
 from penstock.config.telling import Problem, lines_of, place_at, told, told_at
-from penstock.config.wording import NOT_YET, in_our_words, unknown
+from penstock.config.wording import NOT_YET, in_our_words, unknown, without_consequences
 from penstock.errors import SettingsError
 from penstock.records.patterns import SPECIAL
 
@@ -172,7 +172,7 @@ def _read(data: Mapping[str, object], environ: Mapping[str, str], options: Mappi
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
-        problems += [in_our_words(details) for details in error.errors()]
+        problems += [in_our_words(details) for details in without_consequences(error.errors())]
     if settings is not None:
         problems += impossible(settings)
     problems = [problem._replace(path=_as_written(problem.path, merged)) for problem in problems]
@@ -184,7 +184,11 @@ def _as_written(path: Path_, data: object) -> Path_:
     out: list[str | int] = []
     for part in path:
         if isinstance(part, int) and isinstance(data, Mapping):
-            continue
+            if out[-1:] != ["expect"]:
+                continue
+            part = list(cast("Mapping[str, object]", data))[part]  # rules with names
+        if part == "that" and not isinstance(data, Mapping):
+            continue  # a rule that is its condition alone
         if isinstance(data, Mapping) and part == "from" and "inputs" in data:
             part = "inputs"
         if out[-1:] == ["from"] and isinstance(data, Mapping) and part not in data:

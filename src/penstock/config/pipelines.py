@@ -12,9 +12,22 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from penstock.config.sections import MIB, Duration, Name, Section, Size
+from penstock.records.ddl import parse_ddl
+
+_SPARKS_OWN = re.compile(r"\b(not\s+null|comment|interval|variant|time|char|varchar|void)\b", re.IGNORECASE)
+"""What only Spark has in a schema, for tables."""
 
 _TLS_QUERY = re.compile(r"(?:ca|cert|key|verify)=[^&]*(?:&(?:ca|cert|key|verify)=[^&]*)*")
 ONLY = "input"
@@ -24,9 +37,23 @@ RESERVED = ("driver", "scratch", "server", "status")
 """What files beside the checkpoints are called."""
 
 Statement: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=2**20)]
+_MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn")
+"""What Spark takes for a master."""
+
 InputName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
 
 Otherwise: TypeAlias = Literal["keep", "drop", "fail", "dead-letter"]
+
+
+def _master(value: str | None) -> str | None:
+    if value is not None and _MASTER.fullmatch(value) is None:
+        raise ValueError(
+            f"{value!r} is no master of Spark: write local[*], local[4], spark://host:7077, yarn or k8s://"
+        )
+    return value
+
+
+Master: TypeAlias = Annotated[Name, AfterValidator(_master)]
 
 
 class Watermark(Section):
@@ -56,8 +83,12 @@ class Expectation(Section):
 
     @model_validator(mode="after")
     def _target(self) -> Expectation:
-        if (self.otherwise == "dead-letter") != (self.topic is not None):
-            raise ValueError("a topic goes with otherwise = 'dead-letter', and only with it")
+        if self.otherwise == "dead-letter" and self.topic is None:
+            raise ValueError(f"rule {self.name!r}: otherwise = 'dead-letter' needs the topic where they go")
+        if self.otherwise != "dead-letter" and self.topic is not None:
+            raise ValueError(
+                f"rule {self.name!r}: topic {self.topic!r} goes with otherwise = 'dead-letter', not {self.otherwise!r}"
+            )
         return self
 
 
@@ -132,11 +163,23 @@ class PipelineInput(Section):
             return "table"
         return self.mode or ("queue" if self.queue is not None else "log")
 
+    @field_validator("columns")
+    @classmethod
+    def _typed(cls, value: str) -> str:
+        """Spark reads more than we do: what it alone has is left to `penstock pipeline check`."""
+        if value != "json" and _SPARKS_OWN.search(value) is None:
+            parse_ddl(value)
+        return value
+
     @model_validator(mode="after")
     def _sound(self) -> PipelineInput:
-        named = (self.queue, self.topic, self.view, self.table, "log" if self.log else None)
-        if sum(name is not None for name in named) != 1:
-            raise ValueError("a pipeline reads from either a queue or a topic, a view, a table or the log: name one")
+        named = [kind for kind in ("queue", "topic", "view", "table") if getattr(self, kind) is not None]
+        named += ["log"] if self.log else []
+        if len(named) != 1:
+            raise ValueError(
+                "an input is either a queue or a topic, a view, a table or the log: "
+                + (f"{' and '.join(named)} are given, and one may be" if named else "none is given")
+            )
         if self.mode == "queue" and self.queue is None:
             raise ValueError("mode 'queue' needs a queue; a topic is read in mode 'log'")
         if self.mode == "log" and self.queue is not None:
@@ -162,7 +205,8 @@ class PipelineInput(Section):
             raise ValueError("refresh is of tables, views and the log; a queue or topic brings new rows by itself")
         if self.table is None and (self.format is not None or self.options):
             raise ValueError("format and options are of files: they go with table")
-        if self.format == "csv" and self.columns == "json" and "inferschema" not in map(str.lower, self.options):
+        csv = self.table is not None and (self.format or self.table.lower().removesuffix(".gz")).endswith("csv")
+        if csv and self.columns == "json" and "inferschema" not in map(str.lower, self.options):
             raise ValueError("columns of CSV: name them as DDL, or set options = { inferSchema = true, header = true }")
         return self
 
@@ -186,8 +230,12 @@ class PipelineTo(Section):
 
     @model_validator(mode="after")
     def _one_target(self) -> PipelineTo:
-        if sum(name is not None for name in (self.topic, self.queue, self.view, self.table)) != 1:
-            raise ValueError("each output is exactly one of topic, queue, view and table")
+        named = [kind for kind in ("topic", "queue", "view", "table") if getattr(self, kind) is not None]
+        if len(named) != 1:
+            raise ValueError(
+                "an output is either a topic or a queue, a view or a table: "
+                + (f"{' and '.join(named)} are given, and one may be" if named else "none is given")
+            )
         if self.key and self.view is None:
             raise ValueError("a key goes with a view: its records are told apart by it")
         if self.partition_by and self.table is None:
@@ -261,7 +309,7 @@ class Pipeline(Section):
         default=None,
         description="Where the query keeps its state.  Default: rocksdb for transformWithState, else memory.",
     )
-    master: Name | None = Field(default=None, description="Where it runs.  Default: that of [spark].")
+    master: Master | None = Field(default=None, description="Where it runs.  Default: that of [spark].")
     memory: Size | None = Field(default=None, ge=256 * MIB, description="Heap of its driver.  Default: [spark]'s.")
     conf: Conf = Field(default_factory=dict[str, str], description="Settings of Spark for this pipeline.")
 
@@ -295,8 +343,14 @@ class Pipeline(Section):
     def _sound(self) -> Pipeline:
         if self.name.partition("-")[0] in RESERVED:
             raise ValueError(f"a pipeline cannot be called {self.name!r}: files of the driver are called so")
-        if (self.sql is None) == (self.python is None):
-            raise ValueError("a pipeline has either sql or python")
+        if self.sql is None and self.python is None:
+            raise ValueError("sql or python is missing: what it makes of its rows")
+        if self.sql is not None and self.python is not None:
+            raise ValueError("sql and python are both given: a pipeline has one of them")
+        targets = [(to.vhost, to.exchange, to.topic or to.queue, to.view, to.table) for to in self.to]
+        for place, (to, target) in enumerate(zip(self.to, targets, strict=True)):
+            if target in targets[:place]:
+                raise ValueError(f"to: {to.topic or to.queue or to.view or to.table!r} is there twice")
         if self.schedule is not None and "trigger" in self.model_fields_set:
             raise ValueError("a pipeline has either a trigger or a schedule")
         streams = [name for name, one in self.source.items() if one.is_stream]
@@ -332,7 +386,7 @@ class Pipeline(Section):
 class Spark(Section):
     """`[spark]`"""
 
-    master: Name = Field(default="local[*]", description="Where pipelines run.")
+    master: Master = Field(default="local[*]", description="Where pipelines run.")
     checkpoints: str | None = Field(
         default=None, description="Folder of Spark's checkpoints.  Default: `spark` in the data."
     )

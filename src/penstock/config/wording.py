@@ -15,6 +15,7 @@ from penstock.config.places import Path_
 from penstock.config.queues import LATER_QUEUE_KEYS
 from penstock.config.settings import Settings
 from penstock.config.telling import Problem
+from penstock.units import format_size
 
 LATER_SECTIONS = frozenset(
     {
@@ -35,6 +36,14 @@ LATER_KEYS: Mapping[str, frozenset[str]] = {
 """Keys of known sections that are taken and refused for now."""
 
 NOT_YET = "is not supported in this version"
+
+
+FORMS: Mapping[str, str] = {
+    r"^[\w.]+:[\w.]+$": "module:function, as in busy:busy",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and _ that begins with no digit",
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "a name of letters, digits, _, . and - that begins with a letter or digit",
+}
+"""What patterns mean."""
 
 
 def unknown(path: Path_, known: Sequence[str]) -> Problem:
@@ -72,14 +81,48 @@ def in_our_words(details: ErrorDetails) -> Problem:
             if len(path) == 1:
                 return Problem(path, f"is a list of tables: write [[{path[0]}]]")
             return Problem(path, f"{value!r} is not a list")
+        case "too_short":
+            return Problem(path, f"needs at least {context.get('min_length', 1)} of them, and there is none")
+        case "string_too_short":
+            return Problem(path, "is empty")
+        case "string_pattern_mismatch":
+            pattern = str(context.get("pattern", ""))
+            return Problem(path, f"{value!r} is not {FORMS.get(pattern, f'of the form {pattern}')}")
+        case "greater_than_equal" | "less_than_equal" if _is_size(path):
+            low = details["type"] == "greater_than_equal"
+            limit = format_size(context["ge" if low else "le"])
+            given = format_size(value) if isinstance(value, int) else value
+            return Problem(path, f"must be at {'least' if low else 'most'} {limit}, not {given}")
         case _:
             shown = "" if "password" in path else f", not {value!r}"
             wording = details["msg"].replace("Input should be", "must be")
             return Problem(path, f"{wording[:1].lower()}{wording[1:]}{shown}")
 
 
+def without_consequences(found: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Without the remark that a list is too short whose items were all wrong: those are told of."""
+    inside = {one["loc"][:length] for one in found for length in range(len(one["loc"]))}
+    return [one for one in found if one["type"] != "too_short" or one["loc"] not in inside]
+
+
+def _is_size(path: Path_) -> bool:
+    """Whether the value there is a number of bytes."""
+    model = _model_at(path[:-1])
+    field = None if model is None else model.model_fields.get(str(path[-1]))
+    if field is None:
+        return False
+    inner = (mark for one in get_args(field.annotation) for mark in getattr(one, "__metadata__", ()))
+    return any(isinstance(one, FieldInfo) and one.json_schema_extra == {"unit": "size"} for one in (field, *inner))
+
+
 def _keys_at(path: Path_) -> list[str]:
     """Keys that the table at `path` may have."""
+    model = _model_at(path)
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(path: Path_) -> type[BaseModel] | None:
+    """What the table at `path` is; None where it has names of its own."""
     model: type[BaseModel] = Settings
     keyed = False
     for name in path:
@@ -89,9 +132,9 @@ def _keys_at(path: Path_) -> list[str]:
         field = next((one for key, one in model.model_fields.items() if name in {key, one.alias}), None)
         inner = None if field is None else _model_in(field.annotation)
         if inner is None:
-            return []
+            return None
         model, keyed = inner, _origin(field) is dict
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return model
 
 
 def _origin(field: FieldInfo | None) -> object:

@@ -88,6 +88,8 @@ class _Reader:
         if depth > DEPTH_MOST:
             raise ValueError(f"types lie more than {DEPTH_MOST} deep in each other")
         token, quoted = self._take()
+        if not token:
+            raise ValueError(f"column {column[:60]!r} has no type: write one behind its name, as in id BIGINT")
         kind = ALIASES.get(token.lower(), token.lower())
         where = f"{kind} of column {column[:60]!r}"
         if kind in SIMPLE and not quoted:

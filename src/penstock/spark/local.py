@@ -65,7 +65,10 @@ def session(
     from pyspark.sql import SparkSession
 
     scratch = _scratch(folder)
-    wanted = defaults(master, memory) | {"spark.local.dir": str(scratch / "scratch")} | (conf or {})
+    places = {"spark.local.dir": str(scratch / "scratch")}
+    if folder is not None:  # else where Spark itself puts it, for who makes tables
+        places["spark.sql.warehouse.dir"] = str(scratch / "warehouse")
+    wanted = defaults(master, memory) | places | (conf or {})
     prepare(scratch, wanted["spark.master"])
     builder: Any = SparkSession.builder
     for name, value in wanted.items():

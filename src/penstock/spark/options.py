@@ -20,6 +20,11 @@ COMMON = (
 FROM_SPARK = ("checkpointLocation", "queryName", "serialization.format", "__partition_columns", "outputMode")
 """What Spark puts among the options by itself."""
 
+OURS = frozenset(
+    {"path", "vhost", "backfillUntil", "backfillMaxRows", "backfillOnly", "poisonBlame", "beside", "pipeline"}
+)
+"""What `load(name)` and pipelines put there, which nobody else is told of."""
+
 
 class Taker:
     """Options by name.  Unknown ones are refused with the nearest known name."""
@@ -27,10 +32,11 @@ class Taker:
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): str(value) for name, value in given.items()}
         names = {name.lower(): name for name in (*known, *FROM_SPARK)}
+        told = {name.lower(): name for name in known if name not in OURS}
         for name in self._given:
             if name not in names:
-                near = get_close_matches(name, names, n=1, cutoff=0.6)
-                hint = f"; did you mean {names[near[0]]}?" if near else f"; known: {', '.join(sorted(known))}"
+                near = get_close_matches(name, told, n=1, cutoff=0.6)
+                hint = f"; did you mean {told[near[0]]}?" if near else f"; known: {', '.join(sorted(told.values()))}"
                 raise InvalidArgument(f"unknown option {name!r}{hint}")
 
     def text(self, name: str) -> str | None:

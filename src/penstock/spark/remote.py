@@ -76,7 +76,7 @@ class Remote:
         """
         ticket = command(operation, fields)
         given = skip
-        tries = Tries(self.patience)
+        tries = self._tries()
         while True:
             try:
                 for batch in self._stream(ticket, given):
@@ -165,8 +165,11 @@ class Remote:
             except PenstockError:
                 pass  # it was broken, which is why it goes
 
+    def _tries(self) -> Tries:
+        return Tries(self.patience, f"no server answers at {self.address} ({self.patience:g} s, option patience)")
+
     def _again(self, call: Callable[[], T]) -> T:
-        tries = Tries(self.patience)
+        tries = self._tries()
         while True:
             try:
                 return call()
@@ -178,8 +181,9 @@ class Remote:
 class Tries:
     """Pauses between tries, longer each time, until patience ends."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, patience: float, what: str = "") -> None:
+        """patience: seconds.  what: said before the error of a server that is away."""
+        self._patience, self._what = patience, what
         self.reset()
 
     def reset(self) -> None:
@@ -193,7 +197,9 @@ class Tries:
         if self._until is None:
             self._until = now + self._patience
         if now >= self._until:
-            raise error
+            if not self._what:
+                raise error
+            raise Unavailable(f"{self._what}: {error}") from error
         time.sleep(random.uniform(0.5, 1.0) * self._pause)
         self._pause = min(self._pause * 2, PAUSE_S[1])
 

@@ -56,10 +56,6 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
     def _layout(self, options: ReadOptions, schema: Any) -> Layout:
         from penstock.spark.reading.columns import layout
 
-        if options.filter is not None:
-            from penstock.expr import compile_filter
-
-            compile_filter(options.filter)  # a mistake is told now and once, not by every task
         return layout(options, schema, registered(options) if options.registered else options.ddl)
 
     def reader(self, schema: Any) -> SnapshotReader:
@@ -128,7 +124,10 @@ def has_messages(options: ReadOptions) -> bool:
     from penstock.spark.remote import remote
 
     server = remote(options.where)
-    told = server.act("topic", topic=options.view, exchange=options.exchange or None, vhost=server.vhost)
+    try:
+        told = server.act("topic", topic=options.view, exchange=options.exchange or None, vhost=server.vhost)
+    except NotFound as error:
+        raise NotFound(f"option view: there is no view {options.view!r}, and {error}") from None
     return bool(told["kind"] == "topic")
 
 

@@ -56,7 +56,7 @@ def test_settings_of_spark_are_text() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (f'{HEAD}from = {{ queue = "q", topic = "t" }}\n{REST}', "from either a queue or a topic, a view, a table"),
+        (f'{HEAD}from = {{ queue = "q", topic = "t" }}\n{REST}', "queue and topic are given, and one may be"),
         (f'{HEAD}from = {{ queue = "q", topik = "t" }}\n{REST}', "from.topik: unknown key; did you mean 'topic'"),
         (f'{HEAD}{REST}[pipeline.inputs.a]\ntopik = "t"\n', "inputs.a.topik: unknown key"),
         (f'{HEAD}{REST}[pipeline.inputs.a-b]\ntopic = "t"\n', "inputs"),
@@ -82,6 +82,38 @@ def test_settings_of_spark_are_text() -> None:
             "set it in the one that it is about",
         ),
         (f'{HEAD}from = {{ queue = "q", vhost = "x" }}\n{REST}', "there is no [[vhost]] 'x'"),
+        (f'{HEAD}from = {{ queue = "q" }}\nto = [{{ topic = "t" }}]\n', "sql or python is missing"),
+        (f'{HEAD}from = {{ queue = "q" }}\npython = "a:b"\n{REST}', "sql and python are both given"),
+        (f'{HEAD}from = {{ queue = "q" }}\npython = "a.py"\nto = []\n', "python: 'a.py' is not module:function"),
+        (f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = []\n', "to: needs at least 1 of them, and there is none"),
+        (f'{HEAD}from = {{ queue = "q" }}\nsql = ""\nto = [{{ topic = "t" }}]\n', "sql: is empty"),
+        (
+            f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ topic = "t" }}, {{ topic = "t" }}]\n',
+            "to: 't' is there twice",
+        ),
+        (
+            f'{HEAD}from = {{ queue = "q", columns = "id BIGIN" }}\n{REST}',
+            "from.columns: column 'id' has the type 'BIGIN'; ",
+        ),
+        (f'{HEAD}from = {{ queue = "q", columns = "id" }}\n{REST}', "column 'id' has no type"),
+        (
+            f'{HEAD}{REST}[pipeline.inputs.a]\ntopic = "t"\n[pipeline.inputs.b]\ntable = "b.csv"\n',
+            "inputs.b: columns of CSV: name them",
+        ),
+        (f'{HEAD}{REST}from = {{ queue = "q" }}\nexpect = {{ x = {{ that = "a", otherwise = "log" }} }}\n',
+         "expect.x.otherwise: 'log' is not one of"),
+        (f'{HEAD}{REST}from = {{ queue = "q" }}\nexpect = {{ x = 5 }}\n', "expect.x: must be a valid string, not 5"),
+        (f'{HEAD}{REST}from = {{ queue = "q" }}\nexpect = {{ x = {{ that = "a", otherwise = "dead-letter" }} }}\n',
+         "expect.x: rule 'x': otherwise = 'dead-letter' needs the topic"),
+        (f'{HEAD}{REST}from = {{ queue = "q" }}\nexpect = {{ x = {{ that = "a", otherwise = "drop", topic = "t" }} }}',
+         "topic 't' goes with otherwise = 'dead-letter', not 'drop'"),
+        ('[spark]\nmaster = "loca[2]"\n', "'loca[2]' is no master of Spark: write local[*]"),
+        ('[spark]\nmemory = "64MiB"\n', "[spark] memory: must be at least 256 MiB, not 64 MiB"),
+        (f'{HEAD}{REST}from = {{ queue = "q" }}\nmemory = "1MiB"\n', "memory: must be at least 256 MiB, not 1MiB"),
+        (
+            f'[[topic]]\nname = "v"\n{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ view = "v", key = ["a"] }}]\n',
+            "is /a, and [[topic]] 'v' has no key",
+        ),
         (f'[[pipeline]]\nname = "driver"\nfrom = {{ queue = "q" }}\n{REST}', "cannot be called 'driver'"),
     ],
 )  # fmt: skip
@@ -89,6 +121,14 @@ def test_what_cannot_be(text: str, told: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_text(text)
     assert told in str(caught.value)
+
+
+def test_a_list_whose_items_are_wrong_is_not_called_empty() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_text(f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ topics = "t" }}]\n')
+    assert str(caught.value).splitlines() == [
+        "settings:5: [[pipeline]] \"p\" to[1].topics: unknown key; did you mean 'topic'?"
+    ]
 
 
 def test_statements_may_be_long() -> None:

@@ -7,6 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from penstock.errors import PenstockError, SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.pipelines.checks import checked
 from penstock.spark.pipelines.definition import Definition, Input
@@ -96,12 +97,26 @@ class Inputs:
         """Its rows: checked, with their watermark, each once where that is asked for."""
         if not one.is_stream:
             return self._table(session, one, columns)
-        frame = session.readStream.format("penstock").options(**self.options(one, columns)).load()
+        given = self.options(one, columns)
+        self.refuse(one, given)
+        frame = session.readStream.format("penstock").options(**given).load()
         frame = checked(frame, one.expect, post, self.definition.name, one.name)
         if one.watermark is not None:
             column, delay_us = one.watermark
             frame = frame.withWatermark(column, f"{delay_us} microseconds")
         return frame.dropDuplicatesWithinWatermark(list(one.dedup)) if one.dedup else frame
+
+    def refuse(self, one: Input, given: Mapping[str, str]) -> None:
+        """SettingsError in the words of the settings for options that cannot be read."""
+        past = self.definition.past
+        try:
+            read_options(given)
+            if past is not None:
+                read_options({**given, "startingBookmark": past.start})
+        except PenstockError as error:
+            start = "start" if past is None else "backfill.from"
+            said = str(error).replace("option startingBookmark", start).replace("option ", "", 1)
+            raise SettingsError(f"pipeline {self.definition.name}: {one.name}: {said}") from None
 
     def _table(self, session: Any, one: Input, columns: str | None) -> Any:
         if one.table is None:

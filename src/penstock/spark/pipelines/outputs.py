@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, PreconditionFailed
 from penstock.records.dataclass import dataclass
+from penstock.spark.arrow import column
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
 from penstock.spark.pipelines.letters import Letters
@@ -45,8 +46,23 @@ class Stager:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The stages of one partition."""
         where, query, batch = self._task
-        stages, _ = stage(where, query, batch, batches, self._out, self._to.topic, self._to.exchange, self._to.vhost)
+        rows = batches if not self._to.key else keyed(batches, self._to)
+        stages, _ = stage(where, query, batch, rows, self._out, self._to.topic, self._to.exchange, self._to.vhost)
         yield pa.record_batch({"stage": pa.array(stages, pa.string())})
+
+
+def keyed(batches: Iterable[pa.RecordBatch], to: Output) -> Iterator[pa.RecordBatch]:
+    """The rows of a view.  InvalidArgument for one without its key, as far as the columns show it."""
+    for batch in batches:
+        for path in to.key:
+            name = path.lstrip("/")
+            if name in batch.schema.names and column(batch, name).null_count:
+                raise InvalidArgument(
+                    f"{to.text}: column {name!r} of its key is NULL in a row, and a record needs its key: leave such "
+                    f"rows out in the SQL, as in WHERE {name} IS NOT NULL, or put them aside by expect; a body that "
+                    "does not fit the columns has NULL in all of them, and parse_error says why"
+                )
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +138,10 @@ class Outputs:
             if not schema.fields:
                 raise InvalidArgument(f"{target.text}: there is no column to write")
             refuse_partitions(schema.names, target)
+            names = [name.lower() for name in schema.names]  # as Spark tells columns of files apart
+            for name in schema.names:
+                if names.count(name.lower()) > 1:
+                    raise InvalidArgument(f"{target.text}: column {name!r} is there twice: give one another name")
             if self.complete:
                 refuse_folder(Path(target.table).absolute())
 
@@ -258,10 +278,10 @@ def refuse_folder(folder: Path) -> None:
 
 def refuse_partitions(names: Sequence[str], target: Output) -> None:
     """Folders are named by columns that are there, and files hold at least one more."""
-    for column in target.partition_by:
-        if column not in names:
+    for name in target.partition_by:
+        if name not in names:
             raise InvalidArgument(
-                f"{target.text}: partition_by names {column!r}, and there are the columns {', '.join(names)}"
+                f"{target.text}: partition_by names {name!r}, and there are the columns {', '.join(names)}"
             )
     if target.partition_by and len(target.partition_by) >= len(names):
         raise InvalidArgument(f"{target.text}: partition_by names every column, and none is left for the files")

@@ -18,7 +18,7 @@ from typing import Any
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.pipelines import code
+from penstock.spark.pipelines import code, exact
 from penstock.spark.pipelines.anew import carry_out, places_of, request_of
 from penstock.spark.pipelines.backfill import handover
 from penstock.spark.pipelines.checks import refuse_twice
@@ -133,10 +133,12 @@ class Pipeline:
                 f"pipeline {definition.name}: what it makes does not come from {_names(definition)}, so nothing new "
                 "would ever come"
             )
-        mode = definition.output_mode or default_mode(plan, definition)
+        exact.refuse_inexact(session, analyzed, definition)
+        fitting = default_mode(plan, definition)
+        mode = definition.output_mode or fitting
         if PROCESSOR in plan:
             keep_in_rocksdb(session, definition)
-        refuse_unsupported(spark, analyzed, mode, definition.name)
+        refuse_unsupported(spark, analyzed, mode, definition.name, fitting)
         outputs = self.outputs_class(
             self.where,
             definition.to,
@@ -230,7 +232,7 @@ class Pipeline:
         if definition.sql is not None:
             for name, frame in frames.items():
                 frame.createOrReplaceTempView(name)
-            return session.sql(definition.sql), None
+            return self._queried(session, definition.sql), None
         loaded = code.load(str(definition.python), definition.name)
         self.note_code()
         result = loaded.function(frames[ONLY]) if list(frames) == [ONLY] else loaded.function(**frames)
@@ -240,6 +242,20 @@ class Pipeline:
                 "DataFrame"
             )
         return result, loaded.digest
+
+    def _queried(self, session: Any, sql: str) -> Any:
+        """The frame of the SQL.  SettingsError with the inputs' names for a table that is none of them."""
+        try:
+            return session.sql(sql)
+        except Exception as error:
+            if not str(error).startswith("[TABLE_OR_VIEW_NOT_FOUND]"):
+                raise
+            known = [one.name for one in self.definition.inputs]
+            found = re.search(r"`[^ ]+`", str(error))
+            name = "what it reads" if found is None else found[0].replace("`", "")
+            raise SettingsError(
+                f"pipeline {self.definition.name}: the SQL reads {name!r}, and there is {' and '.join(known)} to read"
+            ) from None
 
 
 def fields_of(schema: Any) -> list[tuple[str, str]]:
@@ -304,8 +320,11 @@ def keep_in_rocksdb(session: Any, definition: Definition) -> None:
     session.conf.set(PROVIDER, STORES["rocksdb"])
 
 
-def refuse_unsupported(spark: Any, analyzed: Any, mode: str, pipeline: str) -> None:
-    """SettingsError for what Spark cannot do on a stream, which it says only when a query starts."""
+def refuse_unsupported(spark: Any, analyzed: Any, mode: str, pipeline: str, fitting: str) -> None:
+    """SettingsError for what Spark cannot do on a stream, which it says only when a query starts.
+
+    fitting: the mode that goes with the query if it may be left out.
+    """
     jvm: Any = spark._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -314,4 +333,7 @@ def refuse_unsupported(spark: Any, analyzed: Any, mode: str, pipeline: str) -> N
     except Exception as error:  # noqa: BLE001 - py4j's or pyspark's, by what Spark raises
         from penstock.spark.pipelines.telling import short
 
-        raise SettingsError(f"pipeline {pipeline}: {short(str(error))}") from None
+        said = short(str(error))
+        if mode != fitting:
+            said = f"output_mode = {mode!r} does not go with this query; leave it out, which means {fitting!r} ({said})"
+        raise SettingsError(f"pipeline {pipeline}: {said}") from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 Answer = Mapping[str, Any]
 """The server's: start, end, parts, asked, origin, first, durable."""
-
-MILLISECONDS = 12
-"""Digits from which on a number as a timestamp counts milliseconds since 1970, as Kafka's source has it."""
 
 log = logging.getLogger("penstock.spark")
 
@@ -65,7 +61,7 @@ class LogStreamReader(StreamReader):
             "stream_begin",
             stream=self.stream,
             epoch=self.opened(),
-            bookmark=starting(self.options.starting),
+            bookmark=self.options.starting or "EPOCH",
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
         return {"lsn": int(answer["start"]), "origin": int(answer["origin"])}
@@ -149,11 +145,3 @@ class LogStreamReader(StreamReader):
             self._told = True
             said = "stream %r goes on at LSN %d: retention has removed what lay from LSN %d on"
             log.warning(said, self.stream, first, lsn)
-
-
-def starting(text: str | None) -> str:
-    """The bookmark that an option says: a number of milliseconds since 1970 is written as a time."""
-    text = (text or "EPOCH").strip()
-    if text.isdigit() and len(text) >= MILLISECONDS:
-        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
-    return text

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
-from penstock.errors import InvalidArgument
+from penstock.errors import ExpressionError, InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
 from penstock.spark.options import COMMON, Taker
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration
+from penstock.wire.flight.bookmarks import Point, parse_span
 
 PATTERN_LETTERS = frozenset("^$*+?()[]{}|\\")
 """A topic with one of these is a pattern; a dot alone makes none."""
+
+MILLISECONDS = 12
+"""Digits from which on a number as a timestamp counts milliseconds since 1970, as Kafka's source has it."""
 
 STATES = ("ready", "leased", "delayed")
 
@@ -138,8 +143,11 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
     bad = take.text("badRecordsTopic")
     if bad is not None and ddl is None and parse is None and not registered:
         raise InvalidArgument("option badRecordsTopic needs a schema that bodies can fail to have: give option schema")
-    starting = take.either("startingBookmark", "startingOffsets", "startingTimestamp")
-    ending = take.either("endingBookmark", "endingOffsets")
+    starting = _place(take, "startingBookmark", "startingOffsets", "startingTimestamp")
+    ending = _place(take, "endingBookmark", "endingOffsets")
+    chosen = take.text("filter")
+    if chosen is not None:
+        _check_filter(chosen)
     if view is not None and (starting is not None or ending is not None):
         raise InvalidArgument(f"view {view!r} has no past: startingBookmark and endingBookmark go with a topic")
     if not log and (take.count("startingLsn") is not None or take.count("endingLsn") is not None):
@@ -160,7 +168,7 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
         take.count("backfillUntil"),
         take.count("backfillMaxRows", 1) or 1_000_000,
         take.flag("backfillOnly", False),
-        take.text("filter"),
+        chosen,
         take.count("maxRowsPerTrigger", 1) or 100_000,
         take.size("maxBytesPerTrigger"),
         take.count("minPartitions", 1),
@@ -180,6 +188,32 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
         direct,
         registered,
     )
+
+
+def _place(take: Taker, *names: str) -> str | None:
+    """The bookmark that one of these options gives; a number of milliseconds since 1970 is written as a time."""
+    text = take.either(*names)
+    if text is None:
+        return None
+    text = text.strip()
+    if text.isdigit() and len(text) >= MILLISECONDS:
+        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
+    try:
+        parse_span(text, lambda: Point("epoch"))  # what MOST_RECENT is, and whether it may be said, is the server's
+    except InvalidArgument as error:
+        raise InvalidArgument(f"option {next(name for name in names if take.text(name))}: {error}") from None
+    return text
+
+
+def _check_filter(text: str) -> None:
+    """ExpressionError with the option's name: a mistake is told when it is made, and not by every task."""
+    from penstock.expr import compile_filter
+
+    try:
+        compile_filter(text)
+    except ExpressionError as error:
+        where = f" at character {error.place + 1}" if error.text else ""
+        raise ExpressionError(f"option filter, {text!r}{where}: {error}", text=error.text, place=error.place) from None
 
 
 def abandoning(text: str | None) -> str | None:
