@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.records.bodies import WIDTH, listed, size_of
+from penstock.records.bodies import WIDTH, Bodies, listed, picked, size_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes, Rows, Topic
 
@@ -104,12 +104,15 @@ class Slab:
         chunk: Chunk,
         topics: Topic | list[Topic],
         properties: bytes | list[bytes],
-        bodies: list[bytes],
+        bodies: Bodies,
         times: int | list[int],
         expires_at: list[int] | None,
         priority: list[int] | None,
     ) -> None:
-        """chunk: ascending, one position a row.  times, expires_at: microseconds; 0 is never."""
+        """chunk: ascending, one position a row.  times, expires_at: microseconds; 0 is never.
+
+        Packed bodies stay packed until they are given out: moving a batch makes no object a row and costs no more.
+        """
         self.chunk = chunk
         self.topics = topics
         self.properties = properties
@@ -138,7 +141,11 @@ class Slab:
 
     def _cost(self) -> int:
         rows, properties = len(self.bodies), self.properties
-        cost = sum(map(len, self.bodies)) + ROW_OVERHEAD * rows
+        cost = size_of(self.bodies)
+        if isinstance(self.bodies, list):
+            cost += ROW_OVERHEAD * rows
+        else:
+            cost += WIDTH * rows + (HEADER_SHARE * rows if isinstance(properties, list) else 0)
         if isinstance(properties, list):
             cost += sum(map(len, properties)) + HEADER_OVERHEAD * rows
         for column in (self.times, self.expires_at, self.priority):
@@ -157,20 +164,18 @@ class Slab:
         first, count, total = batch.first, len(chunk), len(batch.bodies)
         if count == total:
             return cls(
-                chunk, batch.topics, batch.properties, listed(batch.bodies), batch.time, batch.expires_at,
-                batch.priority,
+                chunk, batch.topics, batch.properties, batch.bodies, batch.time, batch.expires_at, batch.priority,
             )  # fmt: skip
         where: Where
         if isinstance(chunk, range):
             where = slice(chunk.start - first, chunk.stop - first)
         else:
             where = [lsn - first for lsn in chunk]
-        bodies = batch.bodies[where] if isinstance(where, slice) else [batch.bodies[row] for row in where]
         return cls(
             chunk,
             _rows(batch.topics, where) if isinstance(batch.topics, list) else batch.topics,
             _rows(batch.properties, where) if isinstance(batch.properties, list) else batch.properties,
-            bodies,
+            picked(batch.bodies, where),
             batch.time,
             None if batch.expires_at is None else _rows(batch.expires_at, where),
             None if batch.priority is None else _rows(batch.priority, where),
@@ -206,7 +211,7 @@ class Slab:
             chunk,
             _one_or_all(_rows(self.topics, where)) if isinstance(self.topics, list) else self.topics,
             _one_or_all(_rows(self.properties, where)) if isinstance(self.properties, list) else self.properties,
-            _rows(self.bodies, where),
+            picked(self.bodies, where),
             _rows(self.times, where) if isinstance(self.times, list) else self.times,
             None if self.expires_at is None else _rows(self.expires_at, where),
             None if self.priority is None else _rows(self.priority, where),
@@ -280,7 +285,7 @@ class Slab:
             chunk,
             _rows(self.topics, where) if isinstance(self.topics, list) else self.topics,
             _rows(self.properties, where) if isinstance(self.properties, list) else self.properties,
-            self.bodies if count == len(self.bodies) else _rows(self.bodies, where),
+            listed(self.bodies) if count == len(self.bodies) else _bodies(self.bodies, where),
             self.cost * count // len(self.bodies),
         )
 
@@ -292,10 +297,14 @@ class Slab:
         rows.properties += (
             _rows(self.properties, where) if isinstance(self.properties, list) else [self.properties] * count
         )
-        rows.bodies += _rows(self.bodies, where)
+        rows.bodies += _bodies(self.bodies, where)
         rows.times += _rows(self.times, where) if isinstance(self.times, list) else [self.times] * count
         rows.expires_at += [0] * count if self.expires_at is None else _rows(self.expires_at, where)
         rows.priority += [0] * count if self.priority is None else _rows(self.priority, where)
+
+
+def _bodies(bodies: Bodies, where: Where) -> list[bytes]:
+    return bodies[where] if isinstance(where, slice) else [bodies[row] for row in where]
 
 
 def _rows(column: list[T], where: Where) -> list[T]:

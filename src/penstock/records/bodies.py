@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.records.compute import compute
+
 Offsets: TypeAlias = "npt.NDArray[np.int32]"
 
 FEW = 64
@@ -115,6 +117,22 @@ class PackedBodies(Sequence[bytes]):
 
 
 Bodies: TypeAlias = "list[bytes] | PackedBodies"
+
+
+def picked(bodies: Bodies, rows: slice | Sequence[int]) -> Bodies:
+    """Some bodies: neighbours (a slice with step 1), or those of ascending rows.  They hold on to nothing uncounted.
+
+    Packed ones stay packed unless they are few and small: as a list each would take 50 bytes more.
+    """
+    if isinstance(bodies, list):
+        return bodies[rows] if isinstance(rows, slice) else [bodies[row] for row in rows]
+    if isinstance(rows, slice):
+        low, high, _ = rows.indices(len(bodies))
+        part = bodies.part(low, high)
+        return part.tolist() if len(part) < FEW and part.size < LARGE else part.owned()
+    if len(rows) < FEW:
+        return [bodies[row] for row in rows]
+    return PackedBodies(compute.take(bodies.array, pa.array(rows, pa.int64())))
 
 
 def data_bytes(array: pa.Array[Any]) -> int:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.memory.shelf import Shelf
 from penstock.memory.slab import Slab, piece_of
+from penstock.records.bodies import PackedBodies
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Rows, Topic
 from unit.memory.world import check_shelf
@@ -14,10 +15,11 @@ from unit.memory.world import check_shelf
 TOPICS = (Topic("/", "", "a"), Topic("/", "", "b"))
 
 
-def slab(lsns: list[int]) -> Slab:
+def slab(lsns: list[int], *, packed: bool = False) -> Slab:
+    bodies = [b"%d" % lsn for lsn in lsns]
     return Slab(
         as_chunk(lsns), [TOPICS[lsn % 2] for lsn in lsns], [b"h%d" % lsn for lsn in lsns],
-        [b"%d" % lsn for lsn in lsns], [10 * lsn for lsn in lsns], [lsn % 3 for lsn in lsns], None,
+        PackedBodies.of(bodies) if packed else bodies, [10 * lsn for lsn in lsns], [lsn % 3 for lsn in lsns], None,
     )  # fmt: skip
 
 
@@ -28,7 +30,7 @@ def test_a_shelf_gives_every_row_that_was_put_on_it(groups: list[set[int]], data
     for group in groups:
         fresh = sorted(group - there)
         if fresh:
-            shelf.put(slab(fresh))
+            shelf.put(slab(fresh, packed=data.draw(st.booleans())))
             there |= group
         check_shelf(shelf)
     asked = sorted(data.draw(st.sets(st.integers(1, 200), min_size=1)))
