@@ -264,7 +264,9 @@ def _written(path: Path) -> int:
 
 @contextmanager
 def work_folder(where: Path | None = None) -> Iterator[Path]:
-    """A folder that is gone afterwards, however the benchmark ends."""
+    """A folder that is gone afterwards, however the benchmark ends; `where` is made if it is not there, and stays."""
+    if where is not None:
+        where.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=where))
     try:
