@@ -368,10 +368,16 @@ class Server:
 def flight_limits(settings: Settings) -> FlightLimits:
     """What the Flight door allows."""
     from penstock.server.flight.door import FlightLimits
+    from penstock.server.flight.sinks.decided import GroupLimits
     from penstock.server.sql.queries import SqlLimits
+    from penstock.wire.flight.schemas import Bounds
 
-    sql = settings.sql
-    return FlightLimits(sql=SqlLimits(sql.memory, sql.spill, sql.at_once, sql.timeout / 1e6))
+    sql, memory = settings.sql, settings.server.memory
+    return FlightLimits(
+        bounds=Bounds.within(memory),
+        group=GroupLimits.within(memory),
+        sql=SqlLimits(sql.memory, sql.spill, sql.at_once, sql.timeout / 1e6),
+    )
 
 
 def make_folder(name: str) -> Path:

@@ -22,11 +22,15 @@ from penstock.client.link import Link, translated
 from penstock.client.urls import parse_url
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
+from penstock.spark.arrow import cut
 
 T = TypeVar("T")
 
 ACTION_TIMEOUT_S = 600.0
 """An action may wait for the sync of a large batch."""
+
+MESSAGE_BYTES = 4 << 20
+"""What is sent at once: the server has a message in memory whole, and Spark's batches of large rows may be anything."""
 
 PAUSE_S = (0.05, 1.0)
 """First and longest pause between tries."""
@@ -130,7 +134,8 @@ class Remote:
         with translated():
             try:
                 for batch in batches:
-                    writer.write_batch(batch)
+                    for part in cut(batch, MESSAGE_BYTES):
+                        writer.write_batch(part)
                 rows = sum(batch.num_rows for batch in batches)
                 writer.write_metadata(orjson.dumps({"end": {"rows": rows}}))
                 writer.done_writing()

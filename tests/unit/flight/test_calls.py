@@ -10,6 +10,7 @@ from pyarrow import flight
 
 from penstock.errors import AccessRefused, NotFound, Unavailable
 from penstock.server.flight.calls import UNPROVEN_MAX, Caller, Calls, Credentials, Guarded, Logins
+from penstock.server.flight.intake import Intake
 
 
 class People:
@@ -50,7 +51,7 @@ def test_logins_that_are_wrong_push_no_right_one_out() -> None:
 
 
 def test_a_stream_gives_its_place_back_however_it_ends() -> None:
-    calls = Calls(Logins(People()), 1)
+    calls = Calls(Logins(People()), Intake(1 << 20), 1)
 
     def rows() -> Iterator[int]:
         yield 1

@@ -30,6 +30,7 @@ from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unava
 from penstock.records.dataclass import dataclass
 from penstock.server.entitlements import Rights
 from penstock.server.flight.handover import Abandoned
+from penstock.server.flight.intake import Intake
 from penstock.wire.flight.failures import encode_error
 
 logger = logging.getLogger("penstock.flight")
@@ -241,11 +242,12 @@ def peer_host(peer: str) -> str:
 class Slot:
     """One open stream's place among those allowed.  A stream that stands still gives it up, its thread stays."""
 
-    __slots__ = ("_calls", "_state", "floor", "touched")
+    __slots__ = ("_calls", "_held", "_state", "floor", "touched")
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._state = "open"
+        self._held = 0
         self.floor: int | None = None  # a read that may still need the log from this LSN on
         self.touched = time.monotonic()
 
@@ -253,12 +255,18 @@ class Slot:
         """Something moved on the stream."""
         self.touched = time.monotonic()
 
+    def hold(self, size: int) -> None:
+        """The stream's thread holds so many bytes of what the client sent, instead of what it held before."""
+        self._calls.intake.add(size - self._held)
+        self._held = size
+
     def abandon(self) -> None:
         """The client does not move: others may have the place."""
         self._calls.change(self, "abandoned")
 
     def close(self) -> None:
         """The stream has ended; twice does no harm."""
+        self.hold(0)
         self._calls.change(self, "closed")
 
     @property
@@ -274,7 +282,8 @@ class Slot:
 class Calls:
     """All running calls.  Threads of abandoned streams end when their client moves or its connection breaks."""
 
-    def __init__(self, logins: Logins, streams_max: int, stalled_s: float = 60.0) -> None:
+    def __init__(self, logins: Logins, intake: Intake, streams_max: int, stalled_s: float = 60.0) -> None:
+        self.intake = intake
         self.streams_max = streams_max
         self.stalled_s = stalled_s  # a stream on which nothing moves for so long is abandoned
         self.refused_streams = 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+import threading
 from collections.abc import Callable, Container, Iterator
 from dataclasses import field
 from functools import partial
@@ -43,6 +44,7 @@ from penstock.server.flight.consuming.consume import Exchange
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
+from penstock.server.flight.intake import Intake
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.reading.batches import read_batch
 from penstock.server.flight.reading.contents import content, planned, snapshot
@@ -123,8 +125,10 @@ class FlightDoor:
         self.limits = limits or FlightLimits()
         self.handover = Handover(engine, wake)
         self.entrance = entrance or Entrance(people)
-        self.calls = Calls(self.entrance.logins, self.limits.streams, self.limits.stalled_s)
-        self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota)
+        intake = Intake(engine.bodies.budget.limit)
+        self.calls = Calls(self.entrance.logins, intake, self.limits.streams, self.limits.stalled_s)
+        engine.bodies.budget.watch("uploads", lambda: intake.counted)
+        self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota, intake)
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
         self.actions = Actions(self.handover, self.stages, self.copier, self.calls, vhosts)
         self.gate = Gatekeeper(self.handover)
@@ -189,7 +193,7 @@ class FlightDoor:
         self.queries.children.beat()
         self._beats += 1
         if self._beats % SWEEP_BEATS == 0:
-            self.stages.sweep()
+            threading.Thread(target=self.stages.sweep, name="penstock-stage-sweep", daemon=True).start()  # files go
         self.engine.arm()
 
     def stop(self) -> None:

@@ -115,9 +115,11 @@ class Publishing:
                 announced = end_rows(metadata, announced)
             if batch is None or batch.num_rows == 0:
                 continue
+            slot.hold(batch.nbytes)
             upload = read_upload(batch, command.topic, self.bounds, "publish")
             self._gate.publish(caller, command.vhost, command.exchange, upload)
             answer = self._store(caller, command, upload, sequence)
+            slot.hold(0)
             sent += len(upload)
             covered: dict[str, int] = {}
             if sequence is not None:

@@ -13,7 +13,7 @@ the columns mean to a queue.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -135,6 +135,12 @@ class Bounds:
     rows: int = 1_000_000
     batch_bytes: int = 256 * 2**20
     body_bytes: int = 16 * 2**20
+
+    @classmethod
+    def within(cls, memory: int) -> Self:
+        """As far as a server with so many bytes of memory goes: half of it, which is enough for one body."""
+        most = cls()
+        return cls(batch_bytes=min(most.batch_bytes, max(2 * most.body_bytes, memory // 2)))
 
 
 def select(schema: pa.Schema, columns: tuple[str, ...]) -> pa.Schema:

@@ -37,6 +37,10 @@ Settlement: TypeAlias = "tuple[str, Callable[[], int], int]"
 
 Uploads: TypeAlias = "list[tuple[StageInfo, Upload]]"
 
+ROW = 32
+"""Bytes that a row counts for in a group beside those of its stage: the log has more columns, and a body may be empty.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -157,12 +161,10 @@ class SinkActions(StreamActions):
         found = self.stages.find(query, batch, stages) if highest is None or batch > highest else []
         must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
         asked = replace(asked, kept=frozenset(must))
-        large = sum(info.bytes for _, info in found) > self.copier.limits.group_bytes
-        uploads: Uploads = [] if large else self.stages.uploads(found)
-        if parts_of(found) and (large or self._slow(uploads)):
+        large = sum(info.bytes + ROW * info.rows for _, info in found) > self.copier.limits.group_bytes
+        committed = None if large else self._at_once(asked, found)
+        if committed is None:
             committed = self._decide(caller, asked, found)
-        else:
-            committed = self._handover.submit(partial(self._commit, asked, uploads, [])).wait(None)
         if committed.already:
             self._catch_up(caller, query, batch)
         self.stages.drop_batch(query, batch)
@@ -172,6 +174,15 @@ class SinkActions(StreamActions):
             "lsn": committed.lsn,
             "outputs": [list(one) for one in committed.told],
         }
+
+    def _at_once(self, asked: Asked, found: Sequence[Found]) -> Committed | None:
+        """A batch that is one group; None, with nothing done, when the loop would work on it for too long."""
+        with self.stages.intake.holding(sum(info.bytes for _, info in found)):
+            uploads = self.stages.uploads(found)
+            if parts_of(found) and self._slow(uploads):
+                return None
+            answer: Answer[Committed] = self._handover.submit(partial(self._commit, asked, uploads, []))
+            return answer.wait(None)
 
     def _drop_of(self, f: Fields | None) -> Callable[[], Drop | None]:
         """Records of a topic that go with the commit, as the loop finds them: those of `keys`, or all."""

@@ -77,7 +77,8 @@ class Copier:
                     self._thread = None
                     return
             try:
-                outcome: Committed | BaseException = self._copy(*wanted)
+                with self._stages.intake.holding(2 * self.limits.alike_bytes):  # a chunk that waits, and the next
+                    outcome: Committed | BaseException = self._copy(*wanted)
             except BaseException as error:  # noqa: BLE001 - goes to those who wait
                 outcome = error
                 if not self._stopping.is_set():  # they may have left

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.errors import DiskFull, LogBroken, LogDamaged, Refused
@@ -46,6 +46,17 @@ class GroupLimits:
     alike_bytes: int = 8 << 20  # the same of rows of which nothing is looked at one by one
     alike_rows: int = 65_536
     delta_rows: int = 500  # the same of one with deltas, each of which is merged there
+
+    @classmethod
+    def within(cls, memory: int) -> Self:
+        """As far as a budget of so many bytes goes: what is copied lies there as rows and as what is written of them,
+        and a chunk is read while the one before is synced."""
+        most = cls()
+        return cls(
+            group_bytes=min(most.group_bytes, memory // 8),
+            chunk_bytes=min(most.chunk_bytes, memory // 64),
+            alike_bytes=min(most.alike_bytes, memory // 32),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +177,7 @@ def finishing(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> 
     Gives (rows copied, of how many) after each chunk.  For a start, before any door opens: it waits for the disk.
     Errors: LogDamaged, with nothing written, when a stage is missing or damaged; DiskFull; LogBroken.
     """
-    limits = limits or GroupLimits()
+    limits = limits or GroupLimits.within(engine.bodies.budget.limit)
     waiting = sorted(engine.core.decided.items(), key=lambda item: item[1].lsn)
     for query, state in waiting:
         check_parts(disk, query, state)

@@ -28,6 +28,7 @@ from penstock.errors import DiskFull, InvalidArgument, NotFound
 from penstock.records.bodies import listed
 from penstock.records.entries import Publishes
 from penstock.server.flight.calls import Caller, Slot
+from penstock.server.flight.intake import Intake
 from penstock.server.flight.publish import chunks, end_rows, to_publishes
 from penstock.server.flight.sinks.ordering import AT_ONCE, check_rising, lines, merged, plain, without_order
 from penstock.server.flight.sinks.stage_files import (
@@ -67,8 +68,12 @@ Found: TypeAlias = "tuple[str, StageInfo]"
 class Stages:
     """All stages of a data folder.  Thread-safe; it never touches the core."""
 
-    def __init__(self, disk: Disk, clock: Clock, bounds: Bounds, quota: int = QUOTA) -> None:
+    def __init__(
+        self, disk: Disk, clock: Clock, bounds: Bounds, quota: int = QUOTA, intake: Intake | None = None
+    ) -> None:
+        """intake: where it is counted what is read of stages; nowhere without."""
         self.quota = quota
+        self.intake = intake or Intake(0)
         self.used = 0
         self._disk = disk
         self._clock = clock
@@ -123,6 +128,7 @@ class Stages:
                     announced = end_rows(metadata, announced)
                 if batch is None or batch.num_rows == 0:
                     continue
+                slot.hold(batch.nbytes)
                 if ordered:
                     last = check_rising(batch, last)
                 mine = plain(batch) if ordered else batch

@@ -1,0 +1,125 @@
+"""What Flight's threads hold of uploads is an account of the budget, and what they hold at once follows the budget."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from flight_house import FlightHouse
+from penstock.client.link import Link
+from penstock.client.urls import parse_url
+from penstock.server.flight.intake import SHARE, Intake
+from penstock.server.flight.sinks.decided import GroupLimits
+from penstock.spark.arrow import cut
+from penstock.spark.remote import MESSAGE_BYTES, Remote, Where
+from penstock.wire.flight.schemas import Bounds
+
+MIB = 1 << 20
+
+
+def test_it_counts_for_a_share_of_the_budget_and_no_more() -> None:
+    """Uploads wait for room themselves: what they hold must not be why there never is any."""
+    intake = Intake(8 * MIB)
+    intake.add(MIB)
+    with intake.holding(MIB):
+        assert intake.counted == 2 * MIB
+        with intake.holding(80 * MIB):
+            assert intake.counted == 8 * MIB // SHARE
+    intake.add(-MIB)
+    assert intake.counted == intake.bytes == 0
+
+
+def test_no_change_is_lost_among_threads() -> None:
+    intake = Intake(1 << 40)
+
+    def work() -> None:
+        for _ in range(20_000):
+            intake.add(3)
+            intake.add(-2)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert intake.bytes == 80_000
+
+
+@pytest.mark.parametrize("memory", [512 * MIB, 1 << 40])
+def test_with_the_default_budget_and_more_limits_are_what_they_are_without(memory: int) -> None:
+    assert GroupLimits.within(memory) == GroupLimits()
+    assert Bounds.within(memory) == Bounds()
+
+
+@pytest.mark.parametrize("mib", [8, 64, 256])
+def test_a_small_budget_has_small_groups_chunks_and_batches(mib: int) -> None:
+    """A group lies in memory as rows and as what is written, chunks in the same way and once more while one is read."""
+    memory = mib * MIB
+    limits, bounds = GroupLimits.within(memory), Bounds.within(memory)
+    assert 2 * limits.group_bytes <= memory // 4
+    assert 3 * limits.alike_bytes <= memory // 8
+    assert 3 * limits.chunk_bytes <= memory // 16
+    assert bounds.batch_bytes == max(2 * bounds.body_bytes, memory // 2)
+
+
+def test_an_upload_counts_until_it_has_ended(tmp_path: Path) -> None:
+    """Found by reading: what the threads of uploads hold was in no account."""
+    with FlightHouse(tmp_path) as house:
+        link = Link(parse_url(house.url), None)
+        by_name = house.engine.bodies.budget.by_name
+        assert by_name()["uploads"] == 0
+        writer, reader = link.put(
+            orjson.dumps({"stage": {"query": "q", "batch": 0, "partition": 0, "attempt": 0, "topic": "out"}}),
+            pa.schema([pa.field("body", pa.binary())]),
+        )
+        batch = pa.record_batch({"body": pa.array([b"x" * 1000] * 1000, pa.binary())})
+        writer.write_batch(batch)
+        until = time.monotonic() + 20
+        while not by_name()["uploads"]:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        assert by_name()["uploads"] == pytest.approx(batch.nbytes, rel=0.1)
+        writer.write_metadata(orjson.dumps({"end": {"rows": 1000}}))
+        writer.done_writing()
+        assert orjson.loads(reader.read().to_pybytes())["rows"] == 1000
+        writer.close()
+        while by_name()["uploads"]:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        link.close()
+
+
+def test_a_batch_is_cut_by_its_bytes() -> None:
+    batch = pa.record_batch({"body": pa.array([b"x" * 1000] * 100, pa.binary())})
+    assert list(cut(batch, 1 << 30)) == [batch]
+    parts = list(cut(batch, 10_000))
+    assert pa.Table.from_batches(parts).combine_chunks() == pa.Table.from_batches([batch])
+    assert all(part.nbytes <= 11_000 for part in parts)
+    assert len(list(cut(batch, 10))) == 100
+    assert list(cut(batch.slice(0, 0), 10)) == []
+
+
+def test_a_task_sends_a_large_batch_in_several_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: 10,000 rows of 16 kB were one message, which the server had in memory whole."""
+    sizes: list[int] = []
+    hold = Intake.add
+
+    def seen(intake: Intake, size: int) -> None:
+        sizes.append(size)
+        hold(intake, size)
+
+    monkeypatch.setattr(Intake, "add", seen)
+    with FlightHouse(tmp_path) as house:
+        remote = Remote(Where(house.url))
+        try:
+            batch = pa.record_batch({"body": pa.array([b"x" * 10_000] * 1000, pa.binary())})
+            told = remote.put("stage", [batch], query="q", batch=0, partition=0, attempt=0, topic="out", vhost="/")
+        finally:
+            remote.close()
+        assert told["rows"] == 1000
+    assert MESSAGE_BYTES // 2 < max(sizes) <= MESSAGE_BYTES * 1.01
