@@ -30,7 +30,7 @@ def test_a_schema_is_read(text: str, columns: tuple[tuple[str, str], ...]) -> No
     ("text", "told"),
     [
         ("", "a column's name should stand where 'the end' does"),
-        ("id", "column 'id' has the type 'the end'"),
+        ("id", "column 'id' has no type: write one behind its name"),
         ("id number", "column 'id' has the type 'number'; there are boolean, tinyint"),
         ("id bigint, id string", "column 'id' is there twice"),
         ("id bigint NOT NULL", "columns may be null and have no comment"),

@@ -272,7 +272,7 @@ def test_programs_run_when_that_is_allowed(tmp_path: Path) -> None:
             {"on": {"queue": "q"}, "do": {"publish": {"topic": "t"}, "echo_message": {"message": ""}}},
             "exactly one of publish",
         ),
-        ({"on": [], "do": TELL}, "on: tuple should have at least 1 item"),
+        ({"on": [], "do": TELL}, "on: needs at least 1 of them, and there is none"),
         ({"on": {"topic": "a(", "event": "publish"}, "do": TELL}, "'a(' is no RE2 pattern"),
         ({"on": {"queue": "q", "vhost": "shop"}, "do": TELL}, "on.vhost: there is no [[vhost]] 'shop'"),
         ({"on": [{"queue": "q"}, {"queue": "q", "event": "ack"}], "do": TELL}, "on[2].event: 'ack' is not one of"),
