@@ -2,41 +2,61 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from penstock.core.effects import Scan
+from unit.core_queue import test_priority
 from unit.core_queue.test_queue import Bench, First
 
-WAITING = 20_000
-STEP = 100
-APART = 50
+WAITING = 40_000
+STEP = 256
+APART = 30
 
 
-@pytest.mark.parametrize(("lists", "most"), [(2, 1.4), (8, 3.0)])
-def test_lists_that_came_at_different_times_go_on_as_one(lists: int, most: float) -> None:
-    """Found by a backlog of 10 GB: two groups that walked alike never met, and read everything twice."""
+def in_order() -> Any:
+    """A queue with so many messages that nobody wants."""
     q = Bench()
     q.publish(WAITING, body=b"nobody's")
-    waiting = list[Scan]()
+    return q
+
+
+def by_rank(ranks: int) -> Callable[[], Any]:
+    """The same, of so many priorities."""
+
+    def make() -> Any:
+        q = test_priority.Bench()
+        q.arrive(*[place % ranks for place in range(WAITING)], body=b"nobody's")
+        return q
+
+    return make
+
+
+@pytest.mark.parametrize("waiting", [in_order, by_rank(3), by_rank(5_000)], ids=["in order", "levels", "ranks"])
+@pytest.mark.parametrize(("lists", "most"), [(2, 1.4), (5, 2.5)])
+def test_lists_that_came_at_different_times_go_on_as_one(lists: int, most: float, waiting: Callable[[], Any]) -> None:
+    """Found by a backlog of 10 GB: two groups that walked alike never met, and read everything twice."""
+    q = waiting()
+    scans = list[Scan]()
     walks = list[tuple[set[str], int]]()  # whose, and how many messages they looked at
 
     def answer() -> None:
         """The next scan looks at so many messages and no more, as when its time is up."""
-        waiting.extend(effect for effect in q.sink.take_effects() if isinstance(effect, Scan))
-        scan = waiting.pop(0)
+        scans.extend(effect for effect in q.sink.take_effects() if isinstance(effect, Scan))
+        scan = scans.pop(0)
         upto = scan.chunk[min(STEP, len(scan.chunk)) - 1]
         walks.append(({cast("First", one).text for one in scan.filters}, min(STEP, len(scan.chunk))))
-        q.queue.scanned(q.now, scan.token, [[] for _ in scan.filters], upto, q.sink)
-        waiting.extend(effect for effect in q.sink.take_effects() if isinstance(effect, Scan))
+        q.queue.scanned(test_priority.NOW, scan.token, [[] for _ in scan.filters], upto, q.sink)
+        scans.extend(effect for effect in q.sink.take_effects() if isinstance(effect, Scan))
 
     for number in range(lists):
         q.worker(filter=First(f"mine {number}"))
         for _ in range(APART):
             answer()
     began = len(walks)
-    while waiting:
+    while scans:
         answer()
     assert q.queue.targets.all_follow
     assert len(walks[-1][0]) == lists

@@ -50,17 +50,13 @@ class Upcoming:
     def alive(self) -> bool:
         """Whether somebody consumes from this list."""
         targets = self._targets
-        if targets is not None:
-            return bool(targets.consumers)
-        return any(consumer.targets is None for consumer in self._queue.roster.all)
+        return bool(self._queue.roster.plain if targets is None else targets.consumers)
 
     def credit(self) -> bool:
         """Whether one of them would take a message now."""
-        targets = self._targets
-        return any(
-            consumer.targets is targets and not consumer.paused and consumer.room > 0
-            for consumer in self._queue.roster.all
-        )
+        targets, roster = self._targets, self._queue.roster
+        consumers = roster.plain if targets is None else targets.consumers
+        return any(not (one.passive or one.paused) and one.room > 0 for one in consumers)
 
     def head(self) -> int | None:
         """The lowest position that would be dispatched; None: nothing is ready."""

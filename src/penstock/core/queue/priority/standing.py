@@ -8,7 +8,7 @@ A place is one number: the rank in its high bits, the LSN below.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -147,22 +147,28 @@ class Standing(Main):
                     parts += (inside for chunk in level.whole() if (inside := within(chunk, first, stop)))
         return sorted_chunk([part for part in parts if len(part)])[: min(count, LOW)]
 
-    def stretch_after(self, place: int, count: int) -> tuple[Chunk, int]:
+    def stretch_after(self, place: int, count: int, until: int) -> tuple[Chunk, int]:
         """Some of what stands behind a place: the LSNs, ascending, and the place of the last; all there is when few.
+
+        Nothing of it stands behind `until`.
 
         For who only looks: messages that were taken from the middle are among them.
         """
         rank, lsn = place >> 64, place & LOW
+        end, end_lsn = until >> 64, until & LOW
         if self._rows is not None:
             ranks, lsns = self._rows.after((rank, lsn), count)
-            if not len(lsns):
+            inside = int(np.count_nonzero((ranks < end) | ((ranks == end) & (lsns <= end_lsn))))
+            if not inside:
                 return range(0), place
-            return packed(np.sort(lsns)), place_of(int(ranks[-1]), int(lsns[-1]))
+            return packed(np.sort(lsns[:inside])), place_of(int(ranks[inside - 1]), int(lsns[inside - 1]))
         parts = list[Chunk]()
         left = count
-        for index in range(bisect_left(self._order, rank), len(self._order)):
+        for index in range(bisect_left(self._order, rank), bisect_right(self._order, end)):
             here = self._order[index]
             part = self._levels[here].stretch(lsn if here == rank else 0, left)
+            if here == end:
+                part = part[: bisect_right(part, end_lsn)]
             if len(part):
                 parts.append(part)
                 left -= len(part)

@@ -34,9 +34,6 @@ ALL = END[0]
 NOTHING = -ALL
 """Before every place."""
 
-WALKS_MOST = 2
-"""Stretches of one queue that are looked through at the same time."""
-
 
 class PriorityTargetList(TargetList):
     """The waiting messages that one filter wants, highest priority first.
@@ -108,11 +105,12 @@ class PriorityTargetList(TargetList):
 class PriorityLook(Look):
     """A walk under way: how far it goes, and what was found so far."""
 
-    __slots__ = ("gathered",)
+    __slots__ = ("gathered", "part")
 
-    def __init__(self, lists: tuple[TargetList, ...], chunk: Chunk) -> None:
-        super().__init__(lists, chunk, False)
+    def __init__(self, lists: tuple[TargetList, ...], chunk: Chunk, last: bool) -> None:
+        super().__init__(lists, chunk, False, last)
         self.gathered: list[list[int]] = [[] for _ in lists]
+        self.part: int | None = None  # messages of the first answer, if that was for a part
 
 
 class PriorityTargets(Targets):
@@ -181,33 +179,34 @@ class PriorityTargets(Targets):
             self._look(look, look.chunk, sink)
         super().ask(main, returned, sink)
 
-    def _ask_on(self, main: Main, sink: Sink) -> None:
-        """The next stretch for those that stand furthest in front."""
+    def _walk(self, group: Sequence[TargetList], last: bool, main: Main, sink: Sink) -> bool:
+        """Have the stretch behind lists that stand at one place looked through; False: they moved on without."""
         assert isinstance(main, PriorityOrder)
-        walking = sum(not look.recheck for look in self.asked.values())
-        while walking < WALKS_MOST:
-            waiting = [targets for targets in self._all() if targets in self._behind and not targets.busy]
-            if not waiting:
-                return
-            lowest = min(targets.walked for targets in waiting)
-            group = [targets for targets in waiting if targets.walked == lowest]
-            chunk, end = main.stretch_after(lowest, max(targets.stride for targets in group))
-            if not len(chunk):
-                for targets in group:
-                    targets.walked = targets.reach = ALL
-                    targets.stride = filtering.WALK_FIRST
-                    self._behind.pop(targets)
-                    self.awake[targets] = None
-                continue
-            for targets in group:
+        walked = group[0].walked
+        others = min((targets.walked for targets in self._behind if targets.walked > walked), default=ALL)
+        chunk, end = main.stretch_after(walked, max(targets.stride for targets in group), others)
+        for one in group:
+            targets = cast("PriorityTargetList", one)
+            if len(chunk):
                 targets.busy = True
                 targets.reach = end
-            self._look(PriorityLook(tuple(group), chunk), chunk, sink)
-            walking += 1
+            elif others < ALL:
+                targets.walked = targets.reach = others
+            else:
+                targets.walked = targets.reach = ALL
+                targets.stride = filtering.WALK_FIRST
+                self._behind.pop(targets)
+                self.awake[targets] = None
+        if not len(chunk):
+            return False
+        self._look(PriorityLook(tuple(group), chunk, last), chunk, sink)
+        return True
 
     def _look(self, look: PriorityLook, chunk: Chunk, sink: Sink) -> None:
         self._serial += 1
         self.asked[self._serial] = look
+        for targets in look.lists:
+            targets.asked = self._serial
         filters = tuple([targets.filter for targets in look.lists])
         sink.effect(Scan(Token(self._queue, self._serial, Purpose.WALK), filters, chunk))
 
@@ -222,15 +221,19 @@ class PriorityTargets(Targets):
         for gathered, more in zip(look.gathered, found, strict=True):
             gathered += more
         if upto < look.chunk[-1]:  # the rest stands between these
-            look.chunk = look.chunk[bisect_left(look.chunk, upto + 1) :]
+            seen = bisect_left(look.chunk, upto + 1)
+            look.chunk = look.chunk[seen:]
+            look.part = look.part or seen
             self._resting.append(look)
             return
+        self._caught_up += look.last
         for one, lsns in zip(look.lists, look.gathered, strict=True):
             targets = cast("PriorityTargetList", one)
             targets.busy = False
             if self.lists.get(targets.filter.text) is not targets:
                 continue
-            targets.stride = min(2 * targets.stride, filtering.WALK_MOST)
+            longer = 2 * targets.stride if look.part is None else look.part
+            targets.stride = min(max(longer, filtering.WALK_LEAST), filtering.WALK_MOST)
             if 4 * len(lsns) > self.most:
                 targets.stride = max(targets.stride // 8, filtering.WALK_LEAST)
             targets.walked = targets.reach
