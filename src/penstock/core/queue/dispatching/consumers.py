@@ -169,16 +169,18 @@ class Consumer:
 class Roster:
     """The consumers of a queue that are pushed to, by priority and order of subscription."""
 
-    __slots__ = ("all", "levels", "plain", "turn")
+    __slots__ = ("all", "in_order", "levels", "plain", "turn")
 
     def __init__(self) -> None:
         self.all: list[Consumer] = []
+        self.in_order = True  # their serials ascend: none of them had left and came back
         self.plain: list[Consumer] = []  # those without a filter
         self.levels: list[list[Consumer]] = []  # highest priority first
         self.turn = 0  # serial of the one that was served last
 
     def add(self, consumer: Consumer) -> None:
         """A new subscription, the last of its priority."""
+        self.in_order = not self.all or (self.in_order and self.all[-1].serial < consumer.serial)
         self.all.append(consumer)
         if consumer.targets is None:
             self.plain.append(consumer)

@@ -8,13 +8,14 @@ once; with filters `matched` looks at those that match.  Where consumers share c
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.fairness import deal, pick
-from penstock.core.queue.dispatching.granting import grant, grant_all
+from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
 from penstock.core.queue.dispatching.matched import dispatch_matched
 from penstock.core.queue.order.runs import Key, Run, packed, view
 from penstock.records.chunks import Now
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 TENANTS_MOST = 512
 """The same where tenants take turns, which costs a few microseconds a message."""
+
+MANY = 32
+"""Consumers of one priority of which those are looked at one by one whose turn it is, while few messages wait."""
+
+LOOK_LEAST = 16
+"""Consumers looked at in one go, at least."""
 
 
 def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
@@ -57,7 +64,16 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     elif queue.targets.lists:
         dispatch_matched(queue, now, sink, budget, grant_all)
         return
+    by_turn = roster.in_order and queue.shares is None and queue.settings.fairness_model == "round-robin"
     for level in roster.levels:
+        if by_turn and len(level) >= MANY and 0 < (count := min(queue.offered, queue.room)) <= len(level) // 2:
+            several = _in_turn(level, roster.turn, count) if count <= budget else []
+            if len(several) == count:
+                budget -= count
+                _one_each(queue, now, sink, several)
+                if not queue.offered:
+                    return
+                continue
         # the first test alone answers for most of many: `room` is a call
         free = [one for one in level if one.leases.count < one.limit and not one.paused and one.room > 0]
         if not free:
@@ -86,6 +102,42 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
             _deal(queue, now, sink, free, runs, count)
         if not queue.offered:
             return
+
+
+def _in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]:
+    """So many consumers with room, each once, beginning with whose turn it is; fewer if there are no more.
+
+    Of a thousand those alone are looked at that get something, and who has no room before them.
+    """
+    first = bisect_right(level, turn, key=_serial_of)
+    out: list[Consumer] = []
+    for start, stop in ((first, len(level)), (0, first)):
+        while start < stop and len(out) < count:
+            some = level[start : min(stop, start + max(count - len(out), LOOK_LEAST))]
+            start += len(some)
+            out += [
+                one
+                for one in some
+                if one.leases.count < one.limit and not one.paused and (one.shared is None or one.room > 0)
+            ]
+    return out[:count]
+
+
+def _one_each(queue: Queue, now: Now, sink: Sink, consumers: list[Consumer]) -> None:
+    """Give each of these one of the oldest, in their order."""
+    runs = queue.take_ready(len(consumers))
+    if len(runs) == 1 and is_fresh(runs[0]) and one_each(queue, consumers, runs[0].chunk):
+        for consumer in consumers:
+            consumer.leases.count += 1
+        grant_each(queue, now, sink, consumers, runs[0].chunk)
+    else:
+        singles = [run.part(range(lsn, lsn + 1), True) for run in runs for lsn in run.chunk]
+        grant_all(queue, now, sink, [(one, [run]) for one, run in zip(consumers, singles, strict=True)])
+    queue.roster.turn = consumers[-1].serial
+
+
+def _serial_of(consumer: Consumer) -> int:
+    return consumer.serial
 
 
 def room_now(queue: Queue, now: Now) -> int:

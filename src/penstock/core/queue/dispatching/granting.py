@@ -84,8 +84,13 @@ def grant_all(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> No
             _lease(queue, now, sink, [(consumer, runs)])
 
 
+def is_fresh(run: Run) -> bool:
+    """Whether its messages were never delivered, and stand at their own places."""
+    return run.tally is FRESH and not run.place
+
+
 def one_each(queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> bool:
-    """Whether `grant_each` may give these consumers what was never delivered before."""
+    """Whether `grant_each` may give these consumers what `is_fresh`."""
     settings, holder = queue.settings, consumers[0].holder
     return (
         len(consumers) >= EACH_LEAST
@@ -239,8 +244,7 @@ def _apart(queue: Queue, shares: Sequence[Share]) -> tuple[list[Share], list[tup
         if (
             len(runs) == 1
             and len(run.chunk) == 1
-            and run.tally is FRESH
-            and not run.place
+            and is_fresh(run)
             and run.chunk[0] >= below
             and consumer.shared is None
         ):

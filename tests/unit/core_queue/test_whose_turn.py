@@ -1,0 +1,120 @@
+"""Many consumers of which few get something: whose turn it is is found without asking them all, and is the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.core.effects import Effect, Verb, delivered
+from penstock.core.outbox import Outbox
+from penstock.core.queue.dispatching import dispatch, granting
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.view import Queue
+from penstock.records.chunks import Now
+from penstock.records.settings import QueueSettings
+
+SETTINGS: tuple[dict[str, object], ...] = (
+    {},
+    {"lease_period": 30, "max_leased": (9, 100)},
+    {"semantics": "at-most-once", "deliver": "durable"},
+    {"max_backlog": 12},
+    {"fairness_model": "fast"},
+    {"fairness_model": "proportional"},
+)
+VERBS = {"ack": Verb.ACK, "back": Verb.RELEASE}
+
+
+class Side:
+    """A queue whose deliveries are kept by tag."""
+
+    def __init__(self, settings: dict[str, object], many: int) -> None:
+        self.many = many
+        self.queue = Queue(1, "/", "q", QueueSettings(**{"fairness_model": "round-robin", **settings}))  # type: ignore[arg-type]
+        self.sink = Outbox[Effect](10)
+        self.mono = 1
+        self.quick = 0  # times that few were looked at
+        self.workers: list[Consumer] = []
+        self.got: dict[str, list[tuple[int, int, bool]]] = {}
+
+    @property
+    def now(self) -> Now:
+        return Now(self.mono, self.mono)
+
+    def look(self) -> None:
+        while self.sink.effects or self.queue.next_deadline()[1] == 0:
+            if not self.sink.effects:
+                self.queue.tick(self.now, self.sink)
+            for one in delivered(self.sink.take_effects()):
+                sent = [(lsn, one.attempt, one.redelivered) for lsn in one.chunk]
+                self.got.setdefault(one.consumer.tag, []).extend(sent)
+        self.sink.take_journal()
+
+
+def turns(sides: list[Side]) -> Iterator[Side]:
+    name = "_one_each"
+    original: Any = getattr(dispatch, name)
+    for side in sides:
+
+        def counted(queue: Queue, *given: Any, side: Side = side) -> None:
+            side.quick += 1
+            original(queue, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dispatch, name, counted)
+            patch.setattr(dispatch, "MANY", side.many)
+            patch.setattr(granting, "EACH_LEAST", 2)
+            yield side
+            side.look()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int) -> None:
+    dice = random.Random(seed)
+    settings = SETTINGS[seed % len(SETTINGS)]
+    sides = [Side(dict(settings), many) for many in (1, 1 << 30)]
+    for side in sides if seed % 2 else ():
+        side.queue.dispatch_most = 3  # the rest in a step of its own
+    holders = [object(), object()] if seed % 4 == 3 else [object()]
+    lsn = 10
+    for step in range(90):
+        what = (
+            "join"
+            if step < 12
+            else dice.choice(["publish"] * 4 + ["ack"] * 6 + ["back", "pause", "go", "go", "go", "join", "join"])
+        )
+        chance = dice.randrange(1 << 30)
+        count = dice.choice((1, 3, 5, 8) if dice.random() < 0.97 else (40,))
+        for side in turns(sides):
+            own = random.Random(chance)
+            queue, now, sink, workers = side.queue, side.now, side.sink, side.workers
+            if what == "join" and len(workers) < 24:
+                shared = Credit(own.choice((1, 3))) if seed % 8 == 5 and own.random() < 0.2 else None
+                side.workers.append(
+                    queue.subscribe(
+                        now, sink, tag=f"c{len(workers)}", holder=own.choice(holders), client="peer", shared=shared,
+                        max_backlog=own.choice((1, 1, 2, 5)), priority=own.choice((0, 0, 0, 1)),
+                        no_ack="max_backlog" not in settings and own.random() < 0.1,
+                    )
+                )  # fmt: skip
+            elif what == "publish":
+                queue.arrive(now, range(lsn, lsn + count), sink)
+            elif what in ("ack", "back"):
+                holding = [one for one in workers if one.leases.count]
+                for one in own.sample(holding, min(len(holding), 4 * count if what == "ack" else 1)):
+                    chunks = [run.chunk for run in one.leases.held()]
+                    queue.settle(now, chunks[: own.choice((1, 9))], VERBS[what], sink, by=one)
+            elif what == "pause":
+                queue.pause(own.choice(workers))
+            elif what == "go":
+                side.mono += own.choice((0, 20))
+                queue.resume(side.now, own.choice(workers), sink)
+        lsn += count
+        assert sides[0].got == sides[1].got
+        assert sides[0].queue.ready == sides[1].queue.ready
+    assert sides[0].got
+    assert (sides[0].quick > 3, sides[1].quick) == ("fairness_model" not in settings, 0)
+    for side in sides:
+        side.queue.check()
