@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 TIDY_S = 0.25
 """How often it is asked whether the process has grown."""
 
+HOLES_SHARE = 32
+"""Free memory is given back when the process has grown by this share of its budget."""
+
 WARM_UP_S = 1.0
 """What filters need is loaded so long after the doors have opened: whoever waited for them comes first."""
 
@@ -145,7 +148,7 @@ class Server:
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
         self._warm_timer: asyncio.TimerHandle | None = None
-        self._tidiness = allocator.Tidy(settings.server.memory // 16)
+        self._tidiness = allocator.Tidy(settings.server.memory // HOLES_SHARE)
         self._tidying: Future[None] | None = None
         self.loop: asyncio.AbstractEventLoop
         self.log: Log
