@@ -305,7 +305,7 @@ async def test_a_damaged_segment_is_told_once_and_left(life: Life, caplog: pytes
     for _ in range(30):
         await looked(life, one)
     assert life.disk.files()[name] == content
-    assert sum("upkeep" in record.message for record in caplog.records) in (1, 2)  # its rewriting, its index
+    assert sum("upkeep" in message for message in caplog.messages) in (1, 2)  # its rewriting, its index
     assert sum(at.generation for at in life.log.segments()) >= len(life.log.segments()) - 2
 
 

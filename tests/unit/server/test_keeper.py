@@ -620,6 +620,6 @@ async def test_damage_found_by_retention_stops_nobody(life: Life, caplog: pytest
     for _ in range(RETENTION_BEATS):
         one.beat()
         await finished(life, one)
-    assert any("upkeep" in record.message for record in caplog.records)
+    assert any("upkeep" in message for message in caplog.messages)
     await one.last_checkpoint()
     assert one.checkpoints == 1
