@@ -163,7 +163,7 @@ def _give(
     Returns how many, and how many of them use up backlog and are granted later.  Somebody has room for the first.
     """
     model = queue.settings.fairness_model
-    lsns, first = _matches(queue, targets, key, limit, most)
+    lsns, first = _matches(queue, targets, key, limit, takers.room(most))
     turn = queue.roster.turn
     if len(targets.consumers) == 1 and (only := takers.next(model, turn)) is not None:
         owners = [only] * min(len(lsns), only.room)

@@ -69,6 +69,15 @@ class Takers:
     def _drop(self, place: int) -> None:
         del self._by_rank[self._ranks.pop(place)], self._members[place]
 
+    def room(self, most: int) -> int:
+        """No more than this do they take together; from 1 to `most`."""
+        room = 0
+        for consumer in self._members:
+            room += most if consumer.no_ack else max(consumer.room, 0)
+            if room >= most:
+                return most
+        return max(room, 1)
+
     def next(self, model: FairnessModel, turn: int) -> Consumer | None:
         """Who of the highest priority with room comes next; `turn` is who was served last.  None: nobody."""
         if model == "proportional":
