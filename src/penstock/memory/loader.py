@@ -84,7 +84,10 @@ class Loader:
             one = self._neediest()
             if one is None:
                 break
-            if not self._fill(one):
+            again = self._fill(one)
+            if again is None:
+                break
+            if not again:
                 self._look.pop(one, None)
         if self.heads and not self._look and not self._reading:
             self.heads.step()
@@ -139,8 +142,8 @@ class Loader:
         queue = one.line.queue
         return queue in self._caches.pending.shelves or queue in self._caches.heads.shelves
 
-    def _fill(self, one: TargetList) -> bool:
-        """Bring the next of a list; whether it should be looked at again."""
+    def _fill(self, one: TargetList) -> bool | None:
+        """Bring the next of a list; whether it should be looked at again, None: not before a read has ended."""
         caches = self._caches
         waited = bool(one.wanted)
         rows_before = one.watermark
@@ -153,7 +156,7 @@ class Loader:
                 return True
             return one.watermark > rows_before
         if self._reads >= READS:
-            return True
+            return None
         most = max(1, min(caches.high - one.bytes, READ_BYTES))
         if waited:
             most = max(most, READ_LEAST)
@@ -161,7 +164,7 @@ class Loader:
         if waited:
             caches.shrink(most - caches.budget.kept_back)
             if self._reads and caches.budget.used + most > caches.budget.limit:
-                return True  # after the read that is under way
+                return None  # after the read that is under way
         elif not caches.shrink(most, direct=False):
             return False
         caches.loading.add(most)
