@@ -64,7 +64,7 @@ def test_lists_that_came_at_different_times_go_on_as_one(lists: int, most: float
     assert sum(rows for _, rows in walks) <= most * WAITING
     for number in range(lists):
         turns = [at for at, (whose, _) in enumerate(walks) if f"mine {number}" in whose and at >= began]
-        assert max(b - a for a, b in zip([began, *turns], turns, strict=False)) <= 4 * lists
+        assert max(b - a for a, b in zip([began, *turns], turns, strict=False)) <= 2 * lists
 
 
 @pytest.mark.parametrize("workers", [1, 3])

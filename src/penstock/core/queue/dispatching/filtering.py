@@ -42,7 +42,8 @@ WALK_LEAST = 256
 RECHECK = 500
 """Messages that came back, asked for at once."""
 CATCH_UP = 3
-"""Those furthest back walk so often for each walk of somebody before them: they are to meet, and then go on as one."""
+"""Those furthest back look at so many messages for each that somebody before them looks at: they are to meet, and then
+go on as one."""
 
 __all__ = ["Matcher", "Targets"]
 
@@ -61,7 +62,7 @@ class Targets:
     """The target lists of a queue."""
 
     __slots__ = (
-        "_behind", "_by_slot", "_caught_up", "_following", "_queue", "_recalling", "_recheck", "_rechecking", "_serial",
+        "_ahead", "_behind", "_by_slot", "_following", "_queue", "_recalling", "_recheck", "_rechecking", "_serial",
         "asked", "awake", "foreseen", "joined", "lists", "most",
     )  # fmt: skip
 
@@ -77,7 +78,7 @@ class Targets:
         self._following = FilterSet()
         self._by_slot: dict[int, TargetList] = {}
         self._behind: dict[TargetList, None] = {}  # those that have to walk, and have room
-        self._caught_up = 0  # walks of those furthest back since somebody before them walked
+        self._ahead = 0.0  # so many messages may be looked at by lists before those furthest back
         self._recheck: deque[Chunk] = deque()  # came back, not yet looked at by any list
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
         self._recalling: dict[TargetList, None] = {}  # those with something in `recalled`
@@ -260,35 +261,35 @@ class Targets:
             self._ask_on(main, sink)
 
     def _ask_on(self, main: Main, sink: Sink) -> None:
-        """The next stretch for those that stand furthest back, and now and then for one group before them.
+        """The next stretch for those that stand furthest back, and a shorter one for one group before them.
 
         A stretch ends where the next ones stand, so that they go on together: fifty lists that walk alone read the log
-        fifty times.  Of two that walk alike neither would ever catch up with the other, so the last walk more often.
+        fifty times.  Of two that walk alike neither would ever catch up with the other, so the last go faster.
         """
         walks = {look.last for look in self.asked.values() if not look.recheck}
         while True not in walks and self._behind:
             group = self._standing(min(targets.walked for targets in self._behind))
             if any(targets.busy for targets in group):
                 break
-            if self._walk(group, True, main, sink):
+            if self._walk(group, WALK_MOST, True, main, sink):
                 walks.add(True)
-        while False not in walks and self._caught_up >= CATCH_UP and self._behind:
+        while False not in walks and self._ahead >= 1 and self._behind:
             last = min(targets.walked for targets in self._behind)
             others = [targets for targets in self._behind if targets.walked > last and not targets.busy]
             if not others:
                 break
             first = min(others, key=lambda targets: (len(targets.found) > 0, targets.asked))
             group = [targets for targets in self._standing(first.walked) if not targets.busy]
-            if self._walk(group, False, main, sink):
+            if self._walk(group, int(self._ahead), False, main, sink):
                 walks.add(False)
-                self._caught_up = 0
 
     def _standing(self, walked: int) -> list[TargetList]:
         return [targets for targets in self._behind if targets.walked == walked]
 
-    def _walk(self, group: Sequence[TargetList], last: bool, main: Main, sink: Sink) -> bool:
+    def _walk(self, group: Sequence[TargetList], most: int, last: bool, main: Main, sink: Sink) -> bool:
         """Have the stretch before lists that stand at one place looked through; False: they moved on without.
 
+        most    messages of it
         last    they stand furthest back
         """
         walked = group[0].walked
@@ -296,7 +297,7 @@ class Targets:
             for targets in group:
                 self._follow(targets)
             return False
-        chunk = main.stretch(walked, max(targets.stride for targets in group))
+        chunk = main.stretch(walked, min(max(targets.stride for targets in group), most))
         others = min((targets.walked for targets in self._behind if targets.walked > walked), default=NEVER)
         if not len(chunk) or chunk[0] > others:
             for targets in group:
@@ -306,6 +307,11 @@ class Targets:
             chunk = chunk[: _count_to(chunk, others)]
         self._scan(group, chunk, False, sink, last=last)
         return True
+
+    def _looked_at(self, look: Look, count: int) -> None:
+        """So many messages of a walk were looked at."""
+        ahead = self._ahead + (count / CATCH_UP if look.last else -count)
+        self._ahead = min(max(ahead, 0.0), WALK_MOST)
 
     def _ask_again(self, returned: Returned, sink: Sink) -> None:
         if any(look.recheck for look in self.asked.values()):
@@ -350,7 +356,8 @@ class Targets:
         look = self.asked.pop(token.serial, None)
         if look is None:
             return
-        self._caught_up += look.last
+        if not look.recheck:
+            self._looked_at(look, _count_to(look.chunk, upto))
         if look.recheck and upto < look.chunk[-1]:
             self._recheck.appendleft(look.chunk[_count_to(look.chunk, upto) :])
         for targets, lsns in zip(look.lists, found, strict=True):

@@ -179,12 +179,12 @@ class PriorityTargets(Targets):
             self._look(look, look.chunk, sink)
         super().ask(main, returned, sink)
 
-    def _walk(self, group: Sequence[TargetList], last: bool, main: Main, sink: Sink) -> bool:
+    def _walk(self, group: Sequence[TargetList], most: int, last: bool, main: Main, sink: Sink) -> bool:
         """Have the stretch behind lists that stand at one place looked through; False: they moved on without."""
         assert isinstance(main, PriorityOrder)
         walked = group[0].walked
         others = min((targets.walked for targets in self._behind if targets.walked > walked), default=ALL)
-        chunk, end = main.stretch_after(walked, max(targets.stride for targets in group), others)
+        chunk, end = main.stretch_after(walked, min(max(targets.stride for targets in group), most), others)
         for one in group:
             targets = cast("PriorityTargetList", one)
             if len(chunk):
@@ -224,9 +224,10 @@ class PriorityTargets(Targets):
             seen = bisect_left(look.chunk, upto + 1)
             look.chunk = look.chunk[seen:]
             look.part = look.part or seen
+            self._looked_at(look, seen)
             self._resting.append(look)
             return
-        self._caught_up += look.last
+        self._looked_at(look, len(look.chunk))
         for one, lsns in zip(look.lists, look.gathered, strict=True):
             targets = cast("PriorityTargetList", one)
             targets.busy = False
