@@ -88,3 +88,16 @@ def test_a_barrier_does_not_wait_for_what_is_leased_behind_it(semantics: str) ->
     bench.settle(range(101, 102), by=worker)
     assert bench.sent(worker) == [105]
     bench.queue.check()
+
+
+def test_what_arrives_behind_what_was_found_alone_leaves_out_what_is_leased_between() -> None:
+    bench = Bench()
+    bench.worker(max_backlog=2)
+    bench.queue.arrive(bench.now, array("q", [101, 103]), bench.sink)
+    found(bench, 102)
+    bench.queue.arrive(bench.now, array("q", [113, 115]), bench.sink)
+    bench.queue.check()
+    bench.log()
+    assert bench.settle(array("q", [102, 113, 115])) == 3
+    named = [range(a, b) for _, _, pairs in bench.log() for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+    assert not any(103 in span for span in named)

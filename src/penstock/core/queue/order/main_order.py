@@ -66,7 +66,7 @@ class Main:
                     return
                 if len(held) < SMALL and not sealed and (n < SMALL or not isinstance(chunk, range)):
                     tail.chunk = held = array("q", held)
-                    tail.solid = solid
+                    tail.solid = tail.solid and solid  # a range that is not may lie alone between others
                     held.extend(chunk)
                     return
             elif (
