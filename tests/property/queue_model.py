@@ -364,6 +364,9 @@ class Model:
                     self.give_back(now, self.messages[lsn], failed=True)
         due = [m for m in self.messages.values() if m.state == "delayed" and m.due <= now]
         for m in sorted(due, key=lambda m: (m.due, m.lsn)):
+            if m.scheduled and 0 < m.deadline < m.due:
+                self.drop(m, "time_limit")  # it was never there
+                continue
             m.state = "ready"
             m.known = set()
             if not m.scheduled:

@@ -104,15 +104,17 @@ class LastValues:
             self._back.clear()  # they stand where they stand, and are looked at with all others
             self.find_newest(queue)
         back, self._back = self._back, []
-        for run in back:
-            keys = self.known.each(run.chunk).tolist()
-            fresh = run.tally == FRESH
-            for lsn, key in zip(run.chunk, keys, strict=True):
-                if not key:
-                    continue
-                if fresh:
+        returned = list[Run]()
+        for run in back:  # newcomers first: of these each replaces the one before it
+            if run.tally != FRESH:
+                returned.append(run)
+                continue
+            for lsn, key in zip(run.chunk, self.known.each(run.chunk).tolist(), strict=True):
+                if key:
                     self._enter(lsn, key)
-                elif (newest := self._newest.get(key)) != lsn:
+        for run in returned:
+            for lsn, key in zip(run.chunk, self.known.each(run.chunk).tolist(), strict=True):
+                if key and (newest := self._newest.get(key)) != lsn:
                     if newest is None or not _lives(queue, newest):
                         self._renew(queue, key)
                     if self._newest.get(key) != lsn:
@@ -122,11 +124,12 @@ class LastValues:
             self._replaced.clear()
             drop(queue, queue.extract(gone), REPLACED, sink)
 
-    def come_due(self, queue: Queue, chunks: Sequence[Chunk], ring: int, sink: Sink) -> set[int]:
+    def come_due(self, queue: Queue, chunks: Sequence[Chunk], over: frozenset[int], ring: int, sink: Sink) -> set[int]:
         """Of scheduled messages that are due, in order of time, those that a ring of this size lets in.
 
         One by one, the last first: one whose key a later of them has is replaced by that; the waiting older one of its
-        key goes, and makes room for it; who finds none does not come in, and replaces nothing.
+        key goes, and makes room for it; who finds none does not come in, and replaces nothing.  over: those that have
+        expired since, and need none.
         """
         self.settle(queue, sink)  # who returned in this moment waits, or is gone
         inside, seen, gone = set[int](), set[int](), list[Run]()
@@ -138,7 +141,7 @@ class LastValues:
                     seen.add(key)
                     if (old := self._newest.get(key)) is not None and old != lsn:
                         gone += queue.extract(range(old, old + 1))
-                if queue.ready + len(inside) < ring:
+                if lsn not in over and queue.ready + len(inside) < ring:
                     inside.add(lsn)
         drop(queue, gone, REPLACED, sink)
         return inside

@@ -19,6 +19,7 @@ from penstock.core.queue.limits.limits import REPLACED
 from penstock.core.queue.limits.trimming import drop
 from penstock.core.queue.limits.yielding import take_yielding
 from penstock.core.queue.order.runs import Run, pairs_body, view
+from penstock.core.queue.timed.fallen_due import TIME_LIMIT, fallen_due
 from penstock.records.chunks import Now, as_chunk
 from penstock.records.kinds import HEAD, Kind
 
@@ -75,10 +76,12 @@ def enter_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
     """
     limits = queue.limits
     assert limits is not None
-    chunks = queue.delays.pop_scheduled(now.wall)
+    chunks, over = fallen_due(queue, now, sink)
     queue.delayed -= sum([len(chunk) for chunk in chunks])
     entering, late = list[Run](), list[Run]()
-    stay = None if queue.last_values is None else queue.last_values.come_due(queue, chunks, limits.ring, sink)
+    stay = None if queue.last_values is None else queue.last_values.come_due(queue, chunks, over, limits.ring, sink)
+    if over:
+        queue.expire([Run(as_chunk(sorted(over)), False)], TIME_LIMIT, sink)
     room = max(limits.ring - queue.ready, 0)
     for chunk in reversed(chunks):
         if stay is None:
@@ -86,7 +89,7 @@ def enter_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
             outside, inside = chunk[:at], chunk[at:]
             room -= len(inside)
         else:
-            outside = as_chunk([lsn for lsn in chunk if lsn not in stay])
+            outside = as_chunk([lsn for lsn in chunk if lsn not in stay and lsn not in over])
             inside = as_chunk([lsn for lsn in chunk if lsn in stay])
         if len(outside):
             late.append(Run(outside, False))

@@ -88,20 +88,22 @@ class Delays:
 
         Of very many the earliest; `due` has passed as long as there are more.
         """
-        parts: list[Ints] = []
+        return ascending(self.take_scheduled(wall)[0])
+
+    def take_scheduled(self, wall: int) -> tuple[Ints, Ints]:
+        """The same as LSNs in this order, and the time of each."""
+        lsns, times = [NOBODY], [NOBODY]
         room = STEP_TIMES
         while room > 0 and self.scheduled.count and self.scheduled.next_after(0) <= wall:
-            taken = self.scheduled.take(wall, room, STEP_MOST)[0]
+            taken, due = self.scheduled.take(wall, room, STEP_MOST)
             if not len(taken):
                 break  # those that are due next are looked for
-            parts.append(taken)
+            lsns.append(taken)
+            times.append(due)
             room -= len(taken)
-        if not parts:
-            return []
-        ordered = np.concatenate(parts)
-        self._reckon()
-        breaks = np.flatnonzero(np.diff(ordered) < 0) + 1
-        return [packed(part) for part in np.split(ordered, breaks)]
+        if len(lsns) > 1:
+            self._reckon()
+        return np.concatenate(lsns), np.concatenate(times)
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are delayed."""
@@ -111,3 +113,10 @@ class Delays:
             if len(lsns):
                 out.append(Run(packed(lsns), False))
         return out
+
+
+def ascending(lsns: Ints) -> list[Chunk]:
+    """LSNs in any order as chunks that ascend."""
+    if not len(lsns):
+        return []
+    return [packed(part) for part in np.split(lsns, np.flatnonzero(np.diff(lsns) < 0) + 1)]

@@ -10,6 +10,7 @@ from penstock.core.queue.order.runs import NEVER, Run, pairs_body
 from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.settling.settle import give_back
+from penstock.core.queue.timed.fallen_due import TIME_LIMIT, apart, fallen_due, without_due
 from penstock.records.chunks import Now
 from penstock.records.kinds import Kind
 
@@ -46,12 +47,18 @@ def end_delays(queue: Queue, now: Now, sink: Sink) -> None:
 
 def end_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
     """Scheduled messages whose time has come stand behind all that came before; of very many the first."""
-    for chunk in queue.delays.pop_scheduled(now.wall):
-        run = Run(chunk, False)
-        run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
+    chunks, over = fallen_due(queue, now, sink)
+    for chunk in chunks:
         queue.delayed -= len(chunk)
         queue.barriers.delay(chunk, -1)
-        queue.put_back(run)
+        for part, expired in apart(chunk, over):
+            run = Run(part, False)
+            if expired and queue.last_values is not None:
+                queue.last_values.came_back(run)
+                queue.expire([run], TIME_LIMIT, sink)
+                continue
+            run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
+            queue.put_back(run)
 
 
 def end_retries(queue: Queue, now: Now, sink: Sink) -> None:
@@ -70,9 +77,10 @@ def end_retries(queue: Queue, now: Now, sink: Sink) -> None:
 
 
 def expire_due(queue: Queue, now: Now, sink: Sink) -> None:
-    runs = [run for chunk in queue.expiry.come_due(now.wall) for run in queue.extract(chunk)]
+    chunks = [without_due(queue, chunk) for chunk in queue.expiry.come_due(now.wall)]
+    runs = [run for chunk in chunks if len(chunk) for run in queue.extract(chunk)]
     if runs:
-        queue.expire(runs, "time_limit", sink)
+        queue.expire(runs, TIME_LIMIT, sink)
     if not queue.expiry.busy and queue.expiry.bulky():
         queue.expiry.trim(queue.floor())
 
