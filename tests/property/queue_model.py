@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from penstock.records.settings import QueueSettings
@@ -53,6 +53,9 @@ def matches(text: str, body: bytes) -> bool:
 
 
 class Model:
+    looking: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether a filter has not answered yet for anything of what waited before it, or any for what came back."""
+
     def __init__(self, settings: QueueSettings) -> None:
         self.settings = settings
         self.messages: dict[int, Message] = {}
@@ -213,7 +216,8 @@ class Model:
         elif s.consumers_before_dispatch and not self.began:
             if self.opens is None and s.delay_before_dispatch is not None:
                 self.opens = now + s.delay_before_dispatch
-            self.began = count >= s.consumers_before_dispatch or (self.opens is not None and self.opens <= now)
+            enough = count >= s.consumers_before_dispatch and not self.looking()
+            self.began = enough or (self.opens is not None and self.opens <= now)
 
     def dispatch(self, now: int) -> None:
         self.attend(now)

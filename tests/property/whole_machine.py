@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.core.effects import Purpose, Scan, Verb
 from penstock.core.queue import older, weighing
+from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.sizes.sizes import Sizes
@@ -164,6 +165,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         stretch: int,
     ) -> None:  # fmt: skip
         self.stretch = stretch
+        self.answered = set[TargetList]()  # those whose first walk is over
         super().start(settings, steps, plain, tiny, most, "none" if kind == "fenced" else kind, depth)
         self.kind = kind
         self.fold = WholeFold()
@@ -190,7 +192,21 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         elif effect.token.purpose is Purpose.BARRIER:
             self.look_at_barrier(effect)
         else:
+            look = self.queue.targets.asked.get(effect.token.serial)
+            whole = self.queue.ranks is None or self.clock % len(effect.chunk) == len(effect.chunk) - 1
+            if look is not None and whole and not look.recheck:
+                self.answered.update(look.lists)
             super().scan(effect)
+
+    def connect(self) -> None:
+        super().connect()
+        queue = self.queue
+
+        def looking() -> bool:
+            under_way = queue.targets.asked.values()
+            return any(look.recheck or not self.answered.issuperset(look.lists) for look in under_way)
+
+        self.model.looking = looking
 
     def before(self) -> None:
         self.forget()

@@ -181,6 +181,8 @@ def _why_full(consumer: Consumer) -> Reason | None:
             active = consumer.queue.roster.all[0]
             if active is not consumer and not active.standby:
                 return Reason("standby", f"{who} waits: {named(active)} is the single active consumer")
+        if consumer.queue.attendance.looking:
+            return Reason("standby", f"{who} waits until the filters of all have looked at what waits first")
         need = consumer.queue.settings.consumers_before_dispatch
         here = len(consumer.queue.roster.all)
         return Reason("standby", f"{who} waits for other consumers: {here} of {need} are there")

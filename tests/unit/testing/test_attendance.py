@@ -153,6 +153,27 @@ def test_dispatch_waits_no_longer_than_the_delay() -> None:
         assert bodies(one.take()) == [b"a"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"max_priority": 3}])
+def test_whose_filter_comes_last_takes_part_from_the_first_message_on(settings: dict[str, object]) -> None:
+    with broker_of(consumers_before_dispatch=2, fairness_model="round-robin", **settings) as broker:
+        for number in range(4):
+            broker.publish("q", b'{"id": %d}' % number)
+        plain = broker.subscribe("q", max_backlog=None)
+        choosy = broker.subscribe("q", max_backlog=None, filter="/id > 0")
+        assert bodies(plain.take()) == [b'{"id": 0}', b'{"id": 2}']
+        assert bodies(choosy.take()) == [b'{"id": 1}', b'{"id": 3}']
+
+
+def test_a_filter_that_changes_or_goes_does_not_keep_dispatch_from_beginning() -> None:
+    with broker_of(consumers_before_dispatch=2) as broker:
+        broker.publish("q", b'{"id": 1}')
+        one = broker.subscribe("q", filter="/id = 2", max_backlog=None)
+        two = broker.subscribe("q", filter="/id = 3", max_backlog=None)
+        one.replace(filter="/id = 1")
+        assert bodies(one.take()) == [b'{"id": 1}']
+        assert not two.take()
+
+
 def test_another_setting_does_not_lengthen_the_wait_for_consumers() -> None:
     with broker_of(consumers_before_dispatch=2, delay_before_dispatch="5s") as broker:
         broker.publish("q", b"1")

@@ -145,6 +145,8 @@ def arrive(
         queue.shares.ask(queue, sink)
     if queue.targets.lists:
         queue.targets.ask(queue.main, queue.returned, sink)
+    if queue.attendance.looking and not queue.targets.looking:
+        queue.give_out(now, sink)
     if queue.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone
         while queue.hungry:
             queue.give_out(now, sink)

@@ -22,6 +22,7 @@ from penstock.core.queue.barriers.release import looked, release
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.depth import activate
 from penstock.core.queue.dispatching.attendance import look
+from penstock.core.queue.dispatching.attendance import looked as looked_first
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.dispatching.joining import leave, pull, subscribe, unsubscribe
@@ -243,6 +244,9 @@ class Queue(Contents):
             release(self, now, sink)
         if self.targets.lists:
             self.targets.ask(self.main, self.returned, sink)
+        if self.attendance.looking and not self.targets.looking:
+            looked_first(self, now)
+            self.give_out(now, sink)
 
     # -- gone
 

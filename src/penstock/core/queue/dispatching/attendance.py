@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 class Attendance:
     """What a queue remembers of that; nothing of it lasts beyond the process."""
 
-    __slots__ = ("began", "expires", "opens", "overdue", "spare", "used")
+    __slots__ = ("began", "expires", "looking", "opens", "overdue", "spare", "used")
 
     def __init__(self) -> None:
         self.began = False  # enough consumers came, or the wait for them is over
+        self.looking = False  # they are there; it begins when their filters have looked at what waits first
         self.opens = NEVER  # mono: it begins without the others
         self.overdue = NEVER  # mono: no delivery has been out for too long before this
         self.spare = 0  # microseconds in which consumers could have taken more, until `Parts.used_at`
@@ -44,11 +45,14 @@ def muster(queue: Queue, now: Now) -> None:
     held_back = False
     if settings.consumers_before_dispatch:
         here = queue.attended()
+        here.looking = False
         if not consumers:
             here.began, here.opens = False, NEVER
         elif not here.began:
             if len(consumers) >= settings.consumers_before_dispatch:
-                here.began, here.opens = True, NEVER
+                here.looking = bool(queue.targets.lists)
+                if not here.looking:
+                    here.began, here.opens = True, NEVER
             elif here.opens == NEVER and settings.delay_before_dispatch is not None:
                 here.opens = now.mono + settings.delay_before_dispatch
         held_back = not here.began
@@ -60,6 +64,16 @@ def muster(queue: Queue, now: Now) -> None:
             if not standby and consumer.targets is not None:
                 consumer.targets.wake(consumer)
     note_use(queue, now)
+
+
+def looked(queue: Queue, now: Now) -> None:
+    """Filters have looked at what waits first: those who came to wait are given something.
+
+    Without that who has no filter would have been given all that it takes before the others take part.
+    """
+    here = queue.attended()
+    here.began, here.looking, here.opens = True, False, NEVER
+    muster(queue, now)
 
 
 def note_use(queue: Queue, now: Now) -> None:
@@ -99,7 +113,7 @@ def altered(queue: Queue, now: Now, before: QueueSettings) -> None:
     here = queue.attended()
     here.expires = NEVER
     if not queue.settings.consumers_before_dispatch:
-        here.began, here.opens = False, NEVER
+        here.began, here.looking, here.opens = False, False, NEVER
     elif queue.settings.delay_before_dispatch != before.delay_before_dispatch:
         here.opens = NEVER
     muster(queue, now)

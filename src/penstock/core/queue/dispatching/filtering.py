@@ -120,6 +120,7 @@ class Targets:
 
     def _follow(self, targets: TargetList) -> None:
         self._behind.pop(targets, None)
+        targets.new = False
         targets.walked = NEVER
         targets.stride = WALK_FIRST
         targets.slot = self._following.add(targets.filter)
@@ -199,6 +200,11 @@ class Targets:
     def all_follow(self) -> bool:
         """Whether each list looks at what comes."""
         return len(self._by_slot) == len(self.lists)
+
+    @property
+    def looking(self) -> bool:
+        """Whether a list is still to look for the first time at what waited before it, or any at what came back."""
+        return any(targets.new for targets in self._behind) or any(look.recheck for look in self.asked.values())
 
     def recall(self, targets: TargetList, key: Key) -> None:
         """A message that stands there came back, and the list wants it."""
@@ -367,7 +373,7 @@ class Targets:
                     targets.recall(returned.present(as_chunk(lsns)))
                     self._recalling[targets] = None
                 continue
-            targets.busy = False
+            targets.busy = targets.new = False
             if not here:
                 continue
             targets.stride = min(2 * targets.stride, WALK_MOST)

@@ -22,8 +22,8 @@ class TargetList:
     """The waiting messages that one filter wants."""
 
     __slots__ = (
-        "_back", "_owner", "asked", "born", "busy", "consumers", "filter", "found", "parked", "recalled", "recheck",
-        "slot", "stride", "takers", "walked",
+        "_back", "_owner", "asked", "born", "busy", "consumers", "filter", "found", "new", "parked", "recalled",
+        "recheck", "slot", "stride", "takers", "walked",
     )  # fmt: skip
 
     def __init__(self, filter: Matcher, owner: Targets, stride: int) -> None:
@@ -39,6 +39,7 @@ class TargetList:
         self.born = owner.joined  # the how many-th list it is
         self.stride = stride  # messages of the next stretch that it looks through
         self.busy = False  # a scan is under way for it
+        self.new = True  # no scan for it was answered yet, and it does not follow
         self.asked = 0  # the serial of its last one
         self.parked = False  # full: it walks on when half of its positions are gone
         self._back: list[Key] = []  # heap over `recalled`; some may be gone

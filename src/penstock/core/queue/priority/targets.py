@@ -194,6 +194,7 @@ class PriorityTargets(Targets):
                 targets.walked = targets.reach = others
             else:
                 targets.walked = targets.reach = ALL
+                targets.new = False
                 targets.stride = filtering.WALK_FIRST
                 self._behind.pop(targets)
                 self.awake[targets] = None
@@ -230,7 +231,7 @@ class PriorityTargets(Targets):
         self._looked_at(look, len(look.chunk))
         for one, lsns in zip(look.lists, look.gathered, strict=True):
             targets = cast("PriorityTargetList", one)
-            targets.busy = False
+            targets.busy = targets.new = False
             if self.lists.get(targets.filter.text) is not targets:
                 continue
             longer = 2 * targets.stride if look.part is None else look.part
