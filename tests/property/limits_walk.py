@@ -155,7 +155,7 @@ class LimitedModel(WholeModel):
                 continue
             m.state, m.known, m.scheduled = "ready", set(), False
             self.came_due += 1
-            m.place = (self.newest + 0.5 + now / 1e12, self.came_due)
+            m.place = (self.newest + 0.5, self.came_due)
             if ring:
                 m.place = (-self.came_due, 0) if self.settings.rank_text is None else (m.lsn - 0.25, 0)
                 if len(self.ready()) > self.ring():

@@ -377,7 +377,7 @@ class Model:
                 self.back.append(m)
             if m.scheduled:
                 self.came_due += 1
-                m.place = (self.newest + 0.5 + now / 1e12, self.came_due)
+                m.place = (self.newest + 0.5, self.came_due)
                 m.scheduled = False
                 if m.deliveries:
                     self.back.append(m)
