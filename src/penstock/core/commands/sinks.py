@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from penstock.core.commands.parts import Parts
 from penstock.core.publishing.whole import Whole
+from penstock.core.sow.cutting import Cut
 from penstock.core.sow.holding import Sow
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.streams.memory import Remembered
@@ -14,8 +15,8 @@ from penstock.core.streams.sinks import Batch, Committed, Settled
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 
-Drop: TypeAlias = "tuple[Sow, Sequence[int] | None]"
-"""Records of a topic that go with a commit: those of these keys, or with None all of them."""
+Drop: TypeAlias = "tuple[Sow, Cut]"
+"""Records of a topic that go with a commit."""
 
 
 class SinkCommands(Parts):
@@ -75,13 +76,8 @@ class SinkCommands(Parts):
     def _dropping(self, drop: Drop | None) -> Callable[[Now], object] | None:
         if drop is None:
             return None
-        sow, numbers = drop
-
-        def dropping(now: Now) -> object:
-            those = sow.index.snapshot().packed()[0] if numbers is None else numbers
-            return self._keyed.drop(now, sow, those, "deleted")
-
-        return dropping
+        sow, cut = drop
+        return lambda now: self._keyed.cut(sow, cut, "deleted")
 
     def sink_copy(self, now: Now, query: str, rows: int, outputs: Sequence[Publishes]) -> Committed:
         """The next chunk of a decided batch.  See `Sinks.copy`."""

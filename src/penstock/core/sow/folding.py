@@ -33,7 +33,7 @@ def fold(sows: Sows, puts: npt.NDArray[np.bool_], values: Ints, offsets: Ints) -
             sows.put(_joined(number, values, offsets[start : stop + 1]))
         else:
             for at in range(start, stop):
-                sows.drop(number, values[offsets[at] + 1 : offsets[at + 1]].view(np.uint64).tolist())
+                sows.drop(number, values[offsets[at] + 1 : offsets[at + 1]].view(np.uint64))
 
 
 def _joined(number: int, values: Ints, offsets: Ints) -> Put:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Protocol, cast
 
-from penstock.core.sow.index import NEVER, Index
+from penstock.core.sow.cutting import drop_many
+from penstock.core.sow.index import NEVER, Index, Numbers
 from penstock.core.sow.keys import KeyRule, domain_of
 from penstock.core.sow.records import Put
 from penstock.records.dataclass import dataclass
@@ -133,12 +134,11 @@ class Sows:
         else:
             sow.updated += 1
 
-    def drop(self, number: int, numbers: Sequence[int]) -> None:
+    def drop(self, number: int, numbers: Numbers) -> None:
         """SOW_DROP."""
         sow = self.by_id.get(number)
         if sow is not None:
-            for one in numbers:
-                sow.index.drop(one)
+            drop_many(sow.index, numbers)
 
     # -- the whole
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -79,6 +79,11 @@ class Snapshot:
     def __len__(self) -> int:
         return sum(len(leaf.numbers) for leaf in self._leaves)
 
+    @property
+    def leaves(self) -> Sequence[Leaf]:
+        """To be read.  Any thread."""
+        return self._leaves
+
     def arrays(self) -> tuple[Numbers, Ints]:
         """Numbers, ascending, and the LSN of each.  Any thread."""
         return _joined(self._leaves)[:2]
@@ -111,6 +116,11 @@ class Index:
     def nbytes(self) -> int:
         """Bytes that it takes, on the heap and elsewhere."""
         return sum(len(leaf.numbers) * 16 + len(leaf.deadlines) * 8 + 400 for leaf in self._leaves)
+
+    @property
+    def leaves(self) -> Sequence[Leaf]:
+        """To be read."""
+        return self._leaves
 
     def get(self, number: int) -> int:
         """LSN of the present record; 0: there is none."""
@@ -167,6 +177,16 @@ class Index:
         if not leaf.numbers and len(self._leaves) > 1:
             self._remove(place)
         return lsn
+
+    def replace(self, leaves: Mapping[int, Leaf | None], fewer: int) -> None:
+        """Shorter leaves, or None, in the places of some; by the identity of those.  fewer: keys that go with it."""
+        rest = [(leaves.get(id(leaf), leaf), low) for leaf, low in zip(self._leaves, self._lows, strict=True)]
+        left = [(leaf, low) for leaf, low in rest if leaf is not None]
+        if not left:
+            left.append((Leaf(array("Q"), array("q"), array("q"), NEVER), 0))
+        self._leaves, self._lows = [leaf for leaf, _ in left], [low for _, low in left]
+        self._lows[0] = self._oldest = 0
+        self.count -= fewer
 
     def put_many(self, numbers: Numbers, lsns: Ints, deadlines: Ints | None = None) -> None:
         """Records in their order: of those with one key the last stays."""
@@ -319,12 +339,14 @@ class Index:
         fresh = ~there
         if fresh.any():
             where = at[fresh]
-            leaf.numbers = _array("Q", np.insert(there_numbers, where, numbers[fresh]))
+            leaf.numbers = packed_array("Q", np.insert(there_numbers, where, numbers[fresh]))
             own = np.frombuffer(leaf.lsns, dtype=np.int64) if leaf.lsns else _NO_LSNS
             if leaf.deadlines or deadlines is not None:
                 times = np.frombuffer(leaf.deadlines, dtype=np.int64) if leaf.deadlines else _NO_LSNS
-                leaf.deadlines = _array("q", np.insert(times, where, 0 if deadlines is None else deadlines[fresh]))
-            leaf.lsns = _array("q", np.insert(own, where, lsns[fresh]))
+                leaf.deadlines = packed_array(
+                    "q", np.insert(times, where, 0 if deadlines is None else deadlines[fresh])
+                )
+            leaf.lsns = packed_array("q", np.insert(own, where, lsns[fresh]))
             self.count += len(where)
         if deadlines is not None and deadlines.any():
             leaf.due = min(leaf.due, int(deadlines[deadlines > 0].min()))
@@ -342,7 +364,8 @@ _NO_NUMBERS: Numbers = np.zeros(0, dtype=np.uint64)
 _NO_LSNS: Ints = np.zeros(0, dtype=np.int64)
 
 
-def _array(code: str, values: npt.NDArray[np.generic]) -> array[int]:
+def packed_array(code: str, values: npt.NDArray[np.generic]) -> array[int]:
+    """An array of these integers: `Q` or `q`."""
     out: array[int] = array(code)
     out.frombytes(np.ascontiguousarray(values).tobytes())
     return out

@@ -18,8 +18,9 @@ from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal, Traits, TraitsMemo
 from penstock.core.sow.bodies import Bodies, Nothing
+from penstock.core.sow.cutting import Cut
 from penstock.core.sow.holding import Sow, Sows
-from penstock.core.sow.index import Ints
+from penstock.core.sow.index import Ints, Numbers
 from penstock.core.sow.merge import merge
 from penstock.core.sow.records import Put, pack_drop, pack_one, pack_put
 from penstock.core.sow.rows import Work, is_delta, keyless, number_of_row
@@ -270,6 +271,16 @@ class Keyed:
         self._dropped(sow, [number for number, _ in there], [lsn for _, lsn in there], reason, by)
         return len(there)
 
+    def cut(self, sow: Sow, cut: Cut, reason: str) -> int:
+        """Very many keys have no record any more; how many had one."""
+        count = 0
+        for numbers, lsns in cut.take(sow.index):
+            count += len(numbers)
+            watched = sow.acting or bool(sow.watchers)
+            self._dropped(sow, numbers, lsns.tolist() if watched else (), reason, "")
+        sow.deleted += count
+        return count
+
     def tick(self, now: Now) -> None:
         """Records whose time has come go; if there are very many, some of them."""
         for sow in self.sows:
@@ -279,13 +290,16 @@ class Keyed:
                     sow.expired += len(numbers)
                     self._dropped(sow, numbers, lsns, "expired", "")
 
-    def _dropped(self, sow: Sow, numbers: list[int], lsns: list[int], reason: str, by: str) -> None:
+    def _dropped(self, sow: Sow, numbers: Sequence[int] | Numbers, lsns: Sequence[int], reason: str, by: str) -> None:
+        """lsns: of the records that they had; none where nobody asks."""
         header: dict[str, object] = {"reason": reason, **({"by": by} if by else {})}
         if sow.acting:
             header["lsns"] = sorted(lsns)
         lsn = self._outbox.record(Kind.SOW_DROP, sow.name, header, pack_drop(sow.id, numbers))
-        for watcher in sow.watchers:
-            watcher.dropped(lsn, numbers, lsns, reason)
+        if sow.watchers:
+            keys = numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+            for watcher in sow.watchers:
+                watcher.dropped(lsn, keys, lsns, reason)
 
 
 def _tried(record: bytes, delta: bytes) -> bytes | InvalidArgument:

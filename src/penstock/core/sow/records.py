@@ -10,6 +10,7 @@ bit 1 there are deadlines.  A put lies in one group with the rows that it names.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -66,6 +67,6 @@ def unpack_put(values: Ints) -> Put:
     return Put(number, rest[:n].view(np.uint64), lsns, rest[-n:] if form & _EXPIRING else None)
 
 
-def pack_drop(number: int, numbers: list[int]) -> bytes:
+def pack_drop(number: int, numbers: Sequence[int] | Numbers) -> bytes:
     """The body of a SOW_DROP."""
     return np.array([number], dtype="<i8").tobytes() + np.array(numbers, dtype="<u8").tobytes()

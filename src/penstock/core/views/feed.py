@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.sow.cutting import drop_many
 from penstock.core.sow.index import Index
 from penstock.core.sow.records import unpack_put
 from penstock.core.state.plain import load
@@ -156,8 +157,7 @@ class Feed:
         if index is None or self.watched.get(topic, NEVER) >= entry.lsn:
             return
         if entry.kind is Kind.SOW_DROP:
-            numbers = values[1:].view(np.uint64).tolist()
-            yield from _gone(topic, [index.drop(number) for number in numbers], entry.lsn)
+            yield from _gone(topic, drop_many(index, values[1:].view(np.uint64)), entry.lsn)
             return
         put = unpack_put(values)
         last = dict(zip(put.numbers.tolist(), put.lsns.tolist(), strict=True))

@@ -359,7 +359,10 @@ class Live:
     def _done(self) -> None:
         """What was in work is told."""
         self._busy = False
-        self._next()
+        if self._items and isinstance(self._items[0], _Drop):
+            self._soon()  # one record names thousands of keys, and many records may come at once
+        else:
+            self._next()
 
     def _fail(self, error: PenstockError) -> None:
         if not self.closed:

@@ -28,7 +28,7 @@ from penstock.spark.pipelines.pipeline import Pipeline, lineage_of
 from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where, remote
 from penstock.spark.views.groups import COLUMNS, Gatherer, Merger
-from penstock.spark.writing.outgoing import Outgoing, outgoing
+from penstock.spark.writing.outgoing import Outgoing
 from penstock.spark.writing.sink import stage
 
 PREFIX = "view."
@@ -37,7 +37,8 @@ PREFIX = "view."
 MAX_ROWS = 100_000
 """Changes of one batch at most."""
 
-_WRITTEN = "body binary, headers map<string,string>, content_type string"
+_ROWS = Outgoing(("headers", "content_type"), ())
+_KEYS = Outgoing((), ())
 _TYPE = "application/json"
 SOW_KEY = "x-sow-key"
 
@@ -64,21 +65,20 @@ def definition_of(given: Mapping[str, Any]) -> Definition:
 
 
 class ViewStager:
-    """Runs in tasks: rows onto the server; names of stages, and of groups that are empty now, come back as rows."""
+    """Runs in tasks: rows onto the server, and the names of groups that are empty now; the stages come back as rows."""
 
-    def __init__(self, where: Where, query: str, batch: int, out: Outgoing, to: Output) -> None:
+    def __init__(self, where: Where, query: str, batch: int, to: Output) -> None:
         self._task = (where, query, batch)
-        self._out = out
         self._to = to
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One partition."""
-        gone: list[str] = []
+        gone: list[bytes] = []
 
         def rows() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 names, bodies = values(batch, "name"), values(batch, "body")
-                gone.extend(name for name, body in zip(names, bodies, strict=True) if body is None)
+                gone.extend(name.encode() for name, body in zip(names, bodies, strict=True) if body is None)
                 kept = [(name, body) for name, body in zip(names, bodies, strict=True) if body is not None]
                 if kept:
                     yield pa.record_batch(
@@ -92,11 +92,14 @@ class ViewStager:
                     )
 
         where, query, batch = self._task
-        stages, _ = stage(where, query, batch, rows(), self._out, self._to.topic, self._to.exchange, self._to.vhost)
+        to = self._to.topic, self._to.exchange, self._to.vhost
+        stages, _ = stage(where, query, batch, rows(), _ROWS, *to)
+        keys = [pa.record_batch({"body": pa.array(gone, pa.binary())})] if gone else []
+        of_keys, _ = stage(where, query, batch, keys, _KEYS, *to)
         yield pa.record_batch(
             {
-                "stage": pa.array([*stages, *(None for _ in gone)], pa.string()),
-                "gone": pa.array([*(None for _ in stages), *gone], pa.string()),
+                "stage": pa.array([*stages, *of_keys], pa.string()),
+                "keys": pa.array([*(False for _ in stages), *(True for _ in of_keys)], pa.bool_()),
             }
         )
 
@@ -104,17 +107,14 @@ class ViewStager:
 class ViewOutputs(Outputs):
     """A batch of a view: rows that are other than before, and groups without a message."""
 
-    _gone: list[str]
+    _gone: list[str]  # stages with their names
 
     def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
         """Rows onto the server, not visible yet."""
-        from pyspark.sql.types import StructType
-
-        out = outgoing(StructType.fromDDL(_WRITTEN), target.topic)
-        stager = ViewStager(self.where, query, batch, out, target)
-        found = frame.mapInArrow(stager, "stage string, gone string").collect()
-        self._gone = [str(row[1]) for row in found if row[1] is not None]
-        return [str(row[0]) for row in found if row[0] is not None]
+        stager = ViewStager(self.where, query, batch, target)
+        found = frame.mapInArrow(stager, "stage string, keys boolean").collect()
+        self._gone = [str(row[0]) for row in found if row[1]]
+        return [str(row[0]) for row in found if not row[1]]
 
     def drop(self, batch: int) -> Mapping[str, object] | None:
         """The first batch replaces what was there."""
@@ -122,7 +122,7 @@ class ViewOutputs(Outputs):
         where = {"topic": to.topic, "vhost": to.vhost}
         if batch == 0:
             return {**where, "all": True}
-        return {**where, "keys": self._gone} if self._gone else None
+        return {**where, "stages": self._gone} if self._gone else None
 
 
 class ViewPipeline(Pipeline):

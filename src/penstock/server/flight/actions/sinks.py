@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.commands.sinks import Drop
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.streams.sinks import Committed, Settled
 from penstock.errors import InvalidArgument, LogDamaged, Refused
@@ -21,12 +20,13 @@ from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.sinks.decided import Chunk, alike, chunk_publishes, chunks_of
+from penstock.server.flight.sinks.dropping import Dropping, texts
 from penstock.server.flight.sinks.stages import Found, parts_of, stage_publishes
-from penstock.server.sow.removing import number_of_key
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.fields import Fields
 
 if TYPE_CHECKING:
+    from penstock.core.commands.sinks import Drop
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sinks.copier import Copier
     from penstock.server.flight.sinks.stage_files import StageInfo
@@ -43,6 +43,15 @@ ROW = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Goes:
+    """Which records go with a commit; all of the topic when nothing is named."""
+
+    topic: tuple[str, str, str]  # vhost, exchange, key
+    keys: Sequence[str]
+    stages: Sequence[str]  # with a key in each body
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A commit as it was asked for."""
 
@@ -53,12 +62,21 @@ class Asked:
     once: bool
     mandatory: bool
     lineage: Mapping[str, object] | None
-    drop: Callable[[], Drop | None]  # on the loop: records that go with it
+    drop: Dropping | None = None  # records that go with it
     kept: frozenset[tuple[str, str, str]] = frozenset()  # (vhost, exchange, key) of topics that somebody must keep
 
     def settled(self) -> list[Settled]:
         """On the loop: the inputs with the epochs that their streams have now."""
         return [(stream, epoch(), batch) for stream, epoch, batch in self.settle]
+
+    @property
+    def behind(self) -> bool:
+        """On the loop: whether what goes with it is to be looked at again first."""
+        return self.drop is not None and self.drop.behind
+
+    def dropped(self) -> Drop | None:
+        """On the loop: the records that go with it."""
+        return None if self.drop is None else self.drop.now()
 
 
 class SinkActions(StreamActions):
@@ -153,14 +171,16 @@ class SinkActions(StreamActions):
             inner.finish()
             if origin is None or origin == self.engine.core.origin:  # else it is read from another server
                 settle.append(settlement)
-        drop = self._drop_of(f.inner("drop"))
-        asked = Asked(query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage, drop)
+        goes = self._goes(f.inner("drop"))
+        asked = Asked(query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage)
         f.finish()
         self._catch_up(caller, query, batch)
         highest = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
-        found = self.stages.find(query, batch, stages) if highest is None or batch > highest else []
-        must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
-        asked = replace(asked, kept=frozenset(must))
+        found: list[Found] = []
+        if highest is None or batch > highest:
+            found = self.stages.find(query, batch, stages)
+            must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
+            asked = replace(asked, kept=frozenset(must), drop=self._dropping(asked, goes))
         large = sum(info.bytes + ROW * info.rows for _, info in found) > self.copier.limits.group_bytes
         committed = None if large else self._at_once(asked, found)
         if committed is None:
@@ -181,24 +201,44 @@ class SinkActions(StreamActions):
             uploads = self.stages.uploads(found)
             if parts_of(found) and self._slow(uploads):
                 return None
-            answer: Answer[Committed] = self._handover.submit(partial(self._commit, asked, uploads, []))
-            return answer.wait(None)
+            return self._tried(asked, partial(self._commit, asked, uploads, []))
 
-    def _drop_of(self, f: Fields | None) -> Callable[[], Drop | None]:
-        """Records of a topic that go with the commit, as the loop finds them: those of `keys`, or all."""
+    def _tried(self, asked: Asked, job: Callable[[Answer[Committed | None]], None]) -> Committed:
+        """What a job of the loop answers, which gives None as long as `asked` is behind."""
+        while True:
+            committed = self._handover.submit(job).wait(None)
+            if committed is not None:
+                return committed
+            assert asked.drop is not None
+            asked.drop.look()
+
+    def _goes(self, f: Fields | None) -> Goes | None:
+        """Records that go with the commit: those of `keys`, or of the keys in `stages`, or all."""
         if f is None:
-            return lambda: None
+            return None
         name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
-        keys, every = f.texts("keys", 1_000_000), f.flag("all")
+        keys, stages, every = f.texts("keys"), f.texts("stages"), f.flag("all")
         f.finish()
-        if every == bool(keys):
-            raise InvalidArgument(f"sink_commit: drop names keys of topic '{name}', or all of them, and not both")
+        if bool(keys) + bool(stages) + every != 1:
+            raise InvalidArgument(
+                f"sink_commit: drop takes keys of topic '{name}', stages with keys, or all of them, and one of these"
+            )
+        return Goes((vhost, exchange, name), keys, stages)
 
-        def found() -> Drop:
-            sow = self.engine.core.sow(vhost, exchange, name)
-            return sow, None if every else [number_of_key(sow, key) for key in keys]
-
-        return found
+    def _dropping(self, asked: Asked, goes: Goes | None) -> Dropping | None:
+        """Records that go with the commit, worked out."""
+        if goes is None:
+            return None
+        dropping = Dropping(self.engine, partial(self._handover.call, durable=False), *goes.topic)
+        found = self.stages.find(asked.query, asked.batch, goes.stages)
+        for stem, info in found:
+            if (info.vhost, info.exchange, info.topic) != goes.topic:
+                raise InvalidArgument(f"sink_commit: stage {stem} of drop is of another topic than '{goes.topic[2]}'")
+        if found:
+            dropping.find(texts(bodies) for bodies in self.stages.bodies(found))
+        else:
+            dropping.find([goes.keys] if goes.keys else None)
+        return dropping
 
     def _catch_up(self, caller: Caller, query: str, batch: int) -> None:
         """Wait until no batch of the query up to this one is decided and not copied."""
@@ -232,17 +272,20 @@ class SinkActions(StreamActions):
         parts: list[DecidedPart] = []
         query, batch = asked.query, asked.batch
 
-        def job(answer: Answer[Committed]) -> None:
+        def job(answer: Answer[Committed | None]) -> None:
             why = refusal(self.engine, new=not asked.settle)
             if why is not None:
                 raise why
+            if asked.behind:
+                answer.give(None)
+                return
             core = self.engine.core
             for vhost, exchange in {(part.vhost, part.exchange) for part in parts}:
                 core.topic(vhost, exchange, "")
             self._refuse_unkept(asked)
             committed = core.sink_decide(
                 self.engine.now(), query, batch, parts, asked.settled(), asked.lineage,
-                name=asked.name, once=asked.once, drop=asked.drop(),
+                name=asked.name, once=asked.once, drop=asked.dropped(),
             )  # fmt: skip
             self._handover.when_durable(committed.lsn, answer, committed)
 
@@ -257,7 +300,7 @@ class SinkActions(StreamActions):
             self._let_go(given, parts)
             raise
         try:
-            committed = self._handover.submit(job).wait(None)
+            committed = self._tried(asked, job)
         except (Refused, LogDamaged):
             self._let_go(given, parts)
             raise
@@ -294,8 +337,13 @@ class SinkActions(StreamActions):
         if asked.kept:
             core.sink_whole(asked.query, asked.batch).refuse_unwanted({core.topic(*one) for one in asked.kept})
 
-    def _commit(self, asked: Asked, uploads: Uploads, before: list[Publishes], answer: Answer[Committed]) -> None:
-        """On the loop: one group, answered when it is durable.  `before`: the rows, if content filters judged them."""
+    def _commit(
+        self, asked: Asked, uploads: Uploads, before: list[Publishes], answer: Answer[Committed | None]
+    ) -> None:
+        """On the loop: one group, answered when it is durable, or with None when `asked` is behind.
+
+        before: the rows, if content filters judged them.
+        """
         engine = self.engine
         if not engine.has_room():
             later = partial(self._handover.again, partial(self._commit, asked, uploads, before), answer)
@@ -311,8 +359,11 @@ class SinkActions(StreamActions):
         again = partial(self._handover.again, partial(self._commit, asked, uploads, publishes), answer)
         if not engine.judges.ready(publishes, again):
             return
+        if asked.behind:
+            answer.give(None)
+            return
         committed = engine.core.sink_commit(
             engine.now(), asked.query, asked.batch, publishes, asked.settled(), asked.lineage,
-            name=asked.name, once=asked.once, mandatory=asked.mandatory, drop=asked.drop(),
+            name=asked.name, once=asked.once, mandatory=asked.mandatory, drop=asked.dropped(),
         )  # fmt: skip
         self._handover.when_durable(committed.lsn, answer, committed)

@@ -39,6 +39,7 @@ from penstock.server.flight.sinks.stage_files import (
     discard,
     info_of,
     path_of,
+    pieces,
     rows_of,
 )
 from penstock.wire.flight.codec import Upload, read_upload
@@ -58,6 +59,9 @@ QUOTA = 4 * 2**30
 
 STAGES_MAX = 100_000
 """Stages there may be: each has a file and a place in memory, however few its rows."""
+
+PORTION = 64 * 1024
+"""Bytes of bodies that are made objects in one step, which holds the interpreter."""
 
 _NAME = re.compile(r"[0-9a-f]{32}\Z")
 
@@ -208,6 +212,14 @@ class Stages:
             for batch in map(plain, merged(stages)) if info.ordered else chain.from_iterable(stages):
                 out.append((info, read_upload(batch, info.topic, self._bounds, "stage")))
         return out
+
+    def bodies(self, found: Sequence[Found]) -> Iterator[list[bytes]]:
+        """The bodies of these stages' rows, in portions.  LogDamaged as `uploads`."""
+        for stem, info in found:
+            check(self._disk, stem, info.bytes, info.crc)
+            for batch in chain.from_iterable(pieces(whole, PORTION) for whole in rows_of(self._disk, stem)):
+                with self.intake.holding(batch.nbytes):
+                    yield listed(read_upload(batch, info.topic, self._bounds, "stage").bodies)
 
     def in_order(self, found: Sequence[Found]) -> list[Found]:
         """Stages that bring the same rows in their order; those that had to be merged are new ones.
