@@ -189,3 +189,21 @@ def test_plans_and_commits_survive_a_restart(tmp_path: Path) -> None:
         assert (again["batch"], again["rows"]) == (1, 4)
         assert bodies(client, 1) == [0, 1, 2, 3]
         assert client.queue("in")["ready"] == 2
+
+
+def test_the_list_of_queries_has_a_bound(client: penstock.Client, house: FlightHouse) -> None:
+    for query in ("old", "staged", "older", "b", "a"):
+        client.action("sink_commit", query=query, batch=0, stages=[])
+    client.stage("staged", 1, 0, 0, rows_of("1"), topic="t")
+    client.stage("fresh", 0, 0, 0, rows_of("1", "2"), topic="t")
+    told = client.action("sinks", limit=3)
+    assert [one["query"] for one in told["sinks"]] == ["a", "fresh", "staged"]
+    assert [(one["batch"], one["stages"], one["staged_rows"]) for one in told["sinks"]] == [
+        (0, 0, 0), (None, 1, 2), (0, 1, 1),
+    ]  # fmt: skip
+    assert told["left_off"] == 3
+    whole = client.action("sinks")
+    assert [one["query"] for one in whole["sinks"]] == ["a", "b", "fresh", "old", "older", "staged"]
+    assert whole["left_off"] == 0
+    with pytest.raises(penstock.InvalidArgument, match="limit is 10001, not in 1..10000"):
+        client.action("sinks", limit=10_001)

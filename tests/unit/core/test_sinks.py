@@ -125,3 +125,30 @@ def test_a_batch_write_is_remembered_for_a_day(world: World) -> None:
     world.turn()
     assert set(world.core.sinks.batches) == {"write-3"}
     assert canonical(world.core.durable_state()) == world.folded()
+
+
+def test_beyond_the_bound_a_batch_write_is_remembered_for_an_hour(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "WRITES_KEPT", 10)
+    monkeypatch.setattr(memory, "AT_ONCE", 15)
+    for number in range(20):
+        world.core.sink_commit(world.now, f"w{number:02}", 0, [], once=True)
+        world.turn()
+        world.advance(60)
+    world.core.sink_decide(world.now, "w00", 1, [DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")], once=True)
+    world.turn()
+    assert len(world.core.sinks.batches) == 20  # somebody may ask for each of them
+    world.advance(2700)  # an hour since the first five
+    world.core.sink_commit(world.now, "w20", 0, [], once=True)
+    assert forgotten(world) == ['{"queries":["w01","w02","w03","w04","w05"]}']
+    world.turn()
+    world.advance(3600)
+    world.core.sink_commit(world.now, "w21", 0, [], once=True)
+    world.turn()
+    world.core.sink_commit(world.now, "w22", 0, [], once=True)
+    world.turn()
+    assert sorted(world.core.sinks.batches) == ["w00", *(f"w{number:02}" for number in range(13, 23))]
+    assert canonical(world.core.durable_state()) == world.folded()
+    world.restart(clean=True)
+    assert world.core.sink_commit(world.now, "w22", 0, [], once=True).already is True

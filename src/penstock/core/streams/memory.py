@@ -2,8 +2,8 @@
 
 A query of a stream may come back after any time, so age alone never ends it: `KEPT` of them are remembered, and beyond
 that those that committed longest ago are forgotten.  A batch write has one batch and a name of its own, and asks again
-only while its driver waits for the answer: it is forgotten after a day.  A batch that is not copied to its end keeps
-its query.
+only while its driver waits for the answer: it is forgotten after a day, and when there are more than `WRITES_KEPT`,
+the oldest first, as soon as nobody can be waiting any more.  A batch that is not copied to its end keeps its query.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ KEPT = 10_000
 AT_ONCE = 500
 """Queries that one record forgets at most."""
 
+WRITES_KEPT = 10_000
+"""Batch writes that are remembered, about; those of the last `WAITED_US` on top."""
+
 ONCE_US = 86_400_000_000
 """How long a batch write is remembered; a start begins the time anew."""
+
+WAITED_US = 3_600_000_000
+"""How long the driver of a batch write may wait for the answer, whatever patience it has: by then nobody does."""
 
 
 class Remembered:
@@ -29,7 +35,7 @@ class Remembered:
         self.batches: dict[str, int] = {}
         self.marks: dict[str, SinkMark] = {}
         self._lasting: dict[str, None] = {}  # queries of streams, in the order of their last commit
-        self._once: dict[str, int] = {}  # batch writes, and when they committed; 0: before this process
+        self._once: dict[str, int] = {}  # batch writes in their order, and when they committed; 0: before this process
 
     def load(self, batches: Mapping[str, int], marks: Mapping[str, SinkMark]) -> None:
         """Go on from a durable state."""
@@ -47,6 +53,7 @@ class Remembered:
         self.batches[query] = batch
         self.marks[query] = mark
         if mark.once:
+            self._once.pop(query, None)
             self._once[query] = wall
         else:
             self._lasting.pop(query, None)
@@ -55,15 +62,18 @@ class Remembered:
 
     def _forget(self, wall: int, keep: Container[str]) -> list[str]:
         gone: list[str] = []
+        few = AT_ONCE // 5  # they go a few at a time, and not with every commit
+        many = len(self._once) - WRITES_KEPT
+        over = many if many >= few else 0
         for query, time in self._once.items():
             if not time:
                 self._once[query] = wall
-            elif time + ONCE_US > wall or len(gone) == AT_ONCE:
+            elif time + (WAITED_US if len(gone) < over else ONCE_US) > wall or len(gone) == AT_ONCE:
                 break
             elif query not in keep:
                 gone.append(query)
         excess = len(self._lasting) - KEPT
-        if excess >= AT_ONCE // 5:  # a few at a time, and not with every commit
+        if excess >= few:
             for query in self._lasting:
                 if len(gone) == AT_ONCE or not excess:
                     break

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.state.decided import DecidedPart, DecidedState
+from penstock.core.state.sinkmarks import SinkMark
 from penstock.core.streams.sinks import Committed, Settled
 from penstock.errors import InvalidArgument, LogDamaged, Refused
 from penstock.records.dataclass import dataclass
@@ -36,6 +37,10 @@ Settlement: TypeAlias = "tuple[str, Callable[[], int], int]"
 """An input of a commit: stream, its epoch as the loop knows it, batch."""
 
 Uploads: TypeAlias = "list[tuple[StageInfo, Upload]]"
+
+SINKS_SHOWN = 1000
+SINKS_MOST = 10_000
+"""Queries that `sinks` lists, unless it is asked for more, and at most."""
 
 ROW = 32
 """Bytes that a row counts for in a group beside those of its stage: the log has more columns, and a body may be empty.
@@ -94,7 +99,7 @@ class SinkActions(StreamActions):
                 "query, batch, stages, settle, lineage, query_name, once, mandatory: make a batch visible, once",
             ),
             "sink": (self._sink, "query: its highest committed batch"),
-            "sinks": (self._sinks, "every query that has committed, with what of it is on its way"),
+            "sinks": (self._sinks, "limit: the queries that committed last, with what of them is on its way"),
         }
 
     def void(self, query: str, batch: int) -> None:
@@ -117,47 +122,50 @@ class SinkActions(StreamActions):
         return {"query": query, "batch": batch}
 
     def _sinks(self, caller: Caller, f: Fields) -> Reply:
+        limit = f.count("limit", SINKS_SHOWN, 1, SINKS_MOST)
         f.finish()
-
-        def work() -> dict[str, dict[str, object]]:
-            core = self.engine.core
-            out: dict[str, dict[str, object]] = {}
-            for query, batch in core.sinks.batches.items():
-                mark, state = core.sinks.marks.get(query), core.decided.get(query)
-                out[query] = {
-                    "query": query,
-                    "name": mark.name if mark is not None else "",
-                    "batch": batch,
-                    "lsn": mark.lsn if mark is not None else 0,
-                    "once": mark is not None and mark.once,
-                    "copied": None if state is None else state.rows,
-                    "rows": None if state is None else state.total,
-                }
-            return out
-
-        found = self._do(caller, work, durable=False)
+        core = self.engine.core
+        batches, marks, copying = self._do(
+            caller,
+            lambda: (
+                dict(core.sinks.batches),
+                dict(core.sinks.marks),
+                {query: (state.rows, state.total) for query, state in core.decided.items()},
+            ),
+            durable=False,
+        )
         staged: dict[str, list[int]] = {}
         for stage in self.stages.known():
             counts = staged.setdefault(stage.query, [0, 0, 0])
             for place, value in enumerate((1, stage.rows, stage.bytes)):
                 counts[place] += value
-        for query in staged:
-            fresh: dict[str, object] = {
-                "query": query,
-                "name": "",
-                "batch": None,
-                "lsn": 0,
-                "once": False,
-                "copied": None,
-                "rows": None,
-            }
-            found.setdefault(query, fresh)
-        nothing = [0, 0, 0]
-        rows = [
-            {**told, **dict(zip(("stages", "staged_rows", "staged_bytes"), staged.get(query, nothing), strict=True))}
-            for query, told in found.items()
-        ]
-        return {"sinks": sorted(rows, key=lambda row: str(row["query"]))}
+        busy = staged.keys() | copying.keys()
+        nothing = SinkMark()
+        last = sorted(
+            batches.keys() | staged.keys(),
+            key=lambda query: (query in busy, marks.get(query, nothing).lsn, query),
+            reverse=True,
+        )
+        rows: list[dict[str, object]] = []
+        for query in sorted(last[:limit]):
+            mark = marks.get(query, nothing)
+            copied, total = copying.get(query, (None, None))
+            stages, staged_rows, staged_bytes = staged.get(query, [0, 0, 0])
+            rows.append(
+                {
+                    "query": query,
+                    "name": mark.name,
+                    "batch": batches.get(query),
+                    "lsn": mark.lsn,
+                    "once": mark.once,
+                    "copied": copied,
+                    "rows": total,
+                    "stages": stages,
+                    "staged_rows": staged_rows,
+                    "staged_bytes": staged_bytes,
+                }
+            )
+        return {"sinks": rows, "left_off": max(0, len(last) - limit)}
 
     # -- the commit
 
