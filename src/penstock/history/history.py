@@ -80,6 +80,10 @@ class Past(Kept, Protocol):
         """Durable rows of all kinds with LSNs in [a, b); batches without a message of such a name may be left out."""
         ...
 
+    def outlines(self, a: int, b: int, names: Wanted | None = None) -> Batches:
+        """The rows of `batches` for who counts them: the bytes of the bodies mean nothing, their lengths are right."""
+        ...
+
 
 class Spread(Past, Protocol):
     """One that knows where rows lie without reading them."""
@@ -154,9 +158,9 @@ class History:
             rows = self.matching(rows, command.filter, command.vhost)
         return rows
 
-    def everything(self, command: Replay, start: int, end: int) -> Batches:
-        """Batches as they were written with everything that such a replay could mean, and more."""
-        for batch in self._log.batches(start, end, None, names_wanted(command)):
+    def outlines(self, command: Replay, start: int, end: int) -> Batches:
+        """Batches as written, but for the bytes of bodies, with everything that such a replay could mean, and more."""
+        for batch in self._log.outlines(start, end, names_wanted(command)):
             if self.gone():
                 return
             yield batch

@@ -1,7 +1,7 @@
 """How far a reader gets with so many messages or bytes, and where its share is cut into parts of like weight.
 
-Every message is looked at once, its body by its length alone unless a filter reads it; nothing is copied.  What comes
-out depends on the rows alone, so whoever measures the same range again gets the same.
+Every message is looked at once; its body is read where a filter does, else its length alone.  What comes out depends on
+the rows alone, so whoever measures the same range again gets the same.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -100,15 +100,16 @@ def _weighed(history: History, command: Replay, start: int, end: int) -> Iterato
                 yield column(batch, "lsn", "<i8"), lengths(batch, "body"), _last_time(batch, batch.num_rows - 1)
         return
     keep, last = history.topics(command), int(Kind.PUBLISH_TRANSIENT)
-    for batch in history.everything(command, start, end):
+    for batch in history.outlines(command, start, end):
         mask: Any = compute.and_(compute.less_equal(batch.column("kind"), last), keep(batch))
         hits = compute.fill_null(mask, False).to_numpy(zero_copy_only=False)
         count = int(np.count_nonzero(hits))
         if not count:
             continue
         lsns, sizes = column(batch, "lsn", "<i8"), lengths(batch, "body")
+        lsns = lsns[hits]  # a copy: an outline is good until the next one
         if count < len(hits):
-            lsns, sizes = lsns[hits], sizes[hits]
+            sizes = sizes[hits]
         yield lsns, sizes, _last_time(batch, int(np.flatnonzero(hits)[-1]))
 
 

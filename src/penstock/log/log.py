@@ -170,6 +170,11 @@ class Log(Committing):
         chosen = None if names is None else partial(self._indexes.find, wanted=names)
         return self._reader.batches(a, b, columns, chosen, around=around)
 
+    def outlines(self, a: int, b: int, names: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of `batches`, with the lengths of the bodies in the place of them (`log.outline`).  Any thread."""
+        chosen = None if names is None else partial(self._indexes.find, wanted=names)
+        return self._reader.outlines(a, b, chosen)
+
     def spans(self, a: int, b: int, names: Wanted | None = None) -> Iterator[Span]:
         """Where `batches` would find rows, and about how many, in order; nothing is read but indexes.  Any thread."""
         chosen = None if names is None else partial(self._indexes.find, wanted=names)

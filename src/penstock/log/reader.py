@@ -22,6 +22,7 @@ from penstock.log.arrow import BATCH_COST, Joining, cells, column, lengths, micr
 from penstock.log.damage import UNREADABLE, Damage
 from penstock.log.frame import FrameReader, NotAFrame, sound
 from penstock.log.index import Catalog, Chosen, Segment, after
+from penstock.log.outline import Outliner
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows, Topic
 from penstock.records.kinds import NO_VIA, Kind
@@ -211,6 +212,20 @@ class Reader:
             if high > low:
                 batch = decoded.batch if columns is None else decoded.batch.select(list(columns))
                 yield batch if high - low == len(decoded.lsns) else batch.slice(low, high - low)
+
+    def outlines(self, a: int, b: int, chosen: Chosen | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of `batches` for who counts and weighs them: `body` has its lengths, its bytes mean nothing.
+
+        Each is good until the next is asked for.  Damage among what was read raises LogDamaged; damage of a body is
+        left to who reads it.
+        """
+        outliner = Outliner(_frames)
+        for segment, number in self._catalog.batches(a, b, chosen):
+            batch = None if (segment, number) in self._kept else outliner.outline(segment, number)
+            decoded = self._decode(segment, number) if batch is None else _Decoded(batch, 0)
+            low, high = decoded.span(a, b)
+            if high > low:
+                yield decoded.batch if high - low == len(decoded.lsns) else decoded.batch.slice(low, high - low)
 
     def forget(self, segment: Segment) -> None:
         """The segment is going away: nothing that is read of it from now on is kept, for that would keep its file."""
