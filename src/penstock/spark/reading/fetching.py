@@ -32,10 +32,16 @@ from penstock.spark.reading.parts import (
 from penstock.spark.reading.publisher import Aside
 from penstock.spark.reading.task import task_of
 from penstock.spark.remote import Remote, remote
+from penstock.spark.worker import spare_modules
 
 
 def fetch(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
     """The rows of a part, as Spark wants them."""
+    yield from _fetched(options, layout, part)
+    spare_modules()
+
+
+def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
     server = remote(options.where)
     if isinstance(part, LogPart | ReplayPart | ContentPart | RecordPart) and part.held:
         keep(server, options, part.held, part.start)

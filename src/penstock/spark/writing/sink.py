@@ -19,6 +19,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, local_folder
 from penstock.spark.remote import Where, remote
+from penstock.spark.worker import spare_modules
 from penstock.spark.writing.options import NO_STREAM
 from penstock.spark.writing.outgoing import Outgoing, outgoing, pieces
 from penstock.spark.writing.patience import patiently
@@ -78,6 +79,7 @@ def stage(
         )
         names.append(str(answer["stage"]))
         total += int(answer["rows"])
+    spare_modules()
     return tuple(names), total
 
 
