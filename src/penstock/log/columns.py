@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,16 @@ from penstock.records.kinds import Kind
 
 Part: TypeAlias = "Publishes | Control"
 
+Texts: TypeAlias = "tuple[bytes | memoryview, bytes]"
+"""Offsets and data of a column of texts or bytes."""
+
 PUBLISH, TRANSIENT = int(Kind.PUBLISH), int(Kind.PUBLISH_TRANSIENT)
 
 REACH = (1 << 31) - 1
 """Bytes of one column that Arrow's 32-bit offsets reach."""
 
 _SMALL = 48  # rows up to which plain Python beats numpy's fixed cost
+_RUN = 24  # rows of a part, on average, from which it is handled as one
 _WIDTH = {"b": 1, "h": 2, "i": 4, "q": 8}
 _PACK = {code: struct.Struct("<" + code).pack for code in _WIDTH}
 
@@ -127,43 +131,70 @@ class Columns:
         spans = [range(a, a + n) for a, n in zip(firsts, counts, strict=True)]
         return array("q", chain.from_iterable(spans)).tobytes()
 
-    def fixed(self, values: list[Any], code: str, null: int | None) -> tuple[bytes, bytes, int]:
+    def fixed(self, values: list[Any], code: str, null: int | None) -> tuple[bytes, bytes | memoryview, int]:
         """Validity, data and null count of a column of numbers; `null` is the value that stands for null."""
         rows, value = self.rows, values[0]
         if value.__class__ is not list and values.count(value) == len(values):
             if value == null:
                 return bytes((rows + 7) >> 3), bytes(rows * _WIDTH[code]), rows
             return b"", _PACK[code](value) * rows, 0
+        if self._long(values):
+            return self._fixed_runs(values, code, null)
         flat = values if len(values) == rows and list not in set(map(type, values)) else _spread(values, self.counts)
         data = array(code, flat).tobytes()
         if null is None or not (nulls := flat.count(null)):
             return b"", data, 0
         if rows > _SMALL:
-            valid = np.frombuffer(data, "<i" + str(_WIDTH[code])) != null
-            return np.packbits(valid, bitorder="little").tobytes(), data, nulls
+            return _valid(np.frombuffer(data, "<i" + str(_WIDTH[code])) != null), data, nulls
         bits = sum(1 << at for at, item in enumerate(flat) if item != null)
         return bits.to_bytes((rows + 7) >> 3, "little"), data, nulls
 
-    def strings(self, values: list[Any]) -> tuple[bytes | memoryview, bytes]:
+    def _long(self, values: list[Any]) -> bool:
+        """Whether parts are so long that a step for each of them costs less than one for each row."""
+        return self.rows > _SMALL and self.rows >= _RUN * len(values)
+
+    def _fixed_runs(self, values: list[Any], code: str, null: int | None) -> tuple[bytes, memoryview, int]:
+        flat: npt.NDArray[Any] = np.empty(self.rows, "<i" + str(_WIDTH[code]))
+        at = 0
+        for value, count in zip(values, self.counts, strict=True):
+            flat[at : at + count] = value
+            at += count
+        nulls = 0 if null is None else int(np.count_nonzero(flat == null))
+        return (_valid(flat != null) if nulls else b""), flat.data.cast("B"), nulls
+
+    def strings(self, values: list[Any]) -> Texts:
         """Offsets and data of a column of str."""
         value, rows = values[0], self.rows
         if value.__class__ is not list and values.count(value) == len(values):
             encoded = value.encode()
             return _even(len(encoded), rows), encoded * rows
-        flat = _spread(values, self.counts)
-        joined = "".join(flat)
-        if joined.isascii():
-            return _offsets(flat), joined.encode()
-        pieces = [item.encode() for item in flat]
-        return _offsets(pieces), b"".join(pieces)
+        if self._long(values):
+            return self._runs([value if value.__class__ is list else value.encode() for value in values], _texts)
+        return _texts(_spread(values, self.counts))
 
-    def binaries(self, values: list[Any]) -> tuple[bytes | memoryview, bytes]:
+    def binaries(self, values: list[Any]) -> Texts:
         """Offsets and data of a column of bytes, one value or list a part."""
         value, rows = values[0], self.rows
         if value.__class__ is not list and values.count(value) == len(values):
             return _even(len(value), rows), value * rows
-        flat = _spread(values, self.counts)
-        return _offsets(flat), b"".join(flat)
+        if self._long(values):
+            return self._runs(values, _pieces)
+        return _pieces(_spread(values, self.counts))
+
+    def _runs(self, values: list[Any], of: Callable[[list[Any]], Texts]) -> Texts:
+        """The same of a few long parts; `of` a list."""
+        sums, pieces, size = list["npt.NDArray[np.int32]"](), list[bytes](), 0
+        for value, count in zip(values, self.counts, strict=True):
+            if value.__class__ is list:
+                offsets, data = of(value)
+            else:
+                offsets, data = _even(len(value), count), value * count
+            if size + len(data) > REACH:
+                raise too_large()
+            sums.append(_rebased(np.frombuffer(offsets, "<i4"), size))
+            pieces.append(data)
+            size += len(data)
+        return _chained(sums), b"".join(pieces)
 
     def bodies(self) -> tuple[bytes | memoryview, list[bytes | memoryview], int]:
         """Offsets of the `body` column, its data in pieces, and the bytes of these.  OverflowError beyond 2 GiB."""
@@ -189,8 +220,31 @@ class Columns:
                 sums.append(_rebased(some.offsets, size))
                 pieces.append(some.data)
                 size += some.size
-        offsets = sums[0] if len(sums) == 1 else np.concatenate([sums[0], *(part[1:] for part in sums[1:])])
-        return offsets.data.cast("B"), pieces, size
+        return _chained(sums), pieces, size
+
+
+def _texts(values: list[str]) -> Texts:
+    """Offsets and data of texts as UTF-8."""
+    joined = "".join(values)
+    if joined.isascii():
+        return _offsets(values), joined.encode()
+    return _pieces([value.encode() for value in values])
+
+
+def _pieces(values: list[bytes]) -> Texts:
+    """Offsets and data of values."""
+    return _offsets(values), b"".join(values)
+
+
+def _valid(there: npt.NDArray[np.bool_]) -> bytes:
+    """Arrow's bitmap of the rows that are not null."""
+    return np.packbits(there, bitorder="little").tobytes()
+
+
+def _chained(sums: list[npt.NDArray[np.int32]]) -> memoryview:
+    """Offsets of parts, each from where the one before ends, as one column's."""
+    offsets = sums[0] if len(sums) == 1 else np.concatenate([sums[0], *(part[1:] for part in sums[1:])])
+    return offsets.data.cast("B")
 
 
 def _rebased(offsets: npt.NDArray[np.int32], start: int) -> npt.NDArray[np.int32]:
