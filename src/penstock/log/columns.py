@@ -10,7 +10,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
