@@ -23,6 +23,7 @@ class SharesModel(WholeModel):
         self.turns = list[str | None]()
         self.deficit: dict[str | None, float] = {}
         self.ahead = set[int]()  # offered at once when they came: filters look at them where they stand
+        self.let_go = set[int]()  # they waited for others of their key when that was taken from the queue
 
     @property
     def waits(self) -> bool:
@@ -52,14 +53,17 @@ class SharesModel(WholeModel):
         """All keys are worked out anew: whose turn it is begins anew, and filters look at each message alone."""
         self.turns, self.deficit = [], {}
         self.ahead.clear()
+        self.let_go.clear()
 
     def arrive(self, now: int, lsn: int, *rest: Any) -> None:
         if lsn not in self.aside():
             self.ahead.add(lsn)
         super().arrive(now, lsn, *rest)
+        if self.shared:
+            self.overdue(now)  # what expires at once keeps none of its key waiting
 
     def fresh(self, m: Message) -> bool:
-        return super().fresh(m) and (not self.shared or m.lsn in self.ahead)
+        return super().fresh(m) and (m.lsn in self.ahead if self.shared else m.lsn not in self.let_go)
 
     def pass_ends(self, now: int) -> None:
         if self.waits:
@@ -254,7 +258,9 @@ class SharesMachine(WholeMachine):
         settings = replace(self.queue.settings, group_key=key)
         self.model.settings = settings
         self.model.begin_anew()
+        waited = self.model.aside()
         self.queue.alter(self.now, settings, self.sink)
+        self.model.let_go = waited.difference(*self.queue.main.chunks())
         self.model.dispatch(self.clock)
         self.after()
 

@@ -114,3 +114,13 @@ def test_so_many_are_remembered_and_no_more() -> None:
     world.said()
     world.ack(*lsns[:3])
     assert world.said() == ([], [lsns[3:]])
+
+
+def test_what_expires_as_it_comes_keeps_none_of_its_key_waiting() -> None:
+    world = World()
+    world.subscribe("x")
+    batch = Publishes(Topic("/", "", "q"), b"", [b"a", b"ax", b"bx"])
+    keys = [("a",), ("a",), ("b",)]
+    world.queue.arrive(NOW, range(100, 103), world.sink, batch=batch, keys=keys, expires_at=[10, 10, 0])
+    assert world.said()[0] == [101, 102]
+    assert not world.queue.ready

@@ -57,7 +57,7 @@ def arrive(
     """
     if not len(chunk):
         return
-    if queue.last_values is not None and (queue.limits or queue.shares) is not None and len(chunk) > 1:
+    if len(chunk) > 1 and _one_by_one(queue, now, expires_at):
         each = range(len(chunk)) if rows is None else rows  # what one replaces lets the next in
         for i in range(len(chunk)):
             queue.arrive(
@@ -155,6 +155,17 @@ def arrive(
             queue.give_out(now, sink)
     if queue.limits is not None:
         end(queue, now, sink, before)
+
+
+def _one_by_one(queue: Queue, now: Now, expires_at: Sequence[int] | None) -> bool:
+    """Whether each has to be over before the next comes.
+
+    Where it may replace an older one and so let the next in, or expires at once and then keeps none of its key waiting.
+    """
+    if queue.shares is None:
+        return queue.last_values is not None and queue.limits is not None
+    at_once = 0 in (queue.settings.expiration, queue.settings.message_ttl)
+    return queue.last_values is not None or at_once or (expires_at is not None and now.wall in expires_at)
 
 
 def _one(values: Sequence[int] | None, place: int) -> Sequence[int] | None:
