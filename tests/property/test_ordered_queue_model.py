@@ -116,7 +116,12 @@ class OrderedModel(Model):
         return expected_rank(m.lsn, self.settings.rank_text)
 
     def waiting(self) -> list[Message]:
-        return sorted((m for m in self.messages.values() if m.state == "ready"), key=lambda m: (self.rank(m), m.place))
+        return sorted((m for m in self.messages.values() if m.state == "ready"), key=self.order)
+
+    def order(self, m: Message) -> tuple[int, tuple[float, int]]:
+        """Where it stands; what entered a ring at its head has its own place in its level."""
+        ranked = self.settings.rank_text is not None
+        return self.rank(m), ((m.lsn - 0.25, 0) if ranked and m.place[0] < 0 else m.place)
 
     def fresh(self, m: Message) -> bool:
         """Whether filters look at it where it stands in the order, and need not look at it alone."""

@@ -68,6 +68,16 @@ def test_levels_can_come_and_go() -> None:
         assert bodies(subscription.take()) == [b"a"]
 
 
+def test_what_entered_a_ring_at_its_head_has_its_own_place_in_its_level() -> None:
+    with broker_of(ring_size=9) as broker:
+        broker.publish("q", b"due", delay=5.0)
+        broker.publish("q", b"younger")
+        broker.advance(6.0)
+        broker.alter("q", max_priority=3)
+        broker.publish("q", b"urgent", priority=2)
+        assert bodies(broker.subscribe("q", max_backlog=None).take()) == [b"urgent", b"due", b"younger"]
+
+
 def test_priorities_compose_with_filters_and_expiry() -> None:
     with broker_of(max_priority=9) as broker:
         for number in range(6):

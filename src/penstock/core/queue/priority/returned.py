@@ -1,7 +1,7 @@
 """Ready messages of a queue with priorities that came back, or became due: the highest first, then by place.
 
-Rank, place, LSN and a kind stand in sorted rows; runs of one fate are put together again as they leave.  It knows no
-consumer, clock or log.
+Rank, place, LSN and a kind stand in sorted rows; runs of one fate are put together again as they leave.  What entered
+a ring at its head before there were priorities stands at its own LSN in its level.  It knows no consumer, clock or log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.queue.priority.ranks import Ints, Ranks
 from penstock.core.queue.priority.standing import LOW, SINGLY, place_of
 from penstock.records.chunks import Chunk
+from penstock.records.kinds import HEAD
 
 
 class PriorityReturned(Returned):
@@ -28,34 +29,35 @@ class PriorityReturned(Returned):
         super().__init__()
         self.ranks = ranks
         self._rows = SortedRows(4, 3)
-        self._likes: list[Run] = []  # what messages of a number have in common; their chunk and place mean nothing
-        self._numbers: dict[object, int] = {}  # of tally and deadline
+        self._likes: list[Run] = []  # what messages of a number have in common: a place at the head too, but no chunk
+        self._numbers: dict[object, int] = {}  # of tally, deadline and place at the head
         self._placed: dict[int, int] = {}  # places other than the message's own LSN, by LSN
         self._lowest = 0  # an LSN below which none was when it was looked for
 
     def key(self, run: Run) -> Key:
         """The key of its first message."""
         first = run.chunk[0]
-        return place_of(self.ranks.of(first), run.place or first), first
+        return place_of(self.ranks.of(first), _place_in_level(run) or first), first
 
     def push(self, run: Run) -> None:
         """Add a run."""
         n = len(run.chunk)
         self.count += n
         self._lowest = min(self._lowest, run.chunk[0])
-        kind = (run.tally, run.deadline)
+        place = _place_in_level(run)
+        kind = (run.tally, run.deadline, run.place - place)
         number = self._numbers.get(kind)
         if number is None:
             number = self._numbers[kind] = len(self._likes)
             self._likes.append(run.part(range(0), False))
-        if run.place:
-            self._placed.update((lsn, run.place) for lsn in run.chunk)
+        if place:
+            self._placed.update((lsn, place) for lsn in run.chunk)
         if n == 1:
             lsn = run.chunk[0]
-            self._rows.add((self.ranks.of(lsn), run.place or lsn, lsn, number))
+            self._rows.add((self.ranks.of(lsn), place or lsn, lsn, number))
             return
         lsns = view(run.chunk)
-        places = np.full(n, run.place, dtype=np.int64) if run.place else lsns
+        places = np.full(n, place, dtype=np.int64) if place else lsns
         self._rows.add_many((self.ranks.each(run.chunk), places, lsns, np.full(n, number, dtype=np.int64)))
 
     def head(self) -> Key:
@@ -91,7 +93,7 @@ class PriorityReturned(Returned):
     def _taken(self, runs: Sequence[Run]) -> None:
         for run in runs:
             self.count -= len(run.chunk)
-            if run.place:
+            if _place_in_level(run):
                 for lsn in run.chunk:
                     del self._placed[lsn]
         if not self.count:
@@ -109,7 +111,9 @@ class PriorityReturned(Returned):
         start = 0
         for end in ends:
             like = self._likes[int(kinds[start])]
-            place = 0 if own[start] else int(places[start])
+            place = int(places[start])
+            if own[start]:
+                place = like.place if like.place >= HEAD else 0
             out.append(Run(packed(lsns[start:end]), False, like.tally, place, like.deadline))
             start = end
         return out
@@ -169,3 +173,8 @@ class PriorityReturned(Returned):
             (place_of(rank, place), lsn)
             for rank, place, lsn in zip(ranks.tolist(), places.tolist(), lsns.tolist(), strict=True)
         ]
+
+
+def _place_in_level(run: Run) -> int:
+    """Its place among those of its rank; 0: its messages' own LSNs."""
+    return run.place if run.place < HEAD else 0
