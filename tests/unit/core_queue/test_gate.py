@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.effects import Effect, Scan, Verb, delivered
+from penstock.core.explaining import explain_queue
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.terms import replace
@@ -63,6 +64,10 @@ def test_dispatch_waits_until_the_filter_that_came_last_has_looked(settings: dic
     gate = Gate(fairness_model="round-robin", **settings)
     gate.consumer("choosy", "b")
     assert gate.sent() == {}
+    for reason in (reasons := explain_queue(gate.queue, gate.now)):
+        assert reason.code == "standby"
+        assert reason.text.endswith("waits until the filters of all have looked at what waits first")
+    assert len(reasons) == 2
     gate.answer(101, 102, 103)
     assert gate.sent() == {"plain": [100, 102], "choosy": [101, 103]}
 
