@@ -6,13 +6,16 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import penstock
 from flight_house import FlightHouse
+from penstock.ports import File
 from penstock.server.flight.door import FlightLimits
+from penstock.server.flight.sinks import stage_files
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import GroupLimits
 
@@ -151,9 +154,9 @@ def test_a_full_disk_is_waited_for(
     monkeypatch.setattr(copier, "_stopping", Told())
     finish = copier.finish
 
-    def on_a_full_disk(query: str, batch: int) -> object:
+    def on_a_full_disk(query: str, batch: int, *, sound: bool = False) -> object:
         house.log._room.full = True
-        return finish(query, batch)
+        return finish(query, batch, sound=sound)
 
     monkeypatch.setattr(copier, "finish", on_a_full_disk)
     name = stage(client, 0, 0, 200)
@@ -202,3 +205,50 @@ def test_many_rows_that_differ_are_decided_too_and_alike_ones_in_larger_chunks(t
         assert done["stored"] == 600
         assert (kinds(house).count(35), kinds(house).count(36)) == (1, 7)
         assert contents(client) == [body(0, n) for n in [*range(300), *range(0, 300, 2), *range(300)]]
+
+
+@pytest.fixture
+def summed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the files whose sums were looked at."""
+    sizes: list[int] = []
+    real = stage_files._sum_of
+
+    def counted(file: File, size: int) -> int:
+        sizes.append(size)
+        return real(file, size)
+
+    monkeypatch.setattr(stage_files, "_sum_of", counted)
+    return sizes
+
+
+def test_each_stage_is_summed_once_and_again_only_by_a_retry(
+    client: penstock.Client, house: FlightHouse, summed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [stage(client, 0, part, 200) for part in range(3)]
+    assert client.action("sink_commit", query="query", batch=0, stages=names)["stored"] == 600
+    assert len(summed) == 3
+    summed.clear()
+    ordered = [
+        client.stage(
+            "query", 1, part, 0, [pa.record_batch({"body": bodies, "order": order})], topic="out", ordered=True
+        )
+        for part, (bodies, order) in enumerate([(["a"] * 99, range(99)), (["b"] * 99, range(99))])
+    ]
+    assert (
+        client.action("sink_commit", query="query", batch=1, stages=[one[0] for one in ordered if one])["stored"] == 198
+    )
+    assert len(summed) == 3  # both, and what became of them
+    summed.clear()
+    real = Copier._decide
+
+    def full(*given: Any) -> None:
+        raise penstock.LogDamaged("the disk does not answer")
+
+    monkeypatch.setattr(Copier, "_decide", full)
+    commit: dict[str, Any] = {"query": "query", "batch": 2, "stages": [stage(client, 2, 0, 200)]}
+    with pytest.raises(penstock.LogDamaged, match="does not answer"):
+        client.action("sink_commit", **commit)
+    monkeypatch.setattr(Copier, "_decide", real)
+    assert client.action("sink_commit", **commit)["already"] is True
+    assert len(summed) == 2  # time has passed since the first
+    assert len(contents(client)) == 998

@@ -299,10 +299,10 @@ class SinkActions(StreamActions):
 
         self.stages.hold(given)
         try:
-            for part in parts_of(found):
-                self.stages.check(part)  # what is decided cannot be refused any more
             parts = parts_of(self.stages.in_order(found))
             self.stages.hold([part.stage for part in parts])
+            for part in parts:
+                self.stages.check(part)  # what is decided cannot be refused any more
             self._look(caller, asked, parts)
         except BaseException:  # nothing is decided, whatever it is: the client may have left
             self._let_go(given, parts)
@@ -316,7 +316,7 @@ class SinkActions(StreamActions):
             self._let_go(given, parts)
             return committed
         self.stages.release([stem for stem in given if all(stem != part.stage for part in parts)])
-        return self.copier.finish(query, batch).wait(caller.gone)
+        return self.copier.finish(query, batch, sound=True).wait(caller.gone)
 
     def _let_go(self, given: Sequence[str], parts: Sequence[DecidedPart]) -> None:
         """As it was before; stages that were made of others go."""
