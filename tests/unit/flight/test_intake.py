@@ -5,15 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
 
+import penstock
 from flight_house import FlightHouse
 from penstock.client.link import Link
 from penstock.client.urls import parse_url
+from penstock.core.broker import Core
+from penstock.records.kinds import Kind
+from penstock.server.engine import Engine
+from penstock.server.flight.door import FlightLimits
 from penstock.server.flight.intake import SHARE, Intake
+from penstock.server.flight.sinks import decided
 from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.spark.arrow import cut
 from penstock.spark.remote import MESSAGE_BYTES, Remote, Where
@@ -123,3 +130,63 @@ def test_a_task_sends_a_large_batch_in_several_messages(tmp_path: Path, monkeypa
             remote.close()
         assert told["rows"] == 1000
     assert MESSAGE_BYTES // 2 < max(sizes) <= MESSAGE_BYTES * 1.01
+
+
+@pytest.mark.parametrize(("rows", "large"), [(100, 0), (600, 1)])
+def test_rows_without_a_body_count_for_their_place_in_the_log(tmp_path: Path, rows: int, large: int) -> None:
+    """Their stage is small, and a group of very many would not be."""
+    limits = FlightLimits(group=GroupLimits(group_bytes=16_000))
+    with FlightHouse(tmp_path, limits) as house, penstock.connect(house.url) as client:
+        client.declare("out")
+        made = client.stage("q", 0, 0, 0, [pa.record_batch({"body": pa.array([b""] * rows)})], topic="out")
+        assert made is not None
+        [stage] = client.action("stages")["stages"]
+        assert stage["bytes"] < limits.group.group_bytes
+        assert client.action("sink_commit", query="q", batch=0, stages=[made[0]])["stored"] == rows
+        assert client.queue("out")["ready"] == rows
+        kinds = [
+            kind for batch in house.log.batches(1, house.log.durable + 1, ["kind"]) for kind in batch[0].to_pylist()
+        ]
+        assert kinds.count(Kind.DECIDED) == large
+        assert kinds.count(Kind.SINK_COMMIT) == 1 - large
+
+
+def test_what_is_copied_counts_until_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = FlightLimits(group=GroupLimits(group_bytes=1000, alike_bytes=MIB, alike_rows=50))
+    seen: list[int] = []
+    real = decided.chunk_publishes
+
+    def spied(engine: Engine, chunk: decided.Chunk) -> object:
+        seen.append(engine.bodies.budget.by_name()["uploads"])
+        return real(engine, chunk)
+
+    monkeypatch.setattr("penstock.server.flight.sinks.copier.chunk_publishes", spied)
+    with FlightHouse(tmp_path, limits) as house, penstock.connect(house.url) as client:
+        client.declare("out")
+        made = client.stage("q", 0, 0, 0, [pa.record_batch({"body": pa.array([b"x"] * 200)})], topic="out")
+        assert made is not None
+        assert client.action("sink_commit", query="q", batch=0, stages=[made[0]])["stored"] == 200
+        assert seen == [2 * MIB] * 4
+        until = time.monotonic() + 20
+        while house.engine.bodies.budget.by_name()["uploads"]:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+
+def test_the_rows_of_a_small_commit_count_until_it_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FlightHouse(tmp_path) as house, penstock.connect(house.url) as client:
+        client.declare("out")
+        made = client.stage("q", 0, 0, 0, [pa.record_batch({"body": pa.array([b"x" * 1000] * 200)})], topic="out")
+        assert made is not None
+        [stage] = client.action("stages")["stages"]
+        seen: list[int] = []
+        real = Core.sink_commit
+
+        def spied(core: Core, *given: Any, **named: Any) -> object:
+            seen.append(house.engine.bodies.budget.by_name()["uploads"])
+            return real(core, *given, **named)
+
+        monkeypatch.setattr(Core, "sink_commit", spied)
+        client.action("sink_commit", query="q", batch=0, stages=[made[0]])
+        assert seen == [stage["bytes"]]
+        assert house.engine.bodies.budget.by_name()["uploads"] == 0
