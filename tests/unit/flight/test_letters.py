@@ -27,6 +27,7 @@ from penstock.spark.pipelines.letters import Letters
 from penstock.spark.pipelines.outputs import Outputs
 from penstock.spark.reading import parts
 from penstock.spark.reading.columns import layout
+from penstock.spark.reading.log_stream import LogStreamReader
 from penstock.spark.reading.options import read_options
 from penstock.spark.reading.queue_stream import QueueStreamReader
 from penstock.spark.remote import Where, remote
@@ -291,3 +292,27 @@ def test_bad_bodies_of_a_batch_that_is_narrowed_are_all_put_aside(
     bad = [message.body for message in client.replay("bad", "EPOCH")]
     assert b"bad 1" in bad
     assert set(bad) == {b"bad 1", *(b"bad %d" % number for number in range(17, 32, 2))}
+
+
+@pytest.mark.parametrize("mode", ["queue", "log"])
+def test_bad_bodies_under_another_schema_are_all_put_aside(
+    house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Found by reading: they had the numbers of those under the first one, and passed for stored."""
+    bodies = [b'{"id": 1, "n": "x"}', b'{"id": "y", "n": 2}', b'{"id": "z", "n": 3}', b'{"id": 4, "n": null}']
+    for body in bodies:
+        client.publish("q", body)
+    source = {"queue": "q"} if mode == "queue" else {"topic": "q", "startingBookmark": "EPOCH"}
+    given = {"url": house.url, **source, "stream": "s", "mode": mode, "badRecordsTopic": "bad"}
+    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: Context((0, 0, 1))))
+    kind = QueueStreamReader if mode == "queue" else LogStreamReader
+    start: Any = None
+    end: Any = None
+    for column in ("id", "n", "n"):  # the driver is killed after the first and the second
+        options = read_options({**given, "schema": f"{column} bigint"})
+        reader = kind(options, layout(options, StructType().add(column, LongType()), options.ddl))
+        start = reader.initialOffset() if start is None else start
+        end = reader.latestOffset(start, ReadMaxRows(100)) if end is None else end
+        for part in reader.partitions(start, end):
+            list(reader.read(part))
+    assert [message.body for message in client.replay("bad", "EPOCH")] == [bodies[1], bodies[2], bodies[0]]

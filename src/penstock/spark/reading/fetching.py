@@ -51,7 +51,7 @@ def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.
             yield layout.fitted(by_name(batch))
         return
     parser = BodyParser(layout.schema, layout.parsed)
-    aside = Aside(server, options, part) if layout.strict else None
+    aside = Aside(server, options, part, parser.fields) if layout.strict else None
     for batch in rows:
         columns = by_name(batch)
         found, errors = parser.parse(columns["body"])

@@ -1,12 +1,15 @@
 """Bad bodies that tasks put aside: published at once, and stored once however often a part is read.
 
 Whoever reads a part again gives its letters the same numbers, and the server drops what it has under a number.  So a
-name stands for one cut of the rows: a batch that was narrowed has other parts, which are other publishers.
+name stands for one cut of the rows and one schema: a batch that was narrowed has other parts, under another schema
+other bodies are bad, and both are other publishers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,14 +26,16 @@ SEQUENCE_BITS = 24
 class Aside:
     """Bad bodies of one part of one batch of a query, or of one `load()`, published once however often it is read."""
 
-    def __init__(self, server: Remote, options: ReadOptions, part: object) -> None:
+    def __init__(self, server: Remote, options: ReadOptions, part: object, fields: Sequence[pa.Field[Any]]) -> None:
+        """fields: of the schema that says which bodies are bad."""
         self._topic = options.bad_records_topic
+        schema = sha256(repr([(field.name, str(field.type)) for field in fields]).encode()).hexdigest()[:8]
         self._server: Remote | None = server  # until the topic is known to keep what it gets
         if isinstance(part, PlanPart):
             cut = f"/{part.revision}" if part.revision else ""
-            self._publisher = Publisher(server, f"bad/{part.stream}/{part.part}/{part.parts}{cut}")
+            self._publisher = Publisher(server, f"bad/{part.stream}/{part.part}/{part.parts}{cut}/{schema}")
         elif isinstance(part, ReplayPart) and options.stream is not None:
-            self._publisher = Publisher(server, f"bad/{options.stream}/{part.part}")
+            self._publisher = Publisher(server, f"bad/{options.stream}/{part.part}/{schema}")
         elif isinstance(part, LogPart | ReplayPart | ContentPart | RecordPart | RowsPart) and part.held:
             self._publisher = Publisher(server, f"spark/read/{part.held}/{part.part}", 1)
         else:
