@@ -4,7 +4,9 @@ What TLS needs beside that goes behind a question mark, so that it goes wherever
 
     penstocks://host/vhost?ca=ca.pem&cert=client.pem&key=client.key
 
-Without them `PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT` and `PENSTOCK_TLS_KEY` of the environment are looked at.
+Without a port both mean 8815: where that is a door without TLS, the one with TLS has another, which is named.
+
+Without these files `PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT` and `PENSTOCK_TLS_KEY` of the environment are looked at.
 """
 
 from __future__ import annotations

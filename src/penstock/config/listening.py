@@ -50,7 +50,7 @@ class Listeners(Section):
     flight: Listen = Field(default=Address("127.0.0.1", 8815), description="Arrow Flight; or `off`.")
     amqps: Listen = Field(default=None, description="AMQP over TLS, as `127.0.0.1:5671`; needs `[tls]`.")
     https: Listen = Field(default=None, description="HTTP over TLS, as `127.0.0.1:15671`.")
-    flight_tls: Listen = Field(default=None, description="Arrow Flight over TLS (`penstocks://`).")
+    flight_tls: Listen = Field(default=None, description="Arrow Flight over TLS (`penstocks://`), as `127.0.0.1:8816`.")
 
     def doors(self) -> dict[str, Address]:
         """Those that are on, by name."""

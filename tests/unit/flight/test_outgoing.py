@@ -146,6 +146,7 @@ def test_a_row_has_only_the_columns_it_needs() -> None:
 
 def test_addresses() -> None:
     assert parse_url("penstock://localhost") == Address("localhost", 8815, "guest", "guest", "/", False)
+    assert parse_url("penstocks://localhost") == Address("localhost", 8815, "guest", "guest", "/", True)
     assert parse_url("penstocks://u:p%40ss@host:99/v%2Fx") == Address("host", 99, "u", "p@ss", "v/x", True)
     assert parse_url("host:99", user="a", password="b") == Address("host", 99, "a", "b", "/", False)
     assert parse_url("penstock://[::1]:7").location == "grpc://[::1]:7"
