@@ -98,6 +98,7 @@ class Engine:
         self.archive: Archiving | None = None
         self.walked = Walked(self)
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
+        self.row_readers: list[Callable[[], int | None]] = []  # the same; they need rows, whichever file has them
         self.rooms = Rooms(self)
         self.judges = Judges(self)
         self.scans = Scans(self)
@@ -319,7 +320,11 @@ class Engine:
 
     def reading(self) -> int:
         """No registered reader may still need what is below this LSN."""
-        return min((low for low in (reader() for reader in self.readers) if low is not None), default=LSN_LIMIT)
+        return min(self.reading_files(), _lowest(self.row_readers))
+
+    def reading_files(self) -> int:
+        """No registered reader may still need the very files that hold what is below this LSN."""
+        return _lowest(self.readers)
 
     def read_rows(self, chunk: Chunk, answer: Callable[[Rows], None], queue: int | None = None) -> None:
         """Rows of a chunk, each from memory where it is there, else from the log; `answer` may run before this returns.
@@ -416,6 +421,10 @@ class Engine:
         if len(lost):
             for queue in self.core.queues():
                 queue.forget(lost)
+
+
+def _lowest(readers: Sequence[Callable[[], int | None]]) -> int:
+    return min((low for low in (reader() for reader in readers) if low is not None), default=LSN_LIMIT)
 
 
 def _nobody(_: object) -> None:

@@ -71,7 +71,7 @@ class Scans:
         self._running: dict[int, int] = {}  # serial -> the lowest LSN it may still read
         self._serial = 0
         self._join = min(JOIN_MOST, engine.bodies.budget.limit // JOIN_SHARE)
-        engine.readers.append(self.floor)
+        engine.row_readers.append(self.floor)  # through the log's list of segments, so they may be joined meanwhile
         engine.bodies.budget.watch("scanning", lambda: self.holds)
 
     @property

@@ -140,8 +140,12 @@ class Compaction:
         return Look(tasks, state)
 
     def _read(self, task: Task) -> bool:
-        """Whether somebody reads these files: rows that he may want stay, and he may open a file by its name."""
-        return self._engine.reading() <= task.segments[-1].last
+        """Whether somebody reads these files: rows that he may want stay, and he may open a file by its name.
+
+        Scans for filters, which may follow each other without end, need the rows alone.
+        """
+        engine = self._engine
+        return (engine.reading() if task.drops else engine.reading_files()) <= task.segments[-1].last
 
     async def step(self) -> Task | None:
         """Do the most useful thing, if there is one; the task that was done."""
