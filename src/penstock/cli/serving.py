@@ -151,7 +151,7 @@ def check(
 
     Example: penstock check penstock.toml
     """
-    from penstock.config.pipelines import ONLY
+    from penstock.config.pipeline_inputs import ONLY
     from penstock.errors import ExpressionError, SettingsError
 
     settings = read_settings(config, {}, tell=not json)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from penstock.config.actions import wrong_actions
 from penstock.config.hints import known_name
+from penstock.config.pipeline_inputs import ONLY
 from penstock.config.pipeline_names import shared_names
-from penstock.config.pipelines import ONLY
 from penstock.config.places import Path_
 from penstock.config.settings import Settings
 from penstock.config.telling import Problem

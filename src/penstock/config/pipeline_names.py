@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.config.pipelines import ONLY, Pipeline
+from penstock.config.pipeline_inputs import ONLY
+from penstock.config.pipelines import Pipeline
 from penstock.config.views import ViewSection
 
 FILES = ("json", "lock", "anew", "places", "handover", "forgotten", "part")

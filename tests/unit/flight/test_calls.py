@@ -9,8 +9,9 @@ import pytest
 from pyarrow import flight
 
 from penstock.errors import AccessRefused, NotFound, Unavailable
-from penstock.server.flight.calls import UNPROVEN_MAX, Caller, Calls, Credentials, Guarded, Logins
+from penstock.server.flight.calls import Caller, Calls, Guarded
 from penstock.server.flight.intake import Intake
+from penstock.server.flight.logins import UNPROVEN_MAX, Credentials, Logins
 
 
 class People:

@@ -1,7 +1,7 @@
 """What is the same for every Flight call: who calls, how many streams run, and what an error looks like outside.
 
-Owns logins (Basic on each call, or Basic once and a bearer token), what a user's tags allow, the limit on streams, and
-the translation of errors into Flight statuses.  Knows no command.
+Owns what a user's tags allow, the limit on streams, and the translation of errors into Flight statuses.  Knows no
+command.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -10,17 +10,12 @@ the translation of errors into Flight statuses.  Knows no command.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import logging
-import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -31,6 +26,7 @@ from penstock.records.dataclass import dataclass
 from penstock.server.entitlements import Rights
 from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.intake import Intake
+from penstock.server.flight.logins import Credentials, Logins
 from penstock.wire.flight.failures import encode_error
 
 logger = logging.getLogger("penstock.flight")
@@ -41,38 +37,10 @@ ADMINISTRATOR = "administrator"
 POLICYMAKER = "policymaker"
 """The tag of those who may set policies and nothing more."""
 
-LOGIN_REMEMBERED_S = 60.0
-"""How long a login that was right is not checked again."""
-
-TOKENS_MAX = 10_000
-UNPROVEN_MAX = 1000
-"""Tokens of logins that nobody has found right so far; they push one another out, never those that were right."""
-
 ABANDONED_SHARE = 4
 """Abandoned streams there may be for each one allowed; their threads wait for clients that do not move."""
 
-REFUSED_LOGIN_DELAY_S = 0.5
-"""A refused login is answered late, to slow guessing."""
-
-DELAYED_MAX = 32
-
 T = TypeVar("T")
-
-
-class People(Protocol):
-    """Who there is: `server.users.Users`.  Any thread asks."""
-
-    def check(self, user: str, password: str, host: str) -> bool:
-        """Whether this user may log in with this password from this host."""
-        ...
-
-    def tags(self, user: str) -> tuple[str, ...]:
-        """What else a user may do."""
-        ...
-
-    def rights(self, user: str) -> Rights | None:
-        """What a user may read and write; None where nothing is limited."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,143 +62,6 @@ class Caller:
         """AccessRefused unless this user may: policies take the tag policymaker too, operator policies do not."""
         if operator or POLICYMAKER not in self.tags:
             self.administer(what)
-
-
-class Credentials(flight.ServerMiddleware):
-    """What one call brought to say who it is."""
-
-    def __init__(self, user: str, password: str, token: str) -> None:
-        self.user = user
-        self.password = password
-        self.token = token
-
-    def sending_headers(self) -> dict[str, str]:  # type: ignore[override]  # the stubs want lists, pyarrow takes both
-        """A bearer token for the next calls."""
-        return {"authorization": f"Bearer {self.token}"}
-
-
-class Logins(flight.ServerMiddlewareFactory):
-    """Reads the authorization header of each call."""
-
-    def __init__(self, people: People) -> None:
-        self._people = people
-        self._proven = _Tokens(TOKENS_MAX)
-        self._unproven = _Tokens(UNPROVEN_MAX)
-        self._right = dict[bytes, float]()  # digest of (user, password, host) -> until when it is not checked again
-        self._waiting = 0  # refused logins that are kept waiting
-        self._lock = threading.Lock()
-
-    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> Credentials:
-        """Flight's: a call begins.  Raises Unauthenticated for a call that does not say who it is."""
-        for name, values in headers.items():
-            if name.lower() == "authorization" and values:
-                return self._read(values[0])
-        raise unauthenticated("no user: send an authorization header with Basic user:password")
-
-    def _read(self, header: str | bytes) -> Credentials:
-        text = header.decode("latin-1") if isinstance(header, bytes) else header
-        scheme, _, value = text.partition(" ")
-        if scheme.lower() == "bearer":
-            with self._lock:
-                known = self._proven.pair(value.strip()) or self._unproven.pair(value.strip())
-            if known is None:
-                raise unauthenticated("unknown bearer token: log in again with Basic user:password")
-            return Credentials(*known, value.strip())
-        if scheme.lower() != "basic":
-            raise unauthenticated("the authorization header is neither Basic nor Bearer")
-        try:
-            user, colon, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            raise unauthenticated("the Basic authorization header is not base64 of user:password") from None
-        if not colon:
-            raise unauthenticated("the Basic authorization header has no colon between user and password")
-        return Credentials(user, password, self._token(user, password))
-
-    def _token(self, user: str, password: str) -> str:
-        """A token for a pair that may yet turn out wrong: every call checks it."""
-        pair = user, password
-        with self._lock:
-            token = self._proven.token(pair) or self._unproven.token(pair)
-            if token is None:
-                token = secrets.token_urlsafe(24)
-                self._unproven.put(pair, token)
-            return token
-
-    def verify(self, credentials: Credentials, host: str) -> tuple[str, ...]:
-        """The user's tags.  Raises Unauthenticated, late, unless this user may log in from this host."""
-        digest = hashlib.sha256(repr((credentials.user, credentials.password, host)).encode()).digest()
-        now = time.monotonic()
-        if self._right.get(digest, 0.0) <= now:
-            if not self._people.check(credentials.user, credentials.password, host):
-                self._delay()
-                raise unauthenticated(f"user {credentials.user[:60]!r} may not log in from {host} with this password")
-            if len(self._right) >= TOKENS_MAX:
-                self._right.clear()
-            self._right[digest] = now + LOGIN_REMEMBERED_S
-        pair = credentials.user, credentials.password
-        with self._lock:
-            if self._unproven.drop(pair):
-                self._proven.put(pair, credentials.token)
-        return self._people.tags(credentials.user)
-
-    def rights(self, user: str) -> Rights | None:
-        """What a user may read and write; None where nothing is limited."""
-        return self._people.rights(user)
-
-    def _delay(self) -> None:
-        """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
-        with self._lock:
-            self._waiting += 1
-            crowded = self._waiting > DELAYED_MAX
-        if not crowded:
-            time.sleep(REFUSED_LOGIN_DELAY_S)
-        with self._lock:
-            self._waiting -= 1
-
-
-class _Tokens:
-    """Bearer tokens and the logins they stand for, the oldest going first.  Guarded by whoever has it."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._pairs = OrderedDict[str, tuple[str, str]]()
-        self._tokens = dict[tuple[str, str], str]()
-
-    def token(self, pair: tuple[str, str]) -> str | None:
-        return self._tokens.get(pair)
-
-    def pair(self, token: str) -> tuple[str, str] | None:
-        return self._pairs.get(token)
-
-    def put(self, pair: tuple[str, str], token: str) -> None:
-        self._tokens[pair] = token
-        self._pairs[token] = pair
-        while len(self._pairs) > self._most:
-            _, oldest = self._pairs.popitem(last=False)
-            del self._tokens[oldest]
-
-    def drop(self, pair: tuple[str, str]) -> bool:
-        token = self._tokens.pop(pair, None)
-        if token is not None:
-            del self._pairs[token]
-        return token is not None
-
-
-class AnyHandshake(flight.ServerAuthHandler):
-    """Lets `authenticate_basic_token` through to the middleware, which does the work."""
-
-    def authenticate(self, outgoing: Any, incoming: Any) -> None:
-        """Flight's: nothing is exchanged beyond the headers."""
-
-    def is_valid(self, token: Any) -> Any:
-        """Flight's: identity comes from the middleware."""
-        return ""
-
-
-def unauthenticated(text: str) -> flight.FlightUnauthenticatedError:
-    """A refused login."""
-    message, extra = encode_error(AccessRefused(text))
-    return flight.FlightUnauthenticatedError(message, extra)
 
 
 def peer_host(peer: str) -> str:

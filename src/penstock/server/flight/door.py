@@ -13,18 +13,14 @@ from __future__ import annotations
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from dataclasses import field
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import pyarrow as pa
 from pyarrow import flight
 
-from penstock.core.sow.select import narrowed_select, parse_select
 from penstock.errors import InvalidArgument, Unavailable
-from penstock.history.history import Batches, History
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
@@ -39,44 +35,30 @@ from penstock.server.flight.actions.ranges import RangeActions
 from penstock.server.flight.actions.replays import ReplayActions
 from penstock.server.flight.actions.table import Actions
 from penstock.server.flight.actions.upkeep import UpkeepActions
-from penstock.server.flight.calls import Caller, Calls, Guarded, People, Slot
+from penstock.server.flight.calls import Caller, Calls, Slot
 from penstock.server.flight.consuming.consume import Exchange
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
 from penstock.server.flight.intake import Intake
+from penstock.server.flight.logins import People
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.reading.batches import read_batch
-from penstock.server.flight.reading.contents import content, planned, snapshot
-from penstock.server.flight.reading.following import Following
 from penstock.server.flight.reading.infos import parted, queue_info, topic_info
-from penstock.server.flight.reading.outlet import Piece
-from penstock.server.flight.reading.records import TopicActions, hold, records, with_stats
-from penstock.server.flight.reading.viewing import Viewing
-from penstock.server.flight.reading.watching import Watching
+from penstock.server.flight.reading.reads import Reads
+from penstock.server.flight.reading.records import TopicActions
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.server.flight.sinks.stages import Stages
 from penstock.server.flight.transacting import Transacting
-from penstock.server.sow.query import Counts
-from penstock.server.sow.selecting import selected
 from penstock.server.sql.queries import Queries, SqlLimits
 from penstock.server.upkeep.holds import Holds
 from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
-    Get,
-    LogRange,
-    Plan,
     Publish,
-    QueueContent,
-    Replay,
-    Sow,
-    Sql,
-    Subscribe,
     Transact,
 )
 from penstock.wire.flight.fields import NAME_LIMIT
-from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, Bounds, select
+from penstock.wire.flight.schemas import Bounds
 from penstock.wire.flight.tickets import parse_exchange, parse_get, parse_put
 
 if TYPE_CHECKING:
@@ -146,10 +128,10 @@ class FlightDoor:
             self.actions.table |= UpkeepActions(upkeep).table
         self.exchanges = set[Exchange]()
         self.transacting = Transacting(self.handover, self.limits.bounds, self.gate, lambda: list(self.exchanges))
-        self.queries = Queries(self.handover, self._table, scratch or tempfile.gettempdir(), self.limits.sql)
-        self.following = Following(self.handover, self.relay)
-        self.watching = Watching(self.handover)
-        self.viewing = Viewing(self.handover)
+        self.reads = Reads(self.handover, self.gate, self.relay, self.actions.check_vhost)
+        self.following, self.watching, self.viewing = self.reads.following, self.reads.watching, self.reads.viewing
+        self.queries = Queries(self.handover, self.reads.table, scratch or tempfile.gettempdir(), self.limits.sql)
+        self.reads.queries = self.queries
         self.actions.table |= ReplayActions(self.handover, self.following).table
         engine.bodies.budget.watch("flight", self._queued)
         self.closing = False
@@ -253,93 +235,10 @@ class FlightDoor:
         caller, slot = self._enter(context)
         try:
             slot.floor = self.engine.past.first_lsn  # nothing is deleted under a reader
-            wanted = parse_get(ticket.ticket)
-            if isinstance(wanted, Replay) and self._followed(caller, wanted):
-                self.actions.check_vhost(wanted.vhost)
-                schema, pieces = self.following.read(caller, slot, wanted, self.gate.get)
-                guarded: Any = Guarded(pieces, slot)  # batches with metadata, which the stubs do not know
-                return flight.GeneratorStream(schema, guarded)
-            wanted = self.gate.get(caller, wanted)
-            if isinstance(wanted, Subscribe):
-                self.actions.check_vhost(wanted.vhost)
-                schema, pieces = self.watching.read(caller, slot, wanted)
-                guarded = Guarded(pieces, slot)
-                return flight.GeneratorStream(schema, guarded)
-            counts = Counts()
-            schema, rows = self._read(caller, wanted, counts)
-            pieces = self._sent(wanted, rows)
-            if isinstance(wanted, Sow) and wanted.stats:
-                pieces = with_stats(pieces, schema, counts)
-            guarded = Guarded(pieces, slot)
-            return flight.GeneratorStream(schema, guarded)
+            return flight.GeneratorStream(*self.reads.get(caller, slot, parse_get(ticket.ticket)))
         except BaseException:
             slot.close()
             raise
-
-    @staticmethod
-    def _sent(wanted: Get, rows: Iterator[Piece]) -> Iterator[Piece]:
-        """Rows with the fields that a select list says."""
-        if not isinstance(wanted, Sow | Replay):
-            return rows
-        chosen = narrowed_select(parse_select(wanted.select), parse_select(wanted.shown))
-        if chosen is not None and isinstance(wanted, Sow) and (wanted.projection or wanted.grouping is not None):
-            raise InvalidArgument("select does not go with projection and grouping: those say which fields there are")
-        return rows if chosen is None else selected(rows, chosen)
-
-    def _followed(self, caller: Caller, wanted: Replay) -> bool:
-        """Whether a replay goes through a follower: it goes on live, keeps to a rate, or names a queue."""
-        paced = wanted.follow or wanted.rate is not None or wanted.stream is not None
-        return paced or self.following.translates(wanted, caller) or self.following.is_lost(wanted)
-
-    def _read(
-        self, caller: Caller, wanted: Get, counts: Counts | None = None, *, look: bool = False
-    ) -> tuple[pa.Schema, Batches]:
-        """Schema and rows; large reads come from the bulk child.  `look`: the rows are not wanted.
-
-        counts: what the rows of a sow came to, once they are read.
-        """
-        counts = counts or Counts()
-        log, gone = self.engine.log, caller.gone
-        relay = None if look else self.relay
-        history = History(self.engine.past, gone)
-        match wanted:
-            case LogRange():
-                caller.administer("records of all kinds")
-                return (relay and relay.records(wanted, gone)) or history.records(wanted)
-            case Replay():
-                self.actions.check_vhost(wanted.vhost)
-                return (relay and relay.replay(wanted, gone)) or history.replay(wanted)
-            case QueueContent():
-                self.actions.check_vhost(wanted.vhost)
-                parts = self.handover.call(
-                    lambda: snapshot(
-                        self.engine.core.queue(wanted.vhost, wanted.name),
-                        wanted.states,
-                        wanted.limit if wanted.filter is None else None,
-                    ),
-                    gone,
-                )
-                return (relay and relay.content(wanted, parts, gone)) or content(wanted, parts, log, history)
-            case Sow():
-                self.actions.check_vhost(wanted.vhost)
-                if self.viewing.concerns(wanted):
-                    return self.viewing.read(caller, wanted, counts)
-                held = self.handover.call(partial(hold, self.engine, wanted), gone)()
-                return (relay and relay.sow(wanted, held, gone, counts)) or records(wanted, held, log, history, counts)
-            case Subscribe():
-                return select(EVENTS, wanted.columns or EVENTS_DEFAULT), iter(())
-            case Sql():
-                self.actions.check_vhost(wanted.vhost)
-                return self.queries.run(caller, wanted.vhost, wanted.statement)
-            case Plan():
-                chunks = self.handover.call(partial(read_batch, self.engine.core.streams, wanted), gone)
-                return (relay and relay.planned(wanted, chunks, gone)) or planned(wanted, chunks, log, history)
-
-    def _table(self, caller: Caller, wanted: Get) -> tuple[pa.Schema, Batches]:
-        """A table of a statement, as far as the caller may read it."""
-        narrow = self.gate.get(caller, wanted)
-        schema, rows = self._read(caller, narrow)
-        return schema, cast("Batches", self._sent(narrow, rows))
 
     def exchange(
         self,
@@ -388,8 +287,7 @@ class FlightDoor:
         self._refuse_when_closing()
         caller = self.calls.caller(context)
         if descriptor.command:
-            schema, rows = self._read(caller, self.gate.get(caller, parse_get(descriptor.command)), look=True)
-            del rows
+            schema = self.reads.schema(caller, parse_get(descriptor.command))
             ticket = flight.Ticket(descriptor.command)
             return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
         path = [part.decode(errors="replace") for part in descriptor.path or []]
