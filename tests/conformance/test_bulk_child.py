@@ -80,10 +80,10 @@ def both(house: FlightHouse, client: penstock.Client) -> Callable[[str], tuple[p
     def read(name: str) -> tuple[pa.Table, pa.Table]:
         assert house.bulk is not None
         small = Relay(house.bulk, house.log, large=0, large_filtered=0)
-        house.door.relay = small
+        house.door.reads.relay = small
         relayed = table(READS[name](client))
         assert small.relayed == 1
-        house.door.relay = None
+        house.door.reads.relay = None
         return relayed, table(READS[name](client))
 
     return read
@@ -129,7 +129,7 @@ def test_mistakes_are_told_as_without_a_child(house: FlightHouse, client: pensto
     client.declare_topic("t")
     fill(client, "t", 10)
     assert house.bulk is not None
-    house.door.relay = Relay(house.bulk, house.log, large=0, large_filtered=0)
+    house.door.reads.relay = Relay(house.bulk, house.log, large=0, large_filtered=0)
     with pytest.raises(penstock.ExpressionError) as caught:
         table(client.replay_batches("t", filter="/n = "))
     assert caught.value.text == "/n = "
@@ -143,7 +143,7 @@ def test_a_vhost_sees_nothing_of_another(house: FlightHouse, client: penstock.Cl
     client.declare_topic("t")
     fill(client, "t", 10)
     assert house.bulk is not None
-    house.door.relay = Relay(house.bulk, house.log, large=0, large_filtered=0)
+    house.door.reads.relay = Relay(house.bulk, house.log, large=0, large_filtered=0)
     with penstock.connect(house.url + "/other") as other:
         assert table(other.replay_batches(pattern="")).num_rows == 0
 
@@ -175,7 +175,7 @@ def test_damage_is_named(house: FlightHouse, client: penstock.Client) -> None:
         file.seek(one.bytes // 2)
         file.write(bytes([byte[0] ^ 1]))
     assert house.bulk is not None
-    house.door.relay = Relay(house.bulk, house.log, large=0, large_filtered=0)
+    house.door.reads.relay = Relay(house.bulk, house.log, large=0, large_filtered=0)
     with pytest.raises(LogDamaged, match=name):
         table(client.replay_batches("t"))
     told = client.action("log_verify", with_vhost=False)

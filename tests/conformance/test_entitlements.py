@@ -217,9 +217,9 @@ def test_large_reads_are_narrowed_in_the_child(tmp_path: Path) -> None:
     ]
     sections = [EntitlementSection.model_validate(entry) for entry in entries]
     with FlightHouse(tmp_path, bulk=Bulk(tmp_path), entitlements=sections) as house:
-        relay = house.door.relay
+        relay = house.door.reads.relay
         assert relay is not None
-        house.door.relay = Relay(relay.bulk, house.log, large=1, large_filtered=1)
+        house.door.reads.relay = Relay(relay.bulk, house.log, large=1, large_filtered=1)
         with penstock.connect(house.url) as guest:
             guest.declare("t")
             for topic in ("u", "v"):
@@ -235,7 +235,7 @@ def test_large_reads_are_narrowed_in_the_child(tmp_path: Path) -> None:
             ]
             with pytest.raises(AccessRefused):
                 list(reader.replay("v", bookmark="EPOCH"))
-        assert house.door.relay.relayed == 3
+        assert house.door.reads.relay.relayed == 3
 
 
 def test_flight_refuses_what_nobody_allowed(broker: Broker) -> None:

@@ -211,8 +211,8 @@ def test_large_ranges_are_measured_in_the_child(tmp_path: Path) -> None:
             fill(client, [600] * 10_000)
         reader = Reader(client)
         answer = reader.plan(reader.begin(), max_rows=25_000)
-        assert house.door.relay is not None
-        assert house.door.relay.relayed == 1
+        assert house.door.reads.relay is not None
+        assert house.door.reads.relay.relayed == 1
         assert (answer["rows"], len(answer["parts"])) == (25_000, 1)
         spread = reader.plan(answer["end"], max_bytes=1_500_000, parts=4)
         sizes = [len(part) for part in reader.rows(spread)]

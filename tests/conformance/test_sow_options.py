@@ -157,7 +157,7 @@ def test_a_query_counts(client: penstock.Client) -> None:
 def test_counts_of_a_query_that_another_process_answers(tmp_path: Path) -> None:
     bulk = Bulk(tmp_path)
     with FlightHouse(tmp_path, bulk=bulk) as house, penstock.connect(house.url) as client:
-        relay = house.door.relay = Relay(bulk, house.log, large=1, large_filtered=1)
+        relay = house.door.reads.relay = Relay(bulk, house.log, large=1, large_filtered=1)
         client.declare_topic("orders", key=["/id"])
         for id in range(5):
             client.publish("orders", order(id))

@@ -183,7 +183,7 @@ def test_a_file_that_is_there_is_not_replaced_unless_asked(run: Run, tmp_path: P
 def test_a_server_gives_the_same_through_its_child(tmp_path: Path) -> None:
     bulk = Bulk(tmp_path / "data")
     with FlightHouse(tmp_path / "data", bulk=bulk) as house:
-        house.door.relay = Relay(bulk, house.log, large=0, large_filtered=0)
+        house.door.reads.relay = Relay(bulk, house.log, large=0, large_filtered=0)
         with penstock.connect(house.url) as client:
             write(client)
         for arguments in (["--topic", "orders"], ["--records"], ["--exchange", "e"], ["--filter", "/id = 3"]):

@@ -120,15 +120,15 @@ class FlightDoor:
         self.actions.table |= PolicyActions(self.handover, self.actions.check_vhost).table
         self.actions.table |= MessageActions(self.handover, self.actions.check_vhost).table
         self.publishing = Publishing(self.handover, self.limits.bounds, self.gate, self.limits.streams // 2)
-        self.relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None
-        self.ranges = RangeActions(self.handover, self.actions, self.gate, self.relay)
+        relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None
+        self.ranges = RangeActions(self.handover, self.actions, self.gate, relay)
         self.actions.table |= self.ranges.table
         if bulk is not None:
             upkeep = Upkeep(bulk, engine, self.handover, self.stages, engine.core.instance)
             self.actions.table |= UpkeepActions(upkeep).table
         self.exchanges = set[Exchange]()
         self.transacting = Transacting(self.handover, self.limits.bounds, self.gate, lambda: list(self.exchanges))
-        self.reads = Reads(self.handover, self.gate, self.relay, self.actions.check_vhost)
+        self.reads = Reads(self.handover, self.gate, relay, self.actions.check_vhost)
         self.following, self.watching, self.viewing = self.reads.following, self.reads.watching, self.reads.viewing
         self.queries = Queries(self.handover, self.reads.table, scratch or tempfile.gettempdir(), self.limits.sql)
         self.reads.queries = self.queries

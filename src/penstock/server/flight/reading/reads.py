@@ -50,7 +50,7 @@ class Reads:
         self._handover = handover
         self._engine = handover.engine
         self._gate = gate
-        self._relay = relay
+        self.relay = relay
         self._check_vhost = check_vhost
         self.following = Following(handover, relay)
         self.watching = Watching(handover)
@@ -99,7 +99,7 @@ class Reads:
         """
         counts = counts or Counts()
         log, gone = self._engine.log, caller.gone
-        relay = None if look else self._relay
+        relay = None if look else self.relay
         history = History(self._engine.past, gone)
         match wanted:
             case LogRange():
