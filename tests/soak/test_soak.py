@@ -125,5 +125,5 @@ def test_a_sample(tmp_path: Path) -> None:
     assert soak.books.counts["confirmed"] > 1000
     assert all(one.good for one in verdicts), table
     lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
-    assert set(LIMITS) <= set(lines[-2])
+    assert sum(set(LIMITS) <= set(line) for line in lines) > len(lines) / 2  # a second without a confirm has no p99
     assert {line["life"] for line in lines} == {1, 2}
