@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from pyspark.sql.types import BinaryType, LongType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 
 import penstock
 from flight_house import FlightHouse
@@ -316,3 +316,27 @@ def test_bad_bodies_under_another_schema_are_all_put_aside(
         for part in reader.partitions(start, end):
             list(reader.read(part))
     assert [message.body for message in client.replay("bad", "EPOCH")] == [bodies[1], bodies[2], bodies[0]]
+
+
+def test_a_bad_body_says_which_message_it_was_and_a_queue_with_a_window_takes_that_once(
+    house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.declare("once", underlying_topic="bad", dedup_window="1h")
+    for body in (b"no json", b'{"id": 1}', b"no json"):  # two messages, though alike
+        client.publish("q", body)
+    given = {"url": house.url, "queue": "q", "stream": "s", "mode": "queue", "badRecordsTopic": "bad"}
+    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: Context((0, 0, 1))))
+    end: Any = None
+    for ddl in ("id bigint", "id int", "id bigint"):  # the driver is killed after the first and the second
+        options = read_options({**given, "schema": ddl})
+        kind = LongType() if "big" in ddl else IntegerType()
+        reader = QueueStreamReader(options, layout(options, StructType().add("id", kind), options.ddl))
+        end = reader.latestOffset({"batch": 0}, ReadMaxRows(100)) if end is None else end
+        for part in reader.partitions({"batch": 0}, end):
+            list(reader.read(part))
+    messages = {message.bookmark for message in client.replay("q", "EPOCH") if message.body == b"no json"}
+    marks = [message.headers["x-bookmark"] for message in client.replay("bad", "EPOCH")]
+    assert len(marks) == 4, "both came again under another schema"
+    assert set(marks) == messages
+    assert {message.headers["x-bookmark"] for message in client.peek("once", count=100)} == messages
+    assert client.queue("once")["ready"] == 2

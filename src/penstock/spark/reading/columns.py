@@ -66,6 +66,9 @@ LOG = {
 ERROR = "parse_error"
 """Why a body did not become columns; null where it did.  Left out when bad bodies go to a topic."""
 
+BOOKMARK = "bookmark"
+"""Which message it is; rows of views are none."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -192,7 +195,10 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
             raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(all_known)}")
     if (parsed or error) and "body" not in fetched:
         fetched.append("body")
+    strict = options.bad_records_topic is not None
+    if strict and options.view is None and BOOKMARK not in fetched:
+        fetched.append(BOOKMARK)  # what is put aside says which message it was
     if not fetched:
         fetched.append("sow_key" if options.view is not None else "lsn")
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return Layout(arrow, tuple(fetched), tuple(parsed), error, options.bad_records_topic is not None)
+    return Layout(arrow, tuple(fetched), tuple(parsed), error, strict)

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.errors import LogDamaged, NotFound, PreconditionFailed
 from penstock.spark.arrow import batch_of, by_name, column, values
 from penstock.spark.reading import direct
-from penstock.spark.reading.columns import ERROR, Layout
+from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
 from penstock.spark.reading.keyed import of_part, with_needed
 from penstock.spark.reading.options import ReadOptions
 from penstock.spark.reading.parsing import BodyParser
@@ -60,7 +60,8 @@ def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.
             columns[ERROR] = pa.array(errors, pa.string())
         fitted = layout.fitted(columns)
         if aside is not None and any(error is not None for error in errors):
-            aside.put(values(batch, "body"), errors)
+            marks = values(batch, BOOKMARK) if BOOKMARK in layout.fetched else None
+            aside.put(values(batch, "body"), errors, marks)
             fitted = fitted.filter(pa.array([error is None for error in errors]))
         yield fitted
 

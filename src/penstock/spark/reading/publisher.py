@@ -2,7 +2,8 @@
 
 Whoever reads a part again gives its letters the same numbers, and the server drops what it has under a number.  So a
 name stands for one cut of the rows and one schema: a batch that was narrowed has other parts, under another schema
-other bodies are bad, and both are other publishers.
+other bodies are bad, and both are other publishers.  What then comes again says which message it was, and a queue with
+a `dedup_window` takes that once.
 """
 
 from __future__ import annotations
@@ -41,16 +42,22 @@ class Aside:
         else:
             raise TypeError(f"no part whose bad bodies could be told apart: {part!r}")
 
-    def put(self, bodies: Sequence[bytes | None], errors: Sequence[str | None]) -> None:
-        """Publish the bodies whose error is not None."""
+    def put(
+        self, bodies: Sequence[bytes | None], errors: Sequence[str | None], bookmarks: Sequence[str] | None = None
+    ) -> None:
+        """Publish the bodies whose error is not None; bookmarks: of the messages, where the rows are such."""
         if self._server is not None:
             try:
                 self._server.act("declare_topic", topic=self._topic, vhost=self._server.vhost)
             except AccessRefused:
                 pass  # who may not declare it relies on who did; what is not kept is told below
             self._server = None
-        bad = [(body or b"", error) for body, error in zip(bodies, errors, strict=True) if error is not None]
-        self._publisher.publish(str(self._topic), [body for body, _ in bad], [{"x-error": str(e)} for _, e in bad])
+        bad = [row for row, error in enumerate(errors) if error is not None]
+        headers = [{"x-error": str(errors[row])} for row in bad]
+        if bookmarks is not None:
+            for row, header in zip(bad, headers, strict=True):
+                header["x-bookmark"] = header["x-dedup-key"] = bookmarks[row]
+        self._publisher.publish(str(self._topic), [bodies[row] or b"" for row in bad], headers)
 
 
 class Publisher:
