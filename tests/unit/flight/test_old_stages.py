@@ -84,6 +84,8 @@ def test_old_ones_go_while_the_loop_goes_on(
     sweep(house)  # the next one finds what the first has not got to
     until(lambda: len(slow.threads) == 2, "the second found the other")
     assert {one["stage"] for one in client.action("stages")["stages"]} == {held, young}
+    few = client.action("stages", limit=1)
+    assert ([one["stage"] for one in few["stages"]], few["left_off"]) == ([held], 1), "the oldest first"
     slow.go_on.set()
     folder = house.folder / "stage"
     until(lambda: {path.stem for path in folder.iterdir()} == {held, young}, "the files are gone")
@@ -104,7 +106,7 @@ def test_a_backup_keeps_all_of_them(house: FlightHouse, client: Client) -> None:
     assert house.door.stages.sweep() == 0
     house.door.stages.thaw()
     assert house.door.stages.sweep() == 1
-    assert client.action("stages") == {"stages": [], "bytes": 0, "quota": house.door.stages.quota}
+    assert client.action("stages") == {"stages": [], "left_off": 0, "bytes": 0, "quota": house.door.stages.quota}
     assert not (house.folder / "stage" / f"{name}.arrows").exists()
 
 

@@ -38,9 +38,9 @@ Settlement: TypeAlias = "tuple[str, Callable[[], int], int]"
 
 Uploads: TypeAlias = "list[tuple[StageInfo, Upload]]"
 
-SINKS_SHOWN = 1000
-SINKS_MOST = 10_000
-"""Queries that `sinks` lists, unless it is asked for more, and at most."""
+LISTED = 1000
+LISTED_MOST = 10_000
+"""Stages or queries that are listed, unless more are asked for, and at most."""
 
 ROW = 32
 """Bytes that a row counts for in a group beside those of its stage: the log has more columns, and a body may be empty.
@@ -92,7 +92,7 @@ class SinkActions(StreamActions):
         self.stages = stages
         self.copier = copier
         self.sink_table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "stages": (self._stages, "every stage that waits for its commit"),
+            "stages": (self._stages, "limit: the stages that wait for their commit, oldest first"),
             "stage_drop": (self._stage_drop, "stages: remove them"),
             "sink_commit": (
                 self._sink_commit,
@@ -107,8 +107,15 @@ class SinkActions(StreamActions):
         self.stages.drop_batch(query, batch)
 
     def _stages(self, caller: Caller, f: Fields) -> Reply:
+        limit = f.count("limit", LISTED, 1, LISTED_MOST)
         f.finish()
-        return {"stages": self.stages.listing(), "bytes": self.stages.used, "quota": self.stages.quota}
+        known = self.stages.listing()
+        return {
+            "stages": known[:limit],
+            "left_off": max(0, len(known) - limit),
+            "bytes": self.stages.used,
+            "quota": self.stages.quota,
+        }
 
     def _stage_drop(self, caller: Caller, f: Fields) -> Reply:
         stages = f.texts("stages")
@@ -122,7 +129,7 @@ class SinkActions(StreamActions):
         return {"query": query, "batch": batch}
 
     def _sinks(self, caller: Caller, f: Fields) -> Reply:
-        limit = f.count("limit", SINKS_SHOWN, 1, SINKS_MOST)
+        limit = f.count("limit", LISTED, 1, LISTED_MOST)
         f.finish()
         core = self.engine.core
         batches, marks, copying = self._do(
