@@ -26,8 +26,9 @@ ROWS = [b"%d-%d %s" % (part, row, b"x" * (40 * row)) for part, size in enumerate
 class Driver:
     """What a query's driver does to a server, and asks again after each crash until it is answered."""
 
-    def __init__(self, disk: SimDisk, clock: FakeClock) -> None:
-        self.disk, self.clock = disk, clock
+    def __init__(self, disk: SimDisk, clock: FakeClock, under_way: int = 1) -> None:
+        """under_way: chunks that are taken before the disk has one of them, as the copier does it."""
+        self.disk, self.clock, self.under_way = disk, clock, under_way
         self.answered = False
         self.finished_by_start = 0
         life = Life(disk, clock)
@@ -54,9 +55,11 @@ class Driver:
             parts = parts_of(stages.find("query", 0, names[::-1]))
             assert not core.sink_decide(now(), "query", 0, parts, [("s", opened.epoch, 1)]).already
             self.durable(life)
-            for chunk in chunks_of(self.disk, "query", core.decided["query"], LIMITS):
+            for number, chunk in enumerate(chunks_of(self.disk, "query", core.decided["query"], LIMITS), 1):
                 core.sink_copy(now(), "query", chunk.rows, chunk_publishes(life.engine, chunk))
-                self.durable(life)
+                if number % self.under_way == 0:
+                    self.durable(life)
+            self.durable(life)
             assert not core.decided
             stages.drop(names)
         else:
@@ -100,7 +103,7 @@ def test_a_crash_at_every_step_of_a_decided_commit(seed: int, effort: int) -> No
     """Then another crash, somewhere in the start that finishes it."""
     steps, finished, partly = 0, 0, 0
     for last in range(0, 10_000, 1 if seed == 0 or effort > 1 else 3):
-        driver = Driver(Steps(seed=seed * 10_000 + last), clock())
+        driver = Driver(Steps(seed=seed * 10_000 + last), clock(), under_way=1 + seed % 2)
         until_it_dies(driver, last)
         if driver.answered:
             steps = last
@@ -116,8 +119,8 @@ def test_a_crash_at_every_step_of_a_decided_commit(seed: int, effort: int) -> No
         driver.judge(again)
         assert again.core.sink_state("query") == 0
     assert steps > 40
-    assert finished > 5
-    assert partly > 2
+    assert finished > 2
+    assert partly > 1
 
 
 def half_copied(seed: int) -> Driver:

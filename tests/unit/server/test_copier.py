@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ from penstock.server.engine import Engine
 from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.handover import Answer, Handover
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.sinks import stages
+from penstock.server.flight.sinks import copier, stages
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import Chunk, GroupLimits, chunks_of
 from penstock.server.flight.sinks.stage_files import StageInfo
@@ -28,9 +28,9 @@ from sim.serverkit import Life, clock
 
 
 class House:
-    """A life with a copier, and two rows decided."""
+    """A life with a copier, and rows decided, of which each is a chunk."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Sequence[bytes] = (b"1", b"2")) -> None:
         self.life = life = Life(SimDisk(), clock())
         life.declare("out")
         self.handover = Handover(life.engine, life.jobs.append)
@@ -39,7 +39,7 @@ class House:
         name = self.stages.keep(
             StageInfo("query", 0, 0, 0, "out", "", "/"),
             pa.schema([PUBLISH.field("body")]),
-            [pa.record_batch({"body": [b"1", b"2"]})],
+            [pa.record_batch({"body": list(rows)})],
         )
         life.core.sink_decide(life.engine.now(), "query", 0, parts_of(self.stages.find("query", 0, [name])))
         life.run()
@@ -59,7 +59,7 @@ class House:
 
 def test_a_chunk_waits_for_room_and_then_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House()
-    answer: Answer[Committed] = Answer()
+    answer: Answer[Answer[Committed]] = Answer()
     house.room(monkeypatch, False)
     house.copier._decide("query", house.chunks()[0], [], answer)
     house.life.run()
@@ -67,13 +67,49 @@ def test_a_chunk_waits_for_room_and_then_for_nobody(monkeypatch: pytest.MonkeyPa
     house.room(monkeypatch, True)
     house.life.run()
     assert answer.given
-    assert answer.wait().stored == 1
+    assert answer.wait().wait().stored == 1
     assert house.life.contents("out") == [b"1"]
+
+
+def test_two_chunks_are_under_way_and_a_third_waits_until_one_is_durable() -> None:
+    """Reading goes on while chunks are written, in memory for two of them."""
+    house = House([b"%d" % row for row in range(5)])
+    life = house.life
+
+    def taken() -> int:
+        state = life.core.decided.get("query")
+        return 5 if state is None else state.rows
+
+    answer = house.copier.finish("query", 0)
+    for expected in (2, 4, 5):
+        while taken() < expected:
+            life.turn()
+        for _ in range(1000):
+            life.turn()
+        assert taken() == expected
+        assert not answer.given
+        life.commit()
+    assert answer.wait().stored == 5
+    assert life.contents("out") == [b"%d" % row for row in range(5)]
+
+
+def test_chunks_keep_their_places_when_the_disk_is_full_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chunk after the one that is refused would find room, and is not handed over."""
+    house = House([b"%d" % row for row in range(6)])
+    refusals = iter([None, DiskFull("full"), DiskFull("full"), None, None, DiskFull("full")])
+    monkeypatch.setattr(copier, "refusal", lambda engine: next(refusals, None))
+    monkeypatch.setattr(copier, "SPACE_POLL_S", 0)
+    answer = house.copier.finish("query", 0)
+    while not answer.given:
+        house.life.run()
+    assert answer.wait().stored == 6
+    assert next(refusals, None) is None
+    assert house.life.contents("out") == [b"%d" % row for row in range(6)]
 
 
 def test_a_chunk_that_waited_for_a_log_that_broke_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House()
-    answer: Answer[Committed] = Answer()
+    answer: Answer[Answer[Committed]] = Answer()
     house.room(monkeypatch, False)
     house.copier._decide("query", house.chunks()[0], [], answer)
     house.life.engine.broken = "it broke"
@@ -99,14 +135,14 @@ def test_a_chunk_is_judged_off_the_loop_first() -> None:
     off: list[Callable[[], None]] = []
     life.engine.judges.off = lambda work, done: off.append(lambda: done(work()))
     [chunk] = chunks_of(life.disk, "other", life.core.decided["other"], GroupLimits())
-    answer: Answer[Committed] = Answer()
+    answer: Answer[Answer[Committed]] = Answer()
     house.copier._decide("other", chunk, [], answer)
     life.run()
     assert life.core.decided["other"].rows == 0
     [judge] = off
     judge()
     life.run()
-    assert answer.wait().stored == 4
+    assert answer.wait().wait().stored == 4
     assert life.ready("some") == 2
     assert life.ready("out") == 4
 

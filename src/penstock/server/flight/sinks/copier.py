@@ -1,15 +1,17 @@
 """The copier: brings decided batches from their stages into the log while the server works.
 
-One thread, alive while there is something to copy.  It reads the next chunk while the one before is being synced, and
-hands it to the loop as any publisher does: it waits for room in the gathering commit and, on a full disk, for space.
-So ordinary traffic goes on between two chunks.  What fails stays decided: the next commit of that query, or the next
-start, goes on where it stopped.
+One thread, alive while there is something to copy.  It hands chunk after chunk to the loop as any publisher does: each
+waits for room in the gathering commit and, on a full disk, for space.  A chunk is handed over when the core has taken
+the one before, so they cannot change places, and a few of them may wait for their sync: while one is written, the next
+is read.  Ordinary traffic goes on between two chunks.  What fails stays decided: the next commit of that query, or the
+next start, goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,9 @@ logger = logging.getLogger("penstock.flight")
 
 SPACE_POLL_S = 1.0
 """How often a full disk is looked at again; the log looks no more often."""
+
+UNDER_WAY = 2
+"""Chunks that the core has taken and that are not durable yet."""
 
 
 class Copier:
@@ -81,7 +86,7 @@ class Copier:
                     self._thread = None
                     return
             try:
-                with self._stages.intake.holding(2 * self.limits.alike_bytes):  # a chunk that waits, and the next
+                with self._stages.intake.holding((UNDER_WAY + 1) * self.limits.alike_bytes):  # and the one being read
                     outcome: Committed | BaseException = self._copy(*wanted)
             except BaseException as error:  # noqa: BLE001 - goes to those who wait
                 outcome = error
@@ -99,43 +104,41 @@ class Copier:
     def _copy(self, query: str, batch: int) -> Committed:
         core = self._engine.core
         state = self._handover.call(lambda: copies(core.decided).get(query), durable=False)
-        stored, lsn = 0, 0
         if state is None or state.batch != batch:  # copied to its end since it was asked for
             return self._handover.call(lambda: Committed(False, core.last_lsn))
         names = [part.stage for part in state.parts]
         self._stages.hold(names)
         if (query, batch) not in self._sound:
             check_parts(self.disk, query, state)
-        running: tuple[Chunk, Answer[Committed]] | None = None
+        copied = Committed(False, 0)
+        under_way = deque[Answer[Committed]]()
         for chunk in chunks_of(self.disk, query, state, self.limits, core.sows.by_name):
-            if running is not None:
-                stored, lsn = self._done(query, batch, stored, *running)
-            if self._stopping.is_set():
-                raise _stopped(query, batch)
-            running = chunk, self._handover.submit(partial(self._decide, query, chunk, []))
-        if running is not None:
-            stored, lsn = self._done(query, batch, stored, *running)
+            if len(under_way) == UNDER_WAY:
+                copied = _and(copied, under_way.popleft().wait())
+            under_way.append(self._taken(query, batch, chunk))
+        for answer in under_way:
+            copied = _and(copied, answer.wait())
         self._stages.release(names)
         self._stages.drop(names)
-        return Committed(False, lsn, stored)
+        return copied
 
-    def _done(self, query: str, batch: int, stored: int, chunk: Chunk, answer: Answer[Committed]) -> tuple[int, int]:
-        """Wait until a chunk is durable, asking again while the disk is full; rows stored so far, and its LSN."""
-        while True:
+    def _taken(self, query: str, batch: int, chunk: Chunk) -> Answer[Committed]:
+        """Hand a chunk over until the core has taken it, asking again while the disk is full; answered when durable."""
+        while not self._stopping.is_set():
             try:
-                done = answer.wait()
+                return self._handover.submit(partial(self._decide, query, chunk, [])).wait()
             except DiskFull:
-                if self._stopping.wait(SPACE_POLL_S):
-                    raise _stopped(query, batch) from None
-                answer = self._handover.submit(partial(self._decide, query, chunk, []))
-            else:
-                return stored + done.stored, done.lsn
+                self._stopping.wait(SPACE_POLL_S)
+        raise _stopped(query, batch)
 
-    def _decide(self, query: str, chunk: Chunk, before: list[Publishes], answer: Answer[Committed]) -> None:
-        """On the loop: one group, answered when it is durable.  `before`: its rows, if content filters judged them."""
+    def _decide(self, query: str, chunk: Chunk, before: list[Publishes], taken: Answer[Answer[Committed]]) -> None:
+        """On the loop: one group, answered when it is taken with what is answered when it is durable.
+
+        before: its rows, if content filters judged them.
+        """
         engine = self._engine
         if not engine.has_room():
-            engine.on_room.append(partial(self._handover.again, partial(self._decide, query, chunk, before), answer))
+            engine.on_room.append(partial(self._handover.again, partial(self._decide, query, chunk, before), taken))
             return
         why = refusal(engine)
         if why is not None:
@@ -144,11 +147,17 @@ class Copier:
         if len(before) == len(publishes):  # an exchange that came or went meanwhile: judge anew
             for rows, judged in zip(publishes, before, strict=True):
                 rows.judged, rows.ahead, rows.bodies = judged.judged, judged.ahead, judged.bodies
-        again = partial(self._handover.again, partial(self._decide, query, chunk, publishes), answer)
+        again = partial(self._handover.again, partial(self._decide, query, chunk, publishes), taken)
         if not engine.judges.ready(publishes, again):
             return
         done = engine.core.sink_copy(engine.now(), query, chunk.rows, publishes)
-        self._handover.when_durable(done.lsn, answer, done)
+        durable: Answer[Committed] = Answer()
+        self._handover.when_durable(done.lsn, durable, done)
+        taken.give(durable)
+
+
+def _and(before: Committed, chunk: Committed) -> Committed:
+    return Committed(False, chunk.lsn, before.stored + chunk.stored)
 
 
 def _stopped(query: str, batch: int) -> Unavailable:
