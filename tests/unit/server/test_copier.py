@@ -93,6 +93,36 @@ def test_two_chunks_are_under_way_and_a_third_waits_until_one_is_durable() -> No
     assert life.contents("out") == [b"%d" % row for row in range(5)]
 
 
+def test_a_stage_goes_when_its_rows_are_durable_and_not_before() -> None:
+    """A batch needs its room on the disk once, and what the system has cached of the stage serves the log."""
+    house = House([b"a", b"b"])
+    life, query = house.life, StageInfo("two", 0, 0, 0, "out", "", "/")
+    body = pa.schema([PUBLISH.field("body")])
+    names = [house.stages.keep(query, body, [pa.record_batch({"body": rows})]) for rows in ([b"1", b"2"], [b"3", b"4"])]
+    life.core.sink_decide(
+        life.engine.now(), "two", 0, [part for name in names for part in parts_of(house.stages.find("two", 0, [name]))]
+    )
+    life.run()
+
+    def there() -> list[bool]:
+        known = [one["stage"] for one in house.stages.listing()]
+        return [name in known for name in names]
+
+    answer = house.copier.finish("two", 0)
+    for rows, left in ((2, [False, True]), (4, [False, False])):
+        before = there()
+        while (state := life.core.decided.get("two")) is not None and state.rows < rows:
+            life.turn()
+        for _ in range(1000):
+            life.turn()
+        assert there() == before
+        life.commit()
+        while there() != left:
+            life.turn()
+    assert answer.wait().stored == 4
+    assert len(life.disk.list("stage")) == 1, "the other query's"
+
+
 def test_chunks_keep_their_places_when_the_disk_is_full_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunk after the one that is refused would find room, and is not handed over."""
     house = House([b"%d" % row for row in range(6)])

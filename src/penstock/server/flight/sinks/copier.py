@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from penstock.core.state.decided import copies
@@ -24,6 +25,7 @@ from penstock.server.flight.publish import refusal
 from penstock.server.flight.sinks.decided import Chunk, GroupLimits, check_parts, chunk_publishes, chunks_of
 
 if TYPE_CHECKING:
+    from penstock.core.state.decided import DecidedState
     from penstock.ports import Disk
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sinks.stages import Stages
@@ -106,21 +108,17 @@ class Copier:
         state = self._handover.call(lambda: copies(core.decided).get(query), durable=False)
         if state is None or state.batch != batch:  # copied to its end since it was asked for
             return self._handover.call(lambda: Committed(False, core.last_lsn))
-        names = [part.stage for part in state.parts]
-        self._stages.hold(names)
+        copying = _Copying(self._stages, state)
         if (query, batch) not in self._sound:
             check_parts(self.disk, query, state)
-        copied = Committed(False, 0)
-        under_way = deque[Answer[Committed]]()
+        under_way = deque[tuple[int, Answer[Committed]]]()
         for chunk in chunks_of(self.disk, query, state, self.limits, core.sows.by_name):
             if len(under_way) == UNDER_WAY:
-                copied = _and(copied, under_way.popleft().wait())
-            under_way.append(self._taken(query, batch, chunk))
-        for answer in under_way:
-            copied = _and(copied, answer.wait())
-        self._stages.release(names)
-        self._stages.drop(names)
-        return copied
+                copying.wait(*under_way.popleft())
+            under_way.append((chunk.rows, self._taken(query, batch, chunk)))
+        for one in under_way:
+            copying.wait(*one)
+        return Committed(False, copying.lsn, copying.stored)
 
     def _taken(self, query: str, batch: int, chunk: Chunk) -> Answer[Committed]:
         """Hand a chunk over until the core has taken it, asking again while the disk is full; answered when durable."""
@@ -156,8 +154,26 @@ class Copier:
         taken.give(durable)
 
 
-def _and(before: Committed, chunk: Committed) -> Committed:
-    return Committed(False, chunk.lsn, before.stored + chunk.stored)
+class _Copying:
+    """How far a batch has come.  A stage goes as soon as all its rows are durable in the log."""
+
+    def __init__(self, stages: Stages, state: DecidedState) -> None:
+        self.stored = self.lsn = 0
+        self._stages = stages
+        self._rows = state.rows
+        names = [part.stage for part in state.parts]
+        self._ends = deque(zip(accumulate(part.rows for part in state.parts), names, strict=True))
+        stages.hold(names)
+
+    def wait(self, rows: int, chunk: Answer[Committed]) -> None:
+        """Wait until the next chunk, of so many rows, is durable."""
+        done = chunk.wait()
+        self.stored, self.lsn = self.stored + done.stored, done.lsn
+        self._rows += rows
+        while self._ends and self._ends[0][0] <= self._rows:
+            gone = [self._ends.popleft()[1]]
+            self._stages.release(gone)
+            self._stages.drop(gone)
 
 
 def _stopped(query: str, batch: int) -> Unavailable:
