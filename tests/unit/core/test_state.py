@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from penstock.core.state.durable import (
     flat,
     ints,
     runs_of,
+    same_chunked,
     spread,
 )
 from penstock.core.state.fold import Fold
@@ -68,6 +70,21 @@ def test_the_smallest_form_is_taken(lsns: list[int], form: int) -> None:
     chunk, end = codec._unpack(piece, 0)
     assert list(chunk) == list(lsns)
     assert end == len(piece)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from((1, 5, 4095, 4096, 70_000))), max_size=9),
+    st.randoms(use_true_random=False),
+)
+def test_ranges_get_the_form_of_their_lsns(runs: list[tuple[int, int]], chance: Random) -> None:
+    """Whichever way they are cut, and without unfolding long ones."""
+    at, chunks = 7, list[range]()
+    for gap, length in runs:
+        chunks.append(range(at + gap, at + gap + length))
+        at += gap + length
+    expected = chunked(flat(chunks))
+    chance.shuffle(chunks)
+    assert same_chunked(chunks) == expected
 
 
 def test_ten_million_waiting_are_a_few_bytes_and_half_of_them_two_each() -> None:

@@ -48,6 +48,7 @@ from penstock.core.state.durable import (
     flat,
     ints,
     runs_of,
+    same_chunked,
     spread,
     to_array,
 )
@@ -99,7 +100,7 @@ def canonical_queue(queue: QueueState) -> QueueState:
         if len(queue.waiting) == 1 and len(queue.waiting[0]) < LONG_RUN:
             waiting = [as_chunk(queue.waiting[0])]
         else:
-            waiting = chunked(flat(queue.waiting)) if queue.waiting else []
+            waiting = same_chunked(queue.waiting)
     else:
         lsns = flat(queue.waiting)
         waiting = chunked(lsns)

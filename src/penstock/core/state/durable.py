@@ -95,11 +95,43 @@ def chunked(lsns: Ints) -> list[Chunk]:
     done = 0
     for k in np.flatnonzero(ends - starts >= LONG_RUN).tolist():
         start, end = int(starts[k]), int(ends[k])
-        out += (to_array(lsns[i : min(i + CHUNK, start)]) for i in range(done, start, CHUNK))
+        out += _arrays(lsns[done:start])
         out.append(range(int(lsns[start]), int(lsns[start]) + end - start))
         done = end
-    out += (to_array(lsns[i : min(i + CHUNK, n)]) for i in range(done, n, CHUNK))
-    return out
+    return out + _arrays(lsns[done:])
+
+
+def same_chunked(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """`chunked` of the LSNs of these chunks, each of which is there once; long ranges are not unfolded for it."""
+    whole = [chunk for chunk in chunks if len(chunk)]
+    ranges = sorted((chunk for chunk in whole if isinstance(chunk, range)), key=_start)
+    if len(ranges) < len(whole):
+        return chunked(flat(whole))
+    runs = list[range]()
+    for one in ranges:
+        if runs and runs[-1].stop == one.start:
+            runs[-1] = range(runs[-1].start, one.stop)
+        else:
+            runs.append(one)
+    if len(runs) == 1:
+        return [runs[0]]
+    out, short = list[Chunk](), list[range]()
+    for run in runs:
+        if len(run) < LONG_RUN:
+            short.append(run)
+            continue
+        out += _arrays(flat(short))
+        short.clear()
+        out.append(run)
+    return out + _arrays(flat(short))
+
+
+def _start(chunk: range) -> int:
+    return chunk.start
+
+
+def _arrays(lsns: Ints) -> list[Chunk]:
+    return [to_array(lsns[i : i + CHUNK]) for i in range(0, len(lsns), CHUNK)]
 
 
 LONG_RUN = 4096
