@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
-from penstock.ports import File
+from penstock.ports import Disk, File
 from penstock.server.flight.door import FlightLimits
-from penstock.server.flight.sinks import stage_files
+from penstock.server.flight.sinks import decided, stage_files
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import GroupLimits
 
@@ -252,3 +253,37 @@ def test_each_stage_is_summed_once_and_again_only_by_a_retry(
     assert client.action("sink_commit", **commit)["already"] is True
     assert len(summed) == 2  # time has passed since the first
     assert len(contents(client)) == 998
+
+
+def test_a_topic_that_nobody_keeps_is_found_before_the_decision_and_rows_are_read_only_to_find_theirs(
+    client: penstock.Client, house: FlightHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = decided.rows_of
+
+    def counted(disk: Disk, stem: str, skip: int = 0) -> Iterator[pa.RecordBatch]:
+        read.append(stem)
+        return real(disk, stem, skip)
+
+    monkeypatch.setattr(decided, "rows_of", counted)
+    bodies = [body(0, n) for n in range(200)]
+
+    def put(batch: int, part: int, topic: str, named: list[str] | None) -> str:
+        columns = {"body": bodies} if named is None else {"body": bodies, "topic": named}
+        made = client.stage("query", batch, part, 0, [pa.record_batch(columns)], topic=topic)
+        assert made is not None
+        return made[0]
+
+    commit = partial(client.action, "sink_commit", query="query", mandatory=True)
+    for batch, (topic, named) in enumerate([("gone", None), ("out", ["out"] * 199 + ["gone"])]):
+        with pytest.raises(penstock.NotFound, match="no queue takes topic 'gone' in vhost '/'"):
+            commit(batch=batch, stages=[put(batch, 0, "out", None), put(batch, 1, topic, named)])
+    assert contents(client) == []
+    read.clear()
+    names = [put(2, 0, "out", None), put(2, 1, "out", ["out"] * 100 + ["other"] * 100)]
+    assert commit(batch=2, stages=names)["stored"] == 400
+    assert read == [names[1], *names]  # the second before the decision, and both for the log
+    assert len(contents(client)) == 300
+    client.declare("small", max_length=1000, overflow="reject-publish")
+    assert commit(batch=3, stages=(names := [put(3, 0, "out", None)]))["stored"] == 200
+    assert read[3:] == names * 2, "some queue may refuse rows: each is looked at"

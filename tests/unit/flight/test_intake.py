@@ -21,6 +21,7 @@ from penstock.server.engine import Engine
 from penstock.server.flight.door import FlightLimits
 from penstock.server.flight.intake import SHARE, Intake
 from penstock.server.flight.sinks import decided
+from penstock.server.flight.sinks.copier import UNDER_WAY
 from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.spark.arrow import cut
 from penstock.spark.remote import MESSAGE_BYTES, Remote, Where
@@ -166,7 +167,7 @@ def test_what_is_copied_counts_until_it_is_copied(tmp_path: Path, monkeypatch: p
         made = client.stage("q", 0, 0, 0, [pa.record_batch({"body": pa.array([b"x"] * 200)})], topic="out")
         assert made is not None
         assert client.action("sink_commit", query="q", batch=0, stages=[made[0]])["stored"] == 200
-        assert seen == [2 * MIB] * 4
+        assert seen == [(UNDER_WAY + 1) * MIB] * 4
         until = time.monotonic() + 20
         while house.engine.bodies.budget.by_name()["uploads"]:
             assert time.monotonic() < until

@@ -306,11 +306,12 @@ class SinkActions(StreamActions):
 
         self.stages.hold(given)
         try:
-            parts = parts_of(self.stages.in_order(found))
+            line = self.stages.in_order(found)
+            parts = parts_of(line)
             self.stages.hold([part.stage for part in parts])
             for part in parts:
                 self.stages.check(part)  # what is decided cannot be refused any more
-            self._look(caller, asked, parts)
+            self._look(caller, asked, line)
         except BaseException:  # nothing is decided, whatever it is: the client may have left
             self._let_go(given, parts)
             raise
@@ -331,13 +332,21 @@ class SinkActions(StreamActions):
         self.stages.release([*given, *made])
         self.stages.drop(made)
 
-    def _look(self, caller: Caller, asked: Asked, parts: Sequence[DecidedPart]) -> None:
-        """Refuse a large batch as a small one would be, a chunk in a turn of the loop."""
+    def _look(self, caller: Caller, asked: Asked, line: Sequence[Found]) -> None:
+        """Refuse a large batch as a small one would be, a chunk in a turn of the loop.
+
+        Rows of which only the topic matters are not read where they all have one.
+        """
         core = self.engine.core
-        if not self._do(caller, lambda: core.sink_asks(asked.mandatory), durable=False):
+        closely = self._do(caller, core.sink_asks, durable=False)
+        if not (closely or asked.mandatory):
             return
         whole = core.sink_whole(asked.query, asked.batch, mandatory=asked.mandatory)
-        state = DecidedState(asked.batch, 0, tuple(parts))
+        if not closely:
+            places = {(i.vhost, i.exchange, str(i.topic)) for _, i in line if i.uniform and i.rows}
+            line = [one for one in line if not one[1].uniform]
+            self._do(caller, lambda: whole.refuse_unwanted({core.topic(*one) for one in places}), durable=False)
+        state = DecidedState(asked.batch, 0, tuple(parts_of(line)))
 
         def look(chunk: Chunk) -> None:
             core.sink_look(self.engine.now(), whole, chunk_publishes(self.engine, chunk))

@@ -123,8 +123,9 @@ class Copier:
     def _taken(self, query: str, batch: int, chunk: Chunk) -> Answer[Committed]:
         """Hand a chunk over until the core has taken it, asking again while the disk is full; answered when durable."""
         while not self._stopping.is_set():
+            taken: Answer[Answer[Committed]] = self._handover.submit(partial(self._decide, query, chunk, []))
             try:
-                return self._handover.submit(partial(self._decide, query, chunk, [])).wait()
+                return taken.wait()
             except DiskFull:
                 self._stopping.wait(SPACE_POLL_S)
         raise _stopped(query, batch)

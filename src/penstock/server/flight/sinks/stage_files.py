@@ -56,6 +56,7 @@ class StageInfo:
     delta: bool = False
     ordered: bool = False
     mandatory: bool = False
+    uniform: bool = False  # all rows go to `topic`: none can name another
     time: int = 0
     rows: int = 0
     bytes: int = 0  # of the file

@@ -155,6 +155,7 @@ class Stages:
         if len(self._known) >= STAGES_MAX:
             raise DiskFull(f"there are {len(self._known)} stages, and {STAGES_MAX} are allowed: commit or drop some")
         stem = secrets.token_hex(16)
+        info = replace(info, uniform=info.topic is not None and "topic" not in schema.names)
         writer = StageWriter(self._disk, f"{FOLDER}/{stem}.part", schema, info)
         taken = 0  # of the quota
         try:
