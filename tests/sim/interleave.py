@@ -161,6 +161,8 @@ class Chain:
 def run(first: int, chains: int, lives: int = LIVES, house: type[House] = House) -> dict[str, int]:
     """Run chains from a seed on; what happened in them.  Raises at the first failure."""
     total = {"schedules": 0, "steps": 0}
+    gc.collect()
+    gc.freeze()  # modules are not looked through again with each chain
     with simulated_threads():
         for seed in range(first, first + chains):
             gc.collect()  # here, and not where it suits the collector: finalisers must not run in another life
