@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 from collections.abc import Generator
 from typing import Any
@@ -27,13 +26,6 @@ settings.load_profile("penstock")
 def effort() -> int:
     """By how much random and crash tests multiply their work: 1, or what `PENSTOCK_EFFORT` says."""
     return EFFORT
-
-
-@pytest.fixture
-def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What was logged, as it was written: once Spark's logger works in this process, it formats the rest as JSON."""
-    caplog.handler.setFormatter(logging.Formatter("%(message)s"))
-    return caplog
 
 
 def pytest_collection_finish() -> None:

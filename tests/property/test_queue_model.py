@@ -464,6 +464,9 @@ class QueueMachine(RuleBasedStateMachine):
             self.before()
             if held := sorted(worker.held or worker.slots):
                 self.both_settle([as_chunk(held)], Verb.ACK, worker, consumer, "", None)
+            else:  # no command sees to what fell due
+                self.queue.tick(self.now, self.sink)
+                self.after()
 
     @rule(
         verb=st.sampled_from([Verb.ACK, Verb.CANCEL, Verb.RELEASE, Verb.UNSEEN, Verb.EXPIRE]),

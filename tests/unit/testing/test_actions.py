@@ -143,7 +143,7 @@ def test_steps_run_in_order_and_see_what_earlier_ones_found(caplog: pytest.LogCa
             broker.publish("q", '{"id": 7, "first": "Ann", "last": "Lee"}')
         assert bodies(broker) == [b'{"id": 7, "n": 1, "stock": {"id": 2}}', b'{"id": 7, "n": 2, "stock": {"id": 2}}']
         assert broker.stats("stock")["ready"] == 3
-    assert r"action 1: Ann Lee 2\n" in caplog.text
+    assert r"action 1: Ann Lee 2\n" in caplog.messages
 
 
 def test_a_query_that_finds_nothing_takes_the_default_whatever_is_leased() -> None:
